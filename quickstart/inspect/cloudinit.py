@@ -33,7 +33,7 @@ def has_cloud_init(root: ImageRoot) -> bool:
 
 def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when cloud-init runs commands of the image's own configuration at each boot,
-    before all services (`bootcmd`). An early start would overtake them.
+    before all services (`bootcmd`). An early start would start the application before these commands.
     """
     if not has_cloud_init(root):
         return
@@ -55,8 +55,8 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
-    """When the image starts early. SEEN: only on machines that cloud-init has already configured. ALWAYS: on
-    every machine. NEVER: on none.
+    """On which machines the image starts early. SEEN: only on machines that cloud-init has already
+    configured. ALWAYS: on every machine. NEVER: on none.
 
     ``wanted`` is the profile's choice. SEEN becomes ALWAYS when the image has no cloud-init.
     """

@@ -99,7 +99,8 @@ def closure(
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
     """The objects that one process loads: first all needed libraries, then the optional libraries with the
-    libraries that they need.
+    libraries that they need. ``companions`` are the starts by soname; they answer requests for libraries that
+    are found nowhere else.
     """
     loaded = {start.path}
     names = {start.facts.soname}

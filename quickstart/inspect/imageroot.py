@@ -183,13 +183,15 @@ class ImageRoot:
         return found
 
     def look_up(self, path: PurePosixPath) -> Resolution:
-        """As `resolve`. But a path that leads through more than 40 links does not exist, as for a process that
-        looks it up.
+        """Follow a path as `resolve` does. But a path that leads through more than 40 links counts as a path
+        that does not exist, because a process that looks it up gets an error.
         """
         return self._followed(path)[0]
 
     def _followed(self, path: PurePosixPath) -> tuple[Resolution, StartSetError | None]:
-        """How far ``path`` leads, and what is wrong with its links."""
+        """The result of following ``path``, and an error when the path leads through too many links or
+        components, or else None.
+        """
         spelled = path.parts[1:]
         if len(str(path)) >= PATH_MAX:
             return Resolution(None, (), PurePosixPath("/"), spelled), None

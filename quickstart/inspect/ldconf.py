@@ -43,7 +43,9 @@ def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
 
 @dataclass
 class _Read:
-    """What has been read of the whole configuration."""
+    """Counts what was read of all configuration files together: ``include`` entries without wildcards
+    (``plain``) and with wildcards (``patterns``), and ``characters``.
+    """
 
     plain: int = 0
     patterns: int = 0

@@ -43,7 +43,7 @@ _MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
 
 
 def questions(unit: str) -> str:
-    """The shell commands that print all parts of the composition."""
+    """The shell commands that print all parts of the boot's composition, for ``parse``."""
     asked = "\n".join(f"echo; echo '== {name}'\n{command}" for name, command in _QUESTIONS.items())
     return f"export LC_ALL=C SYSTEMD_COLORS=0; UNIT='{unit}'\n{asked}\necho; echo '== end'\n"
 

@@ -71,8 +71,8 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 def built_with(configuration: str, profile: Profile) -> str:
     """The command line of a configuration for which the matrix names none.
 
-    A distribution's own initramfs gets the stock command line. Our configurations get the command line that
-    ``build`` chooses for ``profile``, so that they differ only in what is packed.
+    A configuration with a distribution's own initramfs gets the stock command line. Our configurations get
+    the command line that ``build`` chooses for ``profile``, so that they differ only in what is packed.
     """
     return "stock" if configuration in STOCK_CONFIGURATIONS else chosen(profile, None).value
 

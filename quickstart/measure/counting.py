@@ -41,8 +41,8 @@ def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
     """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. The time is
     computed from the times at which the answers are due in the model.
 
-    On a busy host, an answer may be sent later than that. Such a delay is left out, because the result must
-    not depend on the host.
+    On a busy host, an answer may be sent after the time at which it is due. This delay is left out, because
+    the result must not depend on the host.
     """
     reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)
     return _union_ns((each.arrival_ns, each.due_ns) for each in reads)

@@ -196,7 +196,7 @@ def _count(block: _Block) -> int:
 
 
 class _Lines:
-    """The command lines for the cells of a block. A profile from which a command line follows is read only once."""
+    """The command lines for the cells of a block. A profile that determines a command line is read only once."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known

@@ -74,7 +74,9 @@ class Claim:
 
     @property
     def factor(self) -> float | None:
-        """The factor by which ours is at least faster: the rival's time divided by our time."""
+        """The factor by which ours is faster: the rival's time divided by our time. On the virtual clock, the
+        real factor may be larger, because our time includes the overlap.
+        """
         return self.rival_ns / self.ours_ns if self.ours_ns and self.rival_ns else None
 
 

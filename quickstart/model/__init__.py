@@ -42,8 +42,8 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs for guest paths, with the syntax of ``fnmatch``, and with ``**`` for any number of directories.
-    Files that match ``data`` are packed only if ``include`` names them.
+    """Globs for guest paths: ``*`` matches within one name, ``**`` across directories (inspect/globs.py). Files
+    that match ``data`` are packed only if ``include`` names them.
     """
 
     include: tuple[str, ...]
@@ -200,7 +200,7 @@ class Trace:
     through which files may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps
     an ELF file to the libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel
     modules that were loaded when PID 1 began, and at ready. ``resident`` has the large files that a process
-    of the unit opened. ``loaded`` is systemd's account of the boot. ``trace_hash`` is the SHA-256 of the logs.
+    of the unit opened. ``loaded`` is the boot's state at ready. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]

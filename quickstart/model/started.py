@@ -1,4 +1,6 @@
-"""What systemd started in a boot, and which network it set up. This module imports nothing of ours."""
+"""The data classes for what systemd started in a boot, and for the network that the boot set up. This module
+imports no module of QuickStart.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ class RootMount:
 class LoadedUnit:
     """A unit that systemd had loaded at ready.
 
-    ``after`` are the units that it comes after, by systemd's own account. ``started_us`` is the uptime at
-    which systemd last started the unit, or 0. ``examined_us`` is the uptime at which systemd last examined the
-    conditions of the unit, or 0; systemd does so each time before it starts a unit. ``file`` is the unit file,
-    empty for a unit without one. ``drop_ins`` are the files of its drop-ins.
+    ``after`` are the units that it is ordered after, as systemd reports them. ``started_us`` is the uptime at
+    which systemd last started the unit, or 0. ``examined_us`` is the uptime at which systemd last examined
+    the conditions of the unit, or 0; systemd does so each time before it starts a unit. ``file`` is the unit
+    file, empty for a unit without one. ``drop_ins`` are the files of its drop-ins.
     """
 
     name: str
@@ -65,8 +67,8 @@ class Wired:
 
 @dataclass(frozen=True)
 class Loaded:
-    """systemd's account of a boot at ready: all units that it had loaded; and what was mounted as /, and which
-    network there was.
+    """The state of a boot at ready: all units that systemd had loaded, the file system that was mounted as /,
+    and the network.
     """
 
     units: tuple[LoadedUnit, ...] = ()

@@ -22,8 +22,9 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A valid profile. ``unit`` is None when the store has no image of the profile. ``start_set`` is None
-    when the store does not have the image and all traces.
+    """A valid profile, and what the store has of it. ``unit`` is None when the store has no image of the
+    profile. ``start_set`` is None unless the store has the image and all traces. ``stages`` are as in
+    engines.boot.Plan.
     """
 
     file: Path

@@ -53,7 +53,7 @@ class Sockets:
     """What the unit's processes listen on: ``tcp`` and ``udp`` are pairs (address, port), and ``unix`` are
     paths. ``commands`` are the names of the processes.
 
-    ``handed`` are those of ``tcp`` that systemd has bound and passed to the service. These accept a
+    ``handed`` are the sockets in ``tcp`` that systemd has bound and passed to the service. These accept a
     connection before the service runs. ``udp`` and ``unix`` have only sockets that the service itself has
     bound.
     """

@@ -210,7 +210,7 @@ def listened(listeners: Sequence[tuple[str, int]]) -> str:
 
 
 def advice(why: str, ready: Readiness) -> str:
-    """A hint that says how to mend the failure ``why``."""
+    """A hint that says how to avoid the failure ``why``."""
     if "is answered with" in why:
         return "another path in --ready, or --status when that answer is the right one"
     if "does not run once" in why:

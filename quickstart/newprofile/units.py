@@ -24,8 +24,8 @@ _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
 
 
 def own_name(root: ImageRoot, unit: str) -> str:
-    """The name by which systemd runs ``unit``, which may be an alias (systemd.unit(5), `Alias=`). Raises
-    UnsupportedUnitError when systemd or a profile does not accept this name.
+    """The name by which systemd runs ``unit``. ``unit`` itself may be an alias (systemd.unit(5), `Alias=`).
+    Raises UnsupportedUnitError when systemd or a profile does not accept this name.
     """
     for place in reversed(_UNITS):
         found = root.resolve(PurePosixPath(place) / unit).canonical

@@ -1,8 +1,8 @@
 """Find the programs that look for files beside their own executables (pure, apart from looking up names in the
 image).
 
-Such a program finds its own path by /proc/self/exe, or by argv[0] and PATH. From /fast, it would see only those
-files that the archive has, as they were at the build. So it stays on the volume.
+Such a program finds its own path by /proc/self/exe, or by argv[0] and PATH. If it ran from /fast, it would
+find only the files that the archive has, in their state at the build. So the program stays on the volume.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _SHARED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A look-up of something that is neither a library nor a program. ``places`` are its paths, as it is spelled
-    and without links. ``from_below`` is the directory whose parent the spelling names by `..`, or None.
+    """A look-up of something that is neither a library nor a program. ``places`` are its path as the process
+    spelled it, and its path without links. ``from_below`` is the directory from which the spelled path leads
+    up by `..`, or None.
     """
 
     event: Event
@@ -81,10 +82,10 @@ def looking_beside(
         return is_looked_in or tree in listed or _has_more(root, tree, code, directory, left)
 
     def looks_beside(program: PurePosixPath) -> bool:
-        """Whether a program looks in its tree. One whose directory all packages use: whether it has looked for
-        something by way of that directory, for /usr/bin/../share/app, or for /usr/bin/app.conf. In the second case,
-        programs go by argv[0]. So this case counts only for a program that others find by its name in PATH, as
-        they find python.
+        """Whether ``program`` looks for files beside itself: in its tree (``tree_of``), through its own
+        directory and `..` (/usr/bin/../share/app), or in its own directory by a name with a suffix
+        (/usr/bin/app.conf). In the last case, a program finds its directory by argv[0]. So this case counts
+        only for a program that other programs find by its name in PATH, as they find python.
         """
         tree = tree_of(program)
         if tree is not None and has_own_files(tree):
@@ -101,8 +102,8 @@ def looking_beside(
 
 
 def tree_of(program: PurePosixPath) -> PurePosixPath | None:
-    """The directory that has a program and what belongs to it: /opt/app for /opt/app/bin/program. None if all
-    packages use the program's directory.
+    """The directory that has a program and the files that belong to it: /opt/app for /opt/app/bin/program.
+    None if all packages use the program's directory.
     """
     if program.parent in _SHARED:
         return None
@@ -117,10 +118,14 @@ def _has_more(
     directory: Callable[[PurePosixPath], PurePosixPath | None],
     left: Iterator[int],
 ) -> bool:
-    """Whether the image has files below ``tree`` that no boot compares, and for which a program may look after
-    ready. The distribution's packages have such files in other directories. A link to another directory of
-    ``tree``, as /usr/local/man is, does not count. ``directory`` is `_directory`, and ``left`` counts the names that are
-    looked at in all trees; a tree that is not looked at to its end may have such files.
+    """Whether the image has files below ``tree`` that are not in ``code``. No boot compares these files, and
+    a program may look for them after ready. A link to another directory of ``tree``, such as
+    /usr/local/man, does not count. For the distribution's trees below /usr, the result is false, because
+    its packages have such files in other directories.
+
+    ``directory`` is the function `_directory`. ``left`` limits the number of names that are examined in all
+    trees together. When the limit is reached, the result is true, because the rest of the tree may have such
+    files.
     """
     if tree.parts[1] == "usr" and _LOCAL not in (tree, *tree.parents):
         return False
@@ -159,7 +164,9 @@ def _looks(
     executed: Collection[PurePosixPath],
     searched: Collection[str],
 ) -> Iterator[_Look]:
-    """The look-ups of all processes, in vain or not. The loader's and those along PATH are left out."""
+    """The look-ups of all processes, with and without success. Look-ups by the loader, look-ups of programs
+    and searches in PATH are left out.
+    """
     place = functools.cache(functools.partial(_place, root))
     code = functools.cache(functools.partial(_is_code, root, executed))
     for trace in traces:
@@ -192,8 +199,9 @@ def _place(root: ImageRoot, path: PurePosixPath) -> PurePosixPath:
 def _is_code(
     root: ImageRoot, executed: Collection[PurePosixPath], path: PurePosixPath, operation: Op
 ) -> bool:
-    """Whether it is a program, or a directory that is not listed. A shell may also read an executable file that
-    nobody executes.
+    """Whether ``path`` is a program, or a directory that ``operation`` does not list. A file that is only
+    opened is a program if it is in ``executed``: a shell may also read an executable file that nobody
+    executes.
     """
     if root.look_up(path).canonical != path:
         return False

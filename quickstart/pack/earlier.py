@@ -1,9 +1,9 @@
-"""Refuse an early start that would overtake a unit which a boot starts before the application.
+"""Refuse an early start when the application would start before a unit that a stock boot starts first.
 
-The reader of units (inspect/unit) predicts from the image what a boot starts before the application. This
-module asks the boot itself: systemd's own account of the reference boot says what was started, for whatever
-reason, and what comes after what. A packet filter, a check or a mount that only a generator, a udev rule or a
-preset starts is seen here, too.
+The unit reader (inspect/unit) predicts from the image which units a boot starts before the application. This
+module uses the reference boot itself: systemd's report of that boot says which units were started, for
+whatever reason, and how they were ordered. So this module also finds a packet filter, a check or a mount that
+only a generator, a udev rule or a preset starts.
 
 Apart from reading drop-ins of the image, the functions are pure.
 """
@@ -38,10 +38,11 @@ _MOST_CHARACTERS = 2 << 20
 
 
 def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when a traced boot has started a service or mount before one of ``units`` that
-    is not known to be harmless for an early start, or has tried to, and when / was not just the root volume.
+    """Raise UnsupportedUnitError when a traced boot started, or tried to start, another unit before one of
+    ``units``, and this other unit is not known to be harmless for an early start. Also raise it when one of
+    ``units`` waits for the whole boot, and when / was not just the root volume.
 
-    Raises TraceError when a boot's account does not have one of ``units``.
+    Raises TraceError when systemd's report of a boot does not have one of ``units``.
     """
     stack = frozenset(units)
     has_command = functools.cache(functools.partial(_has_command, root, Budget(_DROP_INS, _MOST_CHARACTERS)))
@@ -61,8 +62,8 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
 
 
 def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or by way of others: what
-    every other service prepares, nobody knows.
+    """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or through other units:
+    it is not known what all the other services prepare for the unit.
     """
     for goal in sorted(_GOALS & {*loaded[unit].after, *_before(loaded, unit)}):
         raise UnsupportedUnitError(
@@ -72,8 +73,9 @@ def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
 
 
 def _refuse_root(unit: str, roots: Sequence[RootMount]) -> None:
-    """Raise UnsupportedUnitError when the reference boot mounted something else than the whole root volume as /, as
-    the scripts of overlayroot do in the image's own initramfs. A fast start does not run these scripts.
+    """Raise UnsupportedUnitError when the reference boot mounted something other than the whole root volume
+    as /. The scripts of overlayroot in the image's own initramfs do this, for example, and a fast start does
+    not run them.
     """
     if roots != (RootMount("/", "ext4"),):
         shown = brief(", then ".join(f"{each.inside} of {each.fs_type}" for each in roots))
@@ -102,7 +104,9 @@ def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
 
 
 def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[str], bool]) -> str | None:
-    """Why an early start of ``application`` may not overtake ``unit``, as the end of a message, or None."""
+    """The reason why ``application`` must not start before ``unit``, as the end of a message. None when it
+    may start before ``unit``.
+    """
     if unit.name.endswith(".socket"):
         files = (each for each in (unit.file, *unit.drop_ins) if each)
         return next((f", with the commands of {brief(each)}" for each in files if has_command(each)), None)
@@ -130,7 +134,9 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
-    """Whether a unit file or drop-in may have a command. A name with blanks comes in words, which are no paths."""
+    """Whether the unit file or drop-in at ``drop_in`` may have a command. True when the file is not found:
+    systemd's report splits a path with blanks into words, which are not paths.
+    """
     path = PurePosixPath(drop_in)
     file = root.resolve(path).canonical if path.is_absolute() else None
     if file is None:
@@ -155,7 +161,7 @@ def _was_due(unit: LoadedUnit, own_us: int) -> bool:
 
 
 def _before(loaded: Mapping[str, LoadedUnit], unit: str) -> Iterator[str]:
-    """The loaded units that come before ``unit``, directly or by way of others."""
+    """The loaded units that come before ``unit``, directly or through other units."""
     left, seen = [unit], {unit}
     while left:
         found = loaded.get(left.pop())

@@ -1,7 +1,8 @@
-"""The units that a boot may start before an application which starts early (pure).
+"""The units that a stock boot starts before the application, and for which an early start need not wait
+(pure).
 
-What the packages' own units of these names prepare, init prepares as well, or no application depends on it.
-The names are written out: a unit of somebody else may begin with ``systemd-``, too.
+Init itself prepares what the packages' own units of these names prepare, or no application depends on it. The
+names are written out, because the name of a unit from elsewhere may also begin with ``systemd-``.
 """
 
 from __future__ import annotations
@@ -68,12 +69,14 @@ _PATTERNS = tuple(name for name in sorted(_NAMES) if "*" in name)
 
 
 def is_harmless(name: str) -> bool:
-    """Whether an early start may overtake the packages' own unit of this name."""
+    """Whether the application may start before the packages' own unit of this name."""
     return name in _NAMES or any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
 
 
 def is_asked_for(name: str) -> bool:
-    """Whether an early start may overtake the unit only if the application's own unit does not name it."""
+    """Whether the application may start before this unit only if the application's own unit is not directly
+    ordered after it (After=).
+    """
     return name in _ON_DEMAND
 
 

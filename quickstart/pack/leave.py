@@ -2,13 +2,13 @@
 
 A packed file is of use only if a process opens it below /fast. Programs find each other there by PATH, the
 loader finds libraries there by LD_LIBRARY_PATH, and the starter starts the unit's commands from there. All
-other files are opened by their ordinary paths. In the archive, such a file is a link to the volume's file: a
-copy would only be transferred in vain, and no boot compares it with the volume. The prefetch asks for the
-content (docs/internals/prefetch.md).
+other files are opened by their ordinary paths. In the archive, such a file is a link to the volume's file:
+nobody would use a copy, and no boot would compare the copy with the volume. The prefetch requests the content
+of the volume's file (docs/internals/prefetch.md).
 
 Two kinds of files that are opened below /fast stay on the volume, too: programs that look for files beside
-themselves, and large libraries that are used in small part. So every packed file is one that each boot
-compares, and every link leads either to such a file or to the volume.
+themselves, and large libraries that are used in small part. So every packed file is a packed fact
+(docs/users/never-stale.md), and every link in the archive leads either to a packed file or to the volume.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Seen:
     interpreters that the starter starts. ``beside`` are programs that look for files beside themselves, and
     ``trees`` are the directories of these programs. ``libraries`` are the directories in which the loader
     searches. ``bare`` are files that only processes without the unit's environment used. ``bound`` are files
-    that are bound over the volume's. ``resident`` are the used parts of large files.
+    that are bound over the volume's files. ``resident`` are the used parts of large files.
     """
 
     by_name: frozenset[str]
@@ -66,8 +66,8 @@ class _Seen:
 def leave(
     start_set: StartSet, traces: Sequence[Trace], root: ImageRoot, unit: UnitStart, *, overlay: bool
 ) -> StartSet:
-    """``start_set`` with the kind LEFT for files that no process opens below /fast, for programs that look for
-    files beside themselves, for large files that are used in small part, and for links that lead to none but
+    """``start_set`` with the kind LEFT for files that no process opens below /fast, for programs that look
+    for files beside themselves, for large files that are used in small part, and for links that lead only to
     such files.
 
     Programs and libraries that a rule of the profile names stay packed, unless they look beside themselves.
@@ -104,7 +104,9 @@ def leave(
 
 
 def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> StartSet:
-    """``start_set`` with the kind LEFT for links that no boot compares: somebody may point them elsewhere."""
+    """``start_set`` with the kind LEFT for links that no boot compares, because the link on the volume may
+    lead elsewhere by then.
+    """
     compared = {file.path for file in served_files(start_set, bound)}
     files = tuple(
         left_on_volume(file, "a link that no boot compares")
@@ -118,7 +120,7 @@ def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> St
 
 
 def left_on_volume(file: StartFile, why: str | None) -> StartFile:
-    """``file`` on the volume for the reason ``why``, or as it is for None."""
+    """``file`` as a left file, with the reason ``why``. When ``why`` is None, ``file`` is returned unchanged."""
     if why is None:
         return file
     reasons = (*file.reasons, Reason(ReasonSource.LEFT, why))
@@ -126,7 +128,7 @@ def left_on_volume(file: StartFile, why: str | None) -> StartFile:
 
 
 def _why_left(file: StartFile, seen: _Seen) -> str | None:
-    """Why ``file`` stays on the volume, as a text for people, or None."""
+    """The reason why ``file`` stays on the volume, as a text for people. None when it is packed."""
     named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
     # What is bound over the volume's file is opened by its ordinary path.
     by_path = file.path in seen.bound
@@ -169,8 +171,8 @@ def _is_beside(file: StartFile, seen: _Seen) -> bool:
 
 
 def _is_library_beside(file: StartFile, seen: _Seen) -> bool:
-    """Whether the library is one that such a program finds in its own directory. The library may look beside
-    itself, too ($ORIGIN, dladdr(3)).
+    """Whether the file is a library in the tree of a program that looks for files beside itself. The library
+    may also look for files beside itself ($ORIGIN, dladdr(3)).
     """
     if not is_library(file.path) or file.path.parent in seen.libraries:
         return False
@@ -188,8 +190,9 @@ def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
 
 
 def _searched(traces: Iterable[Trace]) -> frozenset[str]:
-    """The names that processes with the unit's PATH looked for. They look in vain in its first directory, which
-    Debian's packages leave empty. A program that is executed by its path is not looked for.
+    """The names that processes with the unit's PATH searched for in PATH. Each search first fails in the
+    first directory of PATH, which Debian's packages leave empty. The name of a program that is executed by
+    its path is not included.
     """
     return frozenset(
         event.path.name
@@ -211,8 +214,8 @@ def _bare(traces: Iterable[Trace], root: ImageRoot) -> frozenset[PurePosixPath]:
 
 
 def _started(unit: UnitStart, root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The programs of the units' commands, by canonical path. Of a script, it is the interpreter, which opens the
-    script by its ordinary path.
+    """The programs of the units' commands, by canonical path. For a script, the result has its interpreter,
+    which opens the script by its ordinary path.
     """
     found: set[PurePosixPath] = set()
     for each in unit.all_units:

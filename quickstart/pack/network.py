@@ -1,10 +1,11 @@
-"""Refuse an early start on a machine whose network is another than init's (pure).
+"""Refuse an early start on a machine whose network differs from the network that init sets up (pure).
 
-Init gives the first network card the address that DHCP offers. A boot that makes something else of the card (a
-bridge, a bond, a second address, further routes) gives the application another network. The reference boot
-says what it made, whatever made it: ifupdown, networkd, netplan or a script.
+Init gives the first network card the address that DHCP offers. When a stock boot sets up the card in another
+way (with a bridge, a bond, a second address, further routes), the application has another network there. The
+reference boot shows which network a stock boot sets up, no matter which program does it: ifupdown, networkd,
+netplan or a script.
 
-IPv6 is left to the kernel and to the stock boot's own network service.
+This module does not check IPv6, which is left to the kernel and to the stock boot's own network service.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _EVERYWHERE = IPv4Network("0.0.0.0/0")
 
 
 def refuse_other_network(traces: Sequence[Trace], unit: str) -> None:
-    """Raise UnsupportedUnitError when a traced boot has set up another IPv4 network than one card with one
+    """Raise UnsupportedUnitError when a traced boot has set up any IPv4 network other than one card with one
     address and its routes.
     """
     for trace in traces:
@@ -33,7 +34,9 @@ def refuse_other_network(traces: Sequence[Trace], unit: str) -> None:
 
 
 def _differences(wired: Wired, mac: str) -> Iterator[str]:
-    """What of the network DHCP alone does not make. ``mac`` is the address that the virtual machine gave its card."""
+    """The properties of the network that DHCP alone does not set up, each as a clause for a message. ``mac`` is
+    the MAC address that the virtual machine gave its card.
+    """
     for card in wired.cards:
         if card.mac != mac:
             yield f"the network card {brief(card.name)} had the MAC address {brief(card.mac)}, which is not its own"

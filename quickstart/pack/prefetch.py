@@ -148,8 +148,9 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 
 
 def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
-    """What a boot said of a file, as far as the file of the image has it: the guest chooses what it says. None when
-    the path is not that of a regular file.
+    """The parts of a file that a boot reported in ``said``, limited to the size that the file has in the
+    image, because the guest may report anything. None when the path is not the canonical path of a regular
+    file.
     """
     if root.look_up(said.path).canonical != said.path or not root.host(said.path).is_file():
         return None

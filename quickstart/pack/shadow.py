@@ -1,10 +1,11 @@
-"""Keep libraries out of /fast that the loader would take in place of others (pure, apart from reading the image).
+"""Keep a library out of /fast when the loader would load it in place of another library (pure, apart from
+reading the image).
 
-LD_LIBRARY_PATH leads to /fast, and the loader searches it before DT_RUNPATH and before its default directories
-(ld.so(8)). So a library in /fast hides all other libraries of its name. If the image has another library of
-this name where the loader may look for it, none of them may be in /fast, not even as a link to the volume: the
-name has to be missing, so that the loader goes on and finds what it finds in a stock boot. The prefetch asks for
-these libraries on the volume.
+LD_LIBRARY_PATH leads to /fast, and the loader searches it before DT_RUNPATH and before its default
+directories (ld.so(8)). So a library in /fast hides all other libraries of its name. If the image has another
+library of this name where the loader may look for it, no library of this name may be in /fast, not even as a
+link to the volume. The name must be missing there, so that the loader continues its search and finds the same
+library as in a stock boot. The prefetch asks for these libraries on the volume.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ Searched = Mapping[PurePosixPath, PurePosixPath]
 
 @dataclass(frozen=True, kw_only=True)
 class _Library:
-    """A library of the start set. ``paths`` are its own path and its hard links. ``entries`` are these and all
-    links of the start set that lead to it. ``sought`` are the names by which the loader would find it in /fast.
+    """A library of the start set. ``paths`` are its own path and its hard links. ``entries`` are these paths
+    and all links of the start set that lead to the library. ``sought`` are the names by which the loader
+    would find it in /fast.
     """
 
     paths: frozenset[PurePosixPath]
@@ -51,7 +53,7 @@ class _Library:
 
 @dataclass(frozen=True)
 class _Image:
-    """The image, with what is asked for again and again."""
+    """The image, with a cached function for the ELF facts of its files, and the loader's default directories."""
 
     root: ImageRoot
     facts: ReadFacts
@@ -68,8 +70,8 @@ class _Image:
 
 
 def executed(traces: Sequence[Trace], root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The programs that the traced processes executed, by canonical path. A program that the image does not have
-    counts by the path that was executed.
+    """The programs that the traced processes executed, by canonical path. For a program that the image does
+    not have, the result has the path that was executed.
     """
     paths = {
         path
@@ -84,11 +86,12 @@ def executed(traces: Sequence[Trace], root: ImageRoot) -> frozenset[PurePosixPat
 
 def searched(start_set: StartSet, programs: Collection[PurePosixPath], root: ImageRoot) -> Searched:
     """The directories in DT_RPATH and DT_RUNPATH of all programs and libraries that may run with the unit's
-    environment, each with one of those that name it. The directories are spelled as there.
+    environment, each with one of the programs and libraries that name it. The directories are spelled as the
+    programs and libraries name them.
 
-    These are the files of the start set, the files that a rule excludes, and the executed ``programs``. All files
-    beside these count, too, outside of the distribution's directories (/opt/app, /usr/local): they may run after
-    ready.
+    The programs and libraries are those of the start set, those that a rule excludes, and the executed
+    ``programs``. Outside of the distribution's directories (in /opt/app or /usr/local), all programs and
+    libraries in the same directory trees also count, because they may run after ready.
     """
     image = _Image.of(root)
     found: dict[PurePosixPath, PurePosixPath] = {}
@@ -104,8 +107,9 @@ def without_shadowing(start_set: StartSet, root: ImageRoot, directories: Searche
     """``start_set`` without the libraries that would hide another library of the same name. ``directories`` is the
     result of ``searched``.
 
-    Programs and libraries that look for libraries beside themselves ($ORIGIN) are not used from /fast, either, if
-    such a library is not there. These programs stay on the volume.
+    A program or library that looks for libraries beside itself ($ORIGIN) is not used from /fast when a
+    library in that directory is not in the start set. Such a program stays on the volume, and such a library
+    is excluded.
     """
     image = _Image.of(root)
     libraries = tuple(_libraries(start_set, image))
@@ -152,7 +156,7 @@ def _is_code(root: ImageRoot, path: PurePosixPath) -> bool:
 
 
 def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
-    """The canonical path. None also for a loop of links, which no loader follows."""
+    """The canonical path. None for a missing file, and for a loop of links, which no loader follows."""
     try:
         return root.resolve(path).canonical
     except StartSetError:
@@ -160,7 +164,9 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _facts(root: ImageRoot, path: PurePosixPath) -> ElfFacts | None:
-    """None also for a damaged file, which no loader takes. The start set has none."""
+    """The ELF facts of a file. None for a file that is not ELF, and for a damaged file, which no loader
+    loads. The start set has no damaged files.
+    """
     try:
         return read_elf(root.host(path))
     except StartSetError:
@@ -207,8 +213,9 @@ def _hides(
     places: Mapping[PurePosixPath, str],
     by_name: Mapping[str, Sequence[PurePosixPath]],
 ) -> str | None:
-    """What ``library`` would hide in /fast, as a text for people, or None. ``places`` are the directories in
-    DT_RUNPATH. ``by_name`` has the libraries of the start set and the links to them.
+    """The library that ``library`` would hide if it were in /fast, as a text for people, or None. ``places``
+    are the directories in DT_RUNPATH, each with words for the text that name a program. ``by_name`` has the
+    libraries of the start set and the links to them.
     """
     # Variants of a library are one library to the loader.
     own = {(_plain(path.parent), path.name) for path in library.entries}

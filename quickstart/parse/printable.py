@@ -30,9 +30,9 @@ def brief(text: str) -> str:
 
 
 def command(*words: str) -> str | None:
-    """The command of ``words`` for a user to paste into a shell, quoted where it has to be. None when a word is
-    one that nobody should paste: one with a character that cannot be printed or with a backtick, which ends a
-    command in our messages, and a long one.
+    """The command line of ``words``, quoted where necessary, for a user to paste into a shell. None when a
+    user should not paste one of the words: when it has a character that cannot be printed, when it has a
+    backtick (which ends a command in our messages), or when it is too long.
     """
     if any(shown(word) != word or "`" in word or len(word) > _PASTED_CHARACTERS for word in words):
         return None

@@ -44,7 +44,9 @@ def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
 
 
 def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
-    """Prepare the image ``tree`` for the installation of packages. ``end`` undoes these changes."""
+    """Prepare the image ``tree`` for the installation of packages. ``end`` undoes these changes, except that
+    sources.list(5) stays in the image.
+    """
     write(tree, "usr/sbin/policy-rc.d", _POLICY, 0o755)
     inroot.write(tree, "etc/resolv.conf", Path("/etc/resolv.conf").read_bytes())
     if source_lines:
@@ -53,7 +55,9 @@ def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
 
 
 def configure(tree: Path) -> None:
-    """Write the configuration that is the same in every image: host name, network, ssh."""
+    """Write the configuration that is the same in every image: host name, network and ssh. Make the directory
+    /fast.
+    """
     write(tree, "etc/hostname", f"{HOSTNAME}\n")
     write(tree, "etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{HOSTNAME}\n::1\tlocalhost ip6-localhost\n")
     write(tree, "etc/network/interfaces", interfaces())
@@ -62,8 +66,8 @@ def configure(tree: Path) -> None:
 
 
 def end(tree: Path, root_uuid: str) -> None:
-    """Remove what the making of the image has left: caches, logs, keys, the machine's identity, and settings
-    of this host.
+    """Write the final fstab(5), and remove what the making of the image has left: caches, logs, keys, the
+    machine's identity, and settings of this host.
     """
     write(tree, "etc/fstab", fstab(root_uuid))
     for name in ("usr/sbin/policy-rc.d", "etc/resolv.conf"):

@@ -157,7 +157,9 @@ def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
 
 
 def _units(before: Runs, after: Runs) -> Iterator[Cause]:
-    """The changes of the median time of each unit. In a run without the unit, the unit's time is 0."""
+    """The changes of the median time of each unit. In a run without the unit, the unit's time is 0. Small
+    changes are left out.
+    """
     if not before or not after:
         return
     found: list[tuple[int, Cause]] = []

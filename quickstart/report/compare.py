@@ -53,8 +53,8 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """The comparison of one time (T_app or T_total): the medians and, on the clocks wall and kvm, the
-    confidence interval of the shift and p.
+    """The comparison of one time (T_app or T_total): the medians and, on the clocks wall and kvm, p and the
+    confidence interval of the shift, which is the time by which B is later than A.
 
     ``verdict`` is ``later``, ``earlier`` or ``same``. ``why`` gives the reason for the verdict.
     """
@@ -172,7 +172,9 @@ def compare(
 @dataclass(frozen=True)
 class _Family:
     """The corrections for the comparison of many cells (Bonferroni). The more cells are compared, the more of
-    them are later by chance. So the p of a single cell must be smaller.
+    them are later by chance. So the p of a single cell must be smaller. ``real_tests`` is the number of tests
+    on the real clocks. ``race_p`` is the largest p at which a stock boot on the virtual clock counts as
+    later.
     """
 
     real_tests: int

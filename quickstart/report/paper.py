@@ -47,7 +47,8 @@ class Ours(Table):
 
 class Said(Table):
     """A statement of the paper. ``printed`` are the statement's numbers as the paper prints them. ``where``
-    and ``quote`` say where the statement is in the paper.
+    and ``quote`` say where the statement is in the paper. ``differs`` says why our numbers differ from the
+    paper's, or why we have none.
     """
 
     where: str

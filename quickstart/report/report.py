@@ -362,7 +362,7 @@ def _spread(time: Summary) -> str:
 
 def _interval(runs: Sequence[Sample]) -> str:
     """The confidence interval of the median, as text. A dash when runs are censored, because their times are
-    not known.
+    not known, and when there are too few runs for an interval.
     """
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
     return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"

@@ -85,8 +85,9 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
 def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
-    """A text with both medians for each profile, and with the factor by which quickstart is at least faster
-    by the rule for the clock.
+    """A text with both medians for each profile. For each profile, it also has the smallest factor by which
+    quickstart is faster by the rule for the clock (``claim_faster``), or says that quickstart is not shown to
+    be faster.
     """
     return "; ".join(
         _pair(profile, other, ours, metric)

@@ -27,7 +27,7 @@ _LAST_CHUNKS = 100
 
 class Outcome(enum.Enum):
     """How a session ended. ENDED: normally. LEFT: by Ctrl-]. CLOSED: because the guest ended. LATE: because
-    it did not end in time after the end of our input.
+    the program in the guest did not end in time after the end of our input.
     """
 
     ENDED = "ended"

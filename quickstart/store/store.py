@@ -351,7 +351,7 @@ class _Look:
         self._seen: tuple[int, int] | None = None
 
     def is_whole(self) -> bool:
-        """Whether the entry exists undamaged. A damaged entry is read only once. The caller holds its shared lock."""
+        """Whether the entry exists undamaged. A damaged entry is read only once. The caller holds the entry's shared lock."""
         if self.has_changed() or not self.damage:
             self._seen = self._identity()
             try:
@@ -373,7 +373,7 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """An undamaged entry's tree hash, or empty without an entry. Nothing is read for the hash ``trusted``.
+    """An undamaged entry's tree hash. Empty without an entry. An entry with the hash ``trusted`` is not hashed again.
 
     Raises _DamagedError when the entry is damaged.
     """

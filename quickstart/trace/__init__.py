@@ -1,1 +1,1 @@
-"""Trace a reference image: boot it under the tracers, copy the complete logs to the host, and parse them (pure)."""
+"""Trace a reference image: boot it under the tracers, copy the complete logs to the host, and parse the logs."""

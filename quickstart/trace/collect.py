@@ -80,7 +80,7 @@ class _Collector:
 
     def check_room(self) -> None:
         """Raise TraceError when there are more processes and actions than in any real boot. The guest's
-        programs choose their number, so it needs a limit.
+        programs determine the number of processes and actions, so this number needs a limit.
         """
         if len(self.pids) + len(self.found) + len(self.made) > _MOST_FACTS:
             raise TraceError(
@@ -90,7 +90,7 @@ class _Collector:
             raise TraceError(f"the paths in the strace log take more than {_MOST_BYTES} bytes of memory")
 
     def use(self, path: str) -> None:
-        """Count the memory of another path."""
+        """Add the memory of one more path to the sum that ``check_room`` limits."""
         self.used_bytes += _BYTES_OF_A_FACT + _BYTES_OF_A_CHARACTER * len(path)
 
     def born(self, item: Born) -> None:

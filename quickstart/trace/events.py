@@ -285,8 +285,8 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
 
 
 def _is_bare(call: Call) -> bool:
-    """Whether a program got another environment than that of its unit, in which systemd always puts
-    INVOCATION_ID (systemd.exec(5)). Unknown, and so False, when strace could not read the environment.
+    """Whether a program got an environment other than its unit's. In the unit's environment, systemd always
+    sets INVOCATION_ID (systemd.exec(5)). The result is False when strace could not read the environment.
     """
     return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
 

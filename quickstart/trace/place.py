@@ -30,9 +30,9 @@ class Place:
     """The state with which a process resolves paths (the kernel's fs_struct and mount namespace). ``cwd`` and
     ``root`` begin at the image's root.
 
-    ``binds`` are the bind mounts, the last one first. By these, a root directory that systemd builds from
-    bind mounts is recognised as the image's root. ``opened`` are the paths of the descriptors that the
-    process or its parent opened, for /proc/self/fd/N and control groups.
+    ``binds`` are the bind mounts, the last one first. They show that a root directory which systemd builds
+    from bind mounts is the image's root. ``opened`` are the paths of the descriptors that the process or its
+    parent opened, for /proc/self/fd/N and control groups.
     """
 
     cwd: str = "/"

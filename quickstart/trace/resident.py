@@ -63,8 +63,9 @@ def _add(sizes: dict[PurePosixPath, int], path: PurePosixPath, root: ImageRoot) 
 
 
 def parse_resident(text: str) -> tuple[Resident, ...]:
-    """The files in the log of tracers/resident. Raises TraceError for an incomplete or damaged log, and for a log
-    with more files or parts than were asked for, before they take memory.
+    """The files in the log of tracers/resident. Raises TraceError for an incomplete or damaged log, and for a
+    log with more files or parts than were requested. The log's size is checked first, so that a large log
+    does not use up memory.
     """
     text = whole("the page cache", text)
     if not text:

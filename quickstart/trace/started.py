@@ -23,8 +23,8 @@ _MOST_LINES = 1024
 
 
 def parse_units(text: str) -> Loaded:
-    """The account in the log. Raises TraceError for an incomplete or damaged log, and for a log that has no
-    unit or no mount of the root, or more of something than any machine has.
+    """The state of the boot that the log describes. Raises TraceError for an incomplete or damaged log, for a
+    log without a unit or without a mount of /, and for a log with more entries than any real machine gives.
     """
     machine, _, units = whole("the units", text).partition("\n\n")
     # Before there is an object for each.
@@ -80,8 +80,8 @@ def _addresses(lines: list[str]) -> Iterator[IPv4Address]:
 
 
 def _address(text: str) -> IPv4Address:
-    """The address that the kernel writes as a hexadecimal number, on a machine whose numbers begin with the
-    lowest byte. Raises ValueError.
+    """The address in ``text``, which the kernel writes as a hexadecimal number of eight digits in
+    little-endian byte order. Raises TraceError for another length, and ValueError for other characters.
     """
     if len(text) != 8:
         raise _damaged()

@@ -40,7 +40,10 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True)
 class Options:
-    """The command-line options for a boot. When ``timeout_s`` is None, the profile's time limit applies."""
+    """The command-line options for a boot. When ``timeout_s`` is None, the profile's time limit applies.
+    ``append`` are further words for the kernel's command line. With ``keep``, the workspaces of the boot are
+    not removed.
+    """
 
     timeout_s: float | None = None
     append: str = ""

@@ -53,8 +53,8 @@ class Request:
     before the model had served the request. ``touched`` is the number of the model's granules that this
     request touched first. ``client`` is the number of the request's connection. ``in_flight`` is the number
     of unanswered requests of all instances when this request arrived, including this request. ``instance`` is
-    the number of the instance that made the request, from 1, or 0 when the volume has a single socket.
-    ``command`` may be a number that is not a Command.
+    the number of the instance (one machine of a launch) that made the request, from 1, or 0 when the volume
+    has a single socket. ``command`` may be a number that is not a Command.
     """
 
     sequence: int
@@ -94,8 +94,8 @@ def _request(row: tuple[int, ...]) -> Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume that runs while the context of `served` lasts. ``instance`` is the number of the instance that
-    uses ``socket``, or 0 when the volume has a single socket.
+    """A volume that runs while the context of `served` lasts. ``instance`` is the number of the instance (one
+    machine of a launch) that uses ``socket``, or 0 when the volume has a single socket.
     """
 
     process: door.Process

@@ -162,7 +162,7 @@ def nfs_server() -> str:
 
 
 def _wait(volume: NfsVolume) -> None:
-    """Wait until the volume answers."""
+    """Wait until the volume answers. Raises VolumeError when it ends or does not answer in time."""
     end_s = time.monotonic() + _LIMIT_S
     while True:
         try:

@@ -80,7 +80,9 @@ def _opened(top: int, path: str) -> Iterator[int]:
 
 
 def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple[Member, Iterator[bytes]]:
-    """The member for the entry ``name`` of the open directory ``way``, which is not a directory itself."""
+    """The member for the entry ``name`` of the open directory ``way``, with its data. The entry must not be a
+    directory.
+    """
     status = os.stat(name, dir_fd=way, follow_symlinks=False)
     if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:
         return Member(path=path, kind=Kind.HARD, target=first), iter(())
@@ -99,7 +101,7 @@ def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple
 
 
 def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """The (offset, length) of each segment of a file that has data (lseek(2), SEEK_DATA)."""
+    """The (offset, length) of each segment with data in an open file (lseek(2), SEEK_DATA)."""
     end = 0
     while end < size_bytes:
         try:

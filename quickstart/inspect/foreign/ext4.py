@@ -220,8 +220,8 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The inode's extended attributes in the namespace `security`. By these, it is decided whether a program
-    may be served from memory.
+    """The inode's extended attributes in the namespace `security`. A program's attributes decide whether the
+    program may be served from memory.
     """
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
@@ -262,8 +262,8 @@ def _data(volume: _Volume, inode: _Inode, member: Member | None) -> Iterator[byt
 
 
 def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
-    """For each segment of the file that is written: its offset in the file, its length and its offset in the
-    image, in bytes. Segments after the file's end are left out.
+    """For each written segment of the file: its offset in the file, its length and its offset in the image,
+    in bytes. Segments after the file's end are left out.
     """
     if not inode.size_bytes:
         return

@@ -286,7 +286,8 @@ class _Home:
 
     def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
         """Remove what an earlier member left at the path of a new one. Return False when the new member is a
-        directory that already exists.
+        directory that already exists. Raises BadInputError when a directory is at the path of a new member of
+        another kind.
         """
         try:
             mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode

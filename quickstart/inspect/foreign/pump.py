@@ -1,5 +1,5 @@
-"""Pass a foreign file to its reader and hash the bytes that are passed. So a file that has changed after it
-was hashed for the first time is detected.
+"""Pass a foreign file to its reader, and hash the bytes on the way. The file was hashed once before, so a
+different hash shows that the file has changed since then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the names of the units in an image's directories of units, and the files that each name leads to."""
+"""Find the names of the units in an image's unit directories, and the file that each name leads to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _MAX_UNIT_FILES = 4096
 
 @dataclass(frozen=True)
 class UnitNames:
-    """The names in the directories of units. ``by_file`` has the names that lead to each file: its own, and its
-    aliases.
+    """The names in the unit directories. ``there`` has all names. ``by_file`` has the names that lead to each
+    file: the file's own name and its aliases.
     """
 
     there: frozenset[str]
@@ -25,8 +25,9 @@ class UnitNames:
 
 
 def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "") -> UnitNames:
-    """The names with ``ending`` in the canonical directories ``places``, of which the first counts. An alias is a
-    link in a unit directory that leads to the unit's file.
+    """The names that end with ``ending`` in the unit directories ``places``, which are canonical paths. When
+    several of these directories have the same name, the entry of the first one counts. An alias is a link in
+    a unit directory that leads to the unit's file.
 
     Raises UnsupportedUnitError for a directory with implausibly many names.
     """
@@ -56,9 +57,10 @@ def _aliased(
     links: tuple[tuple[str, str], ...],
     places: tuple[PurePosixPath, ...],
 ) -> Mapping[str, PurePosixPath]:
-    """The file of each of ``links`` (name and target) in ``place`` that is an alias: a link that leads to a file
-    by way of another name in ``places``. A link to a file elsewhere is a unit of its own (`systemctl link`).
-    A link that leads in a circle is not an alias, as in systemd.
+    """The file that each alias leads to, by the alias's name. ``links`` are the links in the directory
+    ``place``, each with its name and target. A link is an alias when it leads to a file through another entry
+    of ``places``. A link to a file elsewhere is not an alias but a unit of its own (`systemctl link`). As in
+    systemd, a circular link is not an alias.
 
     The result is kept, because a build asks for the names of each unit of an image many times.
     """

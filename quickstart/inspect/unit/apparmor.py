@@ -1,8 +1,8 @@
 """Find AppArmor profiles that attach to programs by their paths (apparmor.d(5)).
 
 A service of the distribution loads the profiles during the boot. A process that runs before that stays
-unconfined, and a program that is started from /fast has another path. So the build refuses the early start of
-a program to which a profile attaches.
+unconfined, and a program that is started from /fast has a path that its profile does not name. So the build
+refuses the early start of a program to which a profile attaches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
 
 def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries decide which programs are confined. Empty when the
+    """The directories, existing or not, whose entries decide which programs AppArmor confines. Empty when the
     image has no AppArmor parser. A parser that is installed later has no effect until its service is enabled.
     """
     if root.resolve(PARSER).canonical is not None:
@@ -70,8 +70,8 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _variables_places(
     root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
 ) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose files say what a variable in the head of a profile means. Empty when
-    no head has a variable.
+    """The directories, existing or not, whose files define the variables in the heads of profiles. The head
+    is the text before a profile's opening brace. Empty when no head has a variable.
     """
     if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
         yield from (_PROFILES / name for name in _MEANING)
@@ -147,8 +147,8 @@ def attachments(text: str) -> tuple[str, ...]:
 
 
 def _attaches(before: str, last: str) -> bool:
-    """Whether ``last``, the last word before a brace, is a path to which a profile attaches, and not the
-    variable of a condition.
+    """Whether ``last``, the last word before an opening brace, is a path to which a profile attaches, and not
+    the variable of a condition. ``before`` is the word before ``last``.
     """
     is_condition = last.startswith("@{") and before in ("if", "defined", "not")
     return last.lstrip('"')[:1] in ("/", "@", "{", "*") and last not in ("{", "{}") and not is_condition
@@ -172,7 +172,9 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
 
 @dataclass
 class _Reader:
-    """Reads files of profiles, until they have too much text together: many names may be links to one long file."""
+    """Reads files of profiles. Raises UnsupportedUnitError when the files together have more text than the
+    limit allows: many names may be links to one long file.
+    """
 
     root: ImageRoot
     left: int = _MAX_TEXT_CHARACTERS

@@ -1,9 +1,9 @@
 """Find what a stock boot does before it starts a service: mounts, kernel settings, the network, the packet
 filter.
 
-An early start takes place before all of this. It is allowed as long as the configuration for this has not
-changed since the build (never-stale.md). The build refuses an image with an enabled packet filter, because
-the service would be open to the network before the filter is active.
+An early start takes place before all of these steps. It is allowed as long as the configuration of these
+steps has not changed since the build (never-stale.md). The build refuses an image with an enabled packet
+filter, because the service would be open to the network before the filter is active.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries are such configuration files."""
+    """The directories, existing or not, whose entries are configuration files by which a boot prepares the
+    machine.
+    """
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
     yield PurePosixPath("/etc/cloud/cloud.cfg.d")
     yield from HOOKS
@@ -149,9 +151,9 @@ def _before_the_network(
     """The services in ``names`` that are ordered before the network by their own Before=, each with the texts
     of its files.
 
-    Services that are masked or have no file are left out, unless ``all_are_there``. Raises
-    UnsupportedUnitError when there are more services or more text than the limits allow, because many names
-    may be links to one long file.
+    A service that is masked or has no file is left out. With ``all_are_there``, UnsupportedUnitError is
+    raised for such a service instead. Also raises UnsupportedUnitError when there are more services or more
+    text than the limits allow, because many names may be links to one long file.
     """
     if len(names) > _MOST_SERVICES:
         raise UnsupportedUnitError(

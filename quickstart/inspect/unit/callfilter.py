@@ -154,7 +154,8 @@ def program(found: CallFilter) -> bytes:
 
 def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
     """The instructions that return the outcome for the loaded call number. They compare it with one range of
-    numbers after the other. A number above that of the last named call continues after these instructions.
+    numbers after the other. For a number above that of the last named call, execution continues after these
+    instructions.
     """
     verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
     reached, current = 0, found.others

@@ -109,9 +109,11 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
 
 
 def braces_expanded(pattern: str) -> tuple[str, ...]:
-    """The patterns without braces that ``pattern`` stands for, as GLOB_BRACE of glob(3), which systemd uses and
-    init's C library lacks. Empty for a pattern that has too many of them, or that glob(3) does not explain: with
-    a quoted or a single brace, with nothing between two, or that is too long.
+    """The patterns without braces that ``pattern`` stands for. The expansion is that of GLOB_BRACE (glob(3)),
+    which systemd uses and init's C library lacks.
+
+    Empty when ``pattern`` is too long or stands for too many patterns, and when glob(3) does not define its
+    meaning: when it has braces and a backslash, a brace without its counterpart, or an empty pair of braces.
     """
     if not {"{", "}"} & set(pattern):
         return (pattern,)

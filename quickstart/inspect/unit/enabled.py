@@ -28,12 +28,13 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in, and ``UNIT.d`` for a directory of drop-ins that is a link.
     - ``application UNIT``: each name of each of ``units``.
-    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them, or in
-      place of it.
+    - ``before UNIT``: another unit, existing or not, that starts before one of ``units``, or that may start
+      in place of one (Conflicts=).
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
-    - ``directory PATH``: a directory that systemd-sysext or systemd-confext takes for an extension, or with
-      drop-ins of the network's files.
-    - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory of the packages' units, with its times.
+    - ``directory PATH``: a directory that systemd-sysext or systemd-confext treats as an extension, or a
+      directory of drop-ins for systemd-networkd's files.
+    - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory of this kind among the packages' units,
+      with its times in seconds.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
@@ -51,7 +52,9 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
 
 
 def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
-    """The units that ``unit`` excludes, and the socket units that pass their sockets to it. None without a unit file."""
+    """The units that ``unit`` excludes, and the socket units that pass their sockets to it. Both are empty
+    when ``unit`` has no unit file.
+    """
     try:
         unit_file(root, unit)
     except UnsupportedUnitError:
@@ -60,8 +63,8 @@ def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
 
 
 def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories among the extensions, and those with drop-ins of networkd's files. Other entries are compared
-    by their facts (unit/before.py).
+    """The directories that are extensions (systemd-sysext(8)), and the directories of drop-ins for
+    systemd-networkd's files. Files and links in the same places are packed facts (unit/before.py).
     """
     patterns = (*(f"{place}/*" for place in EXTENSIONS), "/etc/systemd/network/*.d")
     for pattern in map(PurePosixPath, patterns):
@@ -71,8 +74,8 @@ def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def own_drop_ins(root: ImageRoot) -> Deciding:
-    """The administrator's drop-ins of all units, and the links that lead to them. The list has only the names
-    of drop-ins, so init must also compare these files.
+    """The administrator's drop-ins of all units, and the links that lead to them. The list from
+    ``enabled_text`` has only the names of drop-ins, so init must also compare these files.
     """
     paths = (path for place in ADMINISTRATORS_UNITS for path in root.glob(place / "*.d" / "*.conf"))
     return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))
@@ -114,7 +117,7 @@ def _said(pulled: dict[str, bool], masks: Collection[str]) -> Iterator[str]:
 
 
 def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
-    """Whether the entry masks its unit (systemd.unit(5)): whether it is a link to /dev/null, or an empty file."""
+    """Whether the entry masks its unit (systemd.unit(5)), because it is a link to /dev/null or an empty file."""
     target = root.link_target(entry)
     host = root.host(entry)
     return target == "/dev/null" if target is not None else host.is_file() and not host.stat().st_size

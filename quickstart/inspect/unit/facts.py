@@ -199,7 +199,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """The links by which other units pull in the unit under any of its names, and the paths at which a mask
-    of such another unit would be.
+    would disable one of these other units.
     """
     own = names_of(root, unit)
     for directory in UNIT_PATHS:

@@ -134,7 +134,9 @@ def emptied(found: tuple[tuple[str, str], ...], names: frozenset[str]) -> tuple[
 
 
 def _prefixes(prefix: str) -> Iterator[str]:
-    """The beginnings of ``prefix`` that end with a dash, the longest first. A dash at its very end is there already."""
+    """The beginnings of ``prefix`` that end with a dash, the longest first. ``prefix`` itself is not
+    included, even when it ends with a dash.
+    """
     while "-" in prefix[:-1]:
         prefix = f"{prefix[:-1].rpartition('-')[0]}-"
         yield prefix
@@ -142,7 +144,7 @@ def _prefixes(prefix: str) -> Iterator[str]:
 
 def _drop_in_names(unit: str) -> Iterator[str]:
     """The names X of the directories X.d for ``unit``'s drop-ins, the most specific first (systemd.unit(5),
-    "Description"). None for a name that is too long for a unit.
+    "Description"). Yields nothing for a name that is too long for a unit.
 
     An instance also uses the drop-ins of its template. A name with dashes also uses the drop-ins of each
     prefix that ends with a dash (unit_file_find_dirs).
@@ -166,9 +168,9 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_with_directories(unit: str) -> tuple[str, ...]:
-    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``, without its aliases: its
-    own, that of its template, those of its prefixes, and its type (unit_file_find_dirs). None for a name that is
-    too long for a unit.
+    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``, without its aliases:
+    its own name, the name of its template, the names that its prefixes give, and its type
+    (unit_file_find_dirs). Empty for a name that is too long for a unit.
     """
     own = tuple(_drop_in_names(unit))
     return (*own, unit.rpartition(".")[2]) if own else ()

@@ -1,8 +1,10 @@
 """The scripts that ifupdown and its DHCP client run while they bring the network up (interfaces(5),
 dhclient-script(8)).
 
-In a stock boot, they run before an application that comes after the network. Init brings the network up without
-them. Most only set up the interface; one that loads a packet filter has to come before the application.
+In a stock boot, these scripts run before an application that starts after the network. Init brings the
+network up without the scripts. Most of them only set up the interface, and an early start can do without
+them. But a script that loads a packet filter must run before the application, so a build refuses an image
+with such a script.
 """
 
 from __future__ import annotations
@@ -93,9 +95,12 @@ _MOST_FILES = 256
 
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet
-    filter, or that may: a script that no package has or that was changed, or a command that is not known.
+    filter or may load one. A script may load one when it belongs to no package or was changed. A command may
+    load one when this module does not know its program as harmless. The commands of udev rules in
+    /etc/udev/rules.d are checked in the same way.
 
-    The same for a configuration that names other scripts or files, which would not be compared.
+    Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would
+    not compare them at boot, and for a configuration with an address that does not come from DHCP.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, _interfaces(root))
     configurations = [path for each in _CONFIGURATIONS if (path := root.resolve(each).canonical) is not None]
@@ -128,7 +133,9 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
 
 
 def _why_not(line: str) -> str:
-    """Why an early start cannot do without a line of interfaces(5), or an empty string."""
+    """The reason why this line of interfaces(5) rules out an early start, as the end of a sentence. Empty
+    when the line does not rule it out.
+    """
     option = _OPTION.fullmatch(line)
     if option and not _is_harmless(option[1]):
         return "which may set up a packet filter"
@@ -148,7 +155,7 @@ def _refusal(unit: str, why: str) -> UnsupportedUnitError:
 
 
 def _few(unit: str, files: Iterator[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    """``files`` without duplicates. Raises UnsupportedUnitError for too many."""
+    """``files`` without duplicates. Raises UnsupportedUnitError for more files than the limit allows."""
     found = tuple(dict.fromkeys(itertools.islice(files, _MOST_FILES + 1)))
     if len(found) > _MOST_FILES:
         raise _refusal(unit, f"the image's network has more than {_MOST_FILES} scripts and files")
@@ -164,8 +171,8 @@ def _refuse_long(root: ImageRoot, unit: str, files: Iterable[PurePosixPath]) -> 
 
 
 def _conffiles(root: ImageRoot) -> Mapping[str, str]:
-    """The MD5 of each configuration file of a package in /etc/network and /etc/dhcp, as it was delivered
-    (deb-conffiles(5)).
+    """The hexadecimal MD5 of each package's configuration files in /etc/network and /etc/dhcp, by path. It is
+    the MD5 of the file as the package delivered it (deb-conffiles(5)).
     """
     status = root.resolve(_STATUS).canonical
     return dict(_CONFFILE.findall(root.read_text(status))) if status else {}
@@ -209,8 +216,8 @@ def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def writes_resolver(root: ImageRoot) -> bool:
-    """Whether dhclient writes the servers of a lease into /etc/resolv.conf as they are (dhclient.conf(5)). Its hooks
-    are those of packages (``refuse_hooks``).
+    """Whether dhclient writes the name servers of a lease into /etc/resolv.conf unchanged (dhclient.conf(5)).
+    The hooks need only a short check, because ``refuse_hooks`` accepts only unchanged hooks of packages.
     """
     conf, program = root.resolve(_DHCLIENT_CONF).canonical, root.resolve(_DHCLIENT_PROGRAM).canonical
     if (

@@ -165,7 +165,7 @@ def started_scripts(root: ImageRoot) -> frozenset[str]:
 
 
 def _is_executable(root: ImageRoot, script: PurePosixPath) -> bool:
-    """Whether a file is there that somebody may execute, as init asks test(1)."""
+    """Whether ``script`` is a file that somebody may execute. Init makes the same check with test(1)."""
     found = root.resolve(script).canonical
     return found is not None and root.host(found).is_file() and bool(root.host(found).stat().st_mode & 0o111)
 

@@ -78,7 +78,7 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def wrapper_of(root: ImageRoot, unit: str) -> str:
-    """The wrapper without which a boot would not start the instance ``unit``; empty where there is none."""
+    """The wrapper without which a boot would not start the instance ``unit``; empty when it has no wrapper."""
     stem, at, _ = _stem(unit).partition("@")
     if not at:
         return ""
@@ -89,8 +89,8 @@ def wrapper_of(root: ImageRoot, unit: str) -> str:
 
 
 def generating_files(unit: str) -> Iterator[PurePosixPath]:
-    """The configuration by which a generator starts the instance ``unit`` or leaves it, and which is not what the
-    application itself is configured by.
+    """The files by which a generator decides whether to start the instance ``unit``. The application's own
+    configuration files are not included.
     """
     stem, _, instance = _stem(unit).partition("@")
     version, dash, cluster = instance.partition("-")
@@ -278,8 +278,8 @@ def _openvpn(root: ImageRoot) -> Iterator[str]:
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
-    """The text of the file at ``path``. Empty when the file does not exist, or when it is too large for a
-    configuration file.
+    """The text of the file at ``path``. Empty when the file does not exist, cannot be read, or is too large
+    for a configuration file.
     """
     try:
         canonical = root.resolve(path).canonical

@@ -49,7 +49,9 @@ _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "L
 
 @dataclass(frozen=True)
 class _Mount:
-    """A mount, by the file that asks for it. ``is_certain`` is false when only a unit that needs it mounts it."""
+    """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is
+    false when systemd makes the mount only for a unit that needs it.
+    """
 
     place: PurePosixPath
     source: str
@@ -57,8 +59,8 @@ class _Mount:
 
 
 def refuse_mounts(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts, apart from
-    the root volume and those that init mounts.
+    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts, apart
+    from the root volume and the file systems that init mounts.
     """
     needed = sorted({str(path) for path in _needed(root, unit)})
     for mount in (*_of_fstab(root), *_of_units(root)):
@@ -81,8 +83,9 @@ def _has_below(paths: Sequence[str], place: str) -> bool:
 
 
 def tmp_options(root: ImageRoot) -> tuple[str, ...]:
-    """The options with which a boot mounts a tmpfs on /tmp, as init tries them: the first that the kernel takes
-    counts. Empty when the image does not mount /tmp.
+    """The options for the tmpfs that a boot mounts on /tmp, as one string for each attempt of init. Init
+    tries the strings in order, until the kernel accepts one. Empty when a boot of the image does not mount
+    /tmp.
 
     Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs, or with unusual options.
     """
@@ -130,7 +133,9 @@ def _usual_options(place: PurePosixPath) -> frozenset[str]:
 
 
 def _of_units(root: ImageRoot) -> Iterator[_Mount]:
-    """The mount units of the image, with an automount in place of its mount."""
+    """The mounts of the image's mount units and automount units, except the units that are masked and the
+    mounts that init makes itself.
+    """
     names = {
         path.name
         for place in UNIT_PATHS
@@ -152,7 +157,9 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The paths for which systemd mounts what the unit needs, also what is not mounted otherwise."""
+    """The paths that the unit needs. Before systemd starts the unit, it mounts the file systems that contain
+    these paths, even a file system that a boot does not mount otherwise.
+    """
     texts = unit_texts(root, unit)
     for name, value in assignments(texts, "[Unit]"):
         if name in _FOR_MOUNTS:

@@ -89,7 +89,8 @@ def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) ->
 
 def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> None:
     """Raise UnsupportedUnitError when ``unit`` requires another unit, such as a service or a mount, which
-    systemd would have to start first. The units of ``stack`` are allowed, because they also start early.
+    systemd would have to start first. Requirements of required targets and sockets also count. The units of
+    ``stack`` are allowed, because they also start early.
     """
     for name, said in unmet_requirements(root, unit, stack).items():
         raise UnsupportedUnitError(
@@ -120,7 +121,9 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
 
 
 def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
-    """What systemd starts ``unit`` only after, by name, with the assignment or link that says so."""
+    """The units that ``unit`` requires. The key is the name of the required unit, and the value is the
+    assignment or link that requires it.
+    """
     try:
         found = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
         names = names_of(root, unit)
@@ -171,7 +174,7 @@ def _enabled(root: ImageRoot, by: str = "*") -> Iterator[PurePosixPath]:
 
 
 def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The socket units that ``unit`` pulls in by its own directives or links."""
+    """The socket units that ``unit`` pulls in by its own directives."""
     yield from (word for _, word in _dependencies(root, unit, _PULLS_IN) if word.endswith(_SOCKET))
 
 

@@ -1,9 +1,11 @@
 """The configuration of systemd-networkd and netplan that an early start can do without (systemd.network(5),
 systemd.link(5), netplan(5)).
 
-Init gives the network card the address that DHCP offers. What asks for more (a fixed address, a bridge, a route)
-gives the application another network, and the reference boot does not show what a file has for another card.
-Init looks at the same files at each boot of a machine with cloud-init, with fewer words (initramfs/init/cloud).
+Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks
+for more (a fixed address, a bridge, a route), the application has another network in a stock boot. The
+reference boot does not show what a file configures for other network cards, so the build reads the files. At
+each boot of a machine with cloud-init, init checks the same files with a shorter list of keywords
+(initramfs/init/cloud).
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ _MOST_CHARACTERS = 1 << 20
 
 
 def refuse_networkd(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a file of networkd, netplan or systemd-udevd that asks for another network
-    than one network card with the address that DHCP offers.
+    """Raise UnsupportedUnitError for a file of networkd, netplan or systemd-udevd that asks for anything
+    other than one network card with the address that DHCP offers.
     """
     left = _MOST_CHARACTERS
     for path in _few(unit, _files(root)):
@@ -111,7 +113,9 @@ def _files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _why_not(path: PurePosixPath, text: str) -> str:
-    """Why an early start cannot do without the file, or an empty string."""
+    """The reason why the file rules out an early start, as a sentence without its subject, the file. Empty
+    when the file does not rule it out.
+    """
     if path.suffix == ".yaml":
         other = next((line for line in text.splitlines() if not _is_plain_netplan(line)), None)
         return f"has `{brief(other.strip())}`" if other is not None else ""

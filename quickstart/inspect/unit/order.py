@@ -116,7 +116,9 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
 
 
 def conflicting(root: ImageRoot, unit: str) -> set[str]:
-    """The units that ``unit`` excludes (Conflicts=). If one of them is enabled later, systemd may choose that one."""
+    """The units that ``unit`` excludes (Conflicts=). If one of these units is enabled later, systemd may
+    start it instead of ``unit``.
+    """
     named = _named(unit, unit_texts(root, unit), {"Conflicts"})
     found = {alias for name in named for alias in (name, *_known_names(root, name))}
     return {name for name in found if not _OTHER_BOOTS.fullmatch(name)}
@@ -203,8 +205,9 @@ def words_of(unit: str, value: str) -> list[str]:
 
 
 def pulled_by_links(root: ImageRoot) -> _Order:
-    """What links pull in, by the name of their directory: a unit, a template, a prefix (``app-.service``) or a
-    type (``service``). Raises UnsupportedUnitError for implausibly many links.
+    """The names of the units that links pull in. The key is the name of the links' directory without its last
+    suffix: a unit, a template, a prefix (``app-.service``) or a type (``service``). Raises
+    UnsupportedUnitError for implausibly many links.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = MAX_LINKS
@@ -225,14 +228,17 @@ def pulled_by_links(root: ImageRoot) -> _Order:
 
 
 def _linked(unit: str, pulled: _Order) -> Iterator[str]:
-    """What links pull in for ``unit``, also those for its template, its prefixes and its type."""
+    """The units that ``unit`` pulls in by links, including the links for its template, its prefixes and its
+    type.
+    """
     return (each for name in names_with_directories(unit) for each in pulled.get(name, ()))
 
 
 def owned_texts(root: ImageRoot) -> Iterator[Owned]:
     """Each file of a unit, drop-in and init script, with the names of the units that it belongs to, and its text.
 
-    Raises UnsupportedUnitError for implausibly many files, or with too much text, before a file is read.
+    Raises UnsupportedUnitError for implausibly many files and for too much text. The size of a file is
+    checked before the file is read.
     """
     texts = dict(_texts(root))
     units = sorted({owner for owner, path in texts if path.parent.suffix != ".d"})
@@ -242,9 +248,10 @@ def owned_texts(root: ImageRoot) -> Iterator[Owned]:
 
 
 def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) -> Iterator[tuple[str, str]]:
-    """The words in ``values`` for each of ``names``, because a specifier may be another word for each.
+    """Each of ``names`` together with each word in ``values``. The words are expanded again for each name,
+    because a specifier may have a different value for each.
 
-    Raises UnsupportedUnitError when ``left`` is used up: one drop-in may be that of thousands of units.
+    Raises UnsupportedUnitError when ``left`` is used up: one drop-in may apply to thousands of units.
     """
     for name in names:
         left.take(name, values)
@@ -253,8 +260,8 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
 
 
 def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
-    """For each unit, the units whose files name it in Before=. A unit that no boot starts is left out: init
-    judges it by its own Before= when it is enabled after the build.
+    """For each unit, the units whose files name it in Before=. A unit that no boot starts is left out. If it
+    is enabled after the build, init reads its own Before=.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS)
@@ -299,8 +306,11 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _texts(root: ImageRoot) -> Iterator[tuple[tuple[str, PurePosixPath], str]]:
-    """Each file of a unit, its drop-ins and init scripts, with the name that it is of. Raises
-    UnsupportedUnitError for implausibly many, or with too much text, before a file is read.
+    """The text of each unit file, drop-in and init script of the image, as ((name of its unit or group of
+    units, path), text). For an init script, the text is that of the generated unit.
+
+    Raises UnsupportedUnitError for implausibly many files and for too much text. The size of a file is
+    checked before the file is read.
     """
     files = list(itertools.islice(_files(root), _MAX_FILES + 1))
     there = {name for name, _ in files}

@@ -1,6 +1,7 @@
-"""The units that pull in a unit of the image, directly or by way of others (systemd.unit(5)).
+"""Find the units that pull in a unit of the image, directly or through other units (systemd.unit(5)).
 
-A unit that no such way leads to from the default target is not started by a boot, although its file is there.
+A boot does not start a unit just because its file exists: the default target must pull the unit in, directly
+or through other units.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ _NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
 @dataclass(frozen=True)
 class PulledBy:
-    """What pulls in each unit of an image by a link or by a key. ``by`` has the units and groups of units that
-    pull in each name, and the members of each group under `_all_of` the group. A unit that is pulled in by
-    nothing has an empty set when its file is there.
+    """What pulls in each unit of an image by a link or by a key. A group is all units of a template, of a
+    prefix or of a type (``_is_group``). ``by`` has the units and groups that pull in each name. Under the key
+    ``_all_of(group)``, it has the members of the group. A unit that has a file, and that nothing pulls in,
+    has an empty set.
 
-    ``names`` are the names in the directories of units, or None for implausibly many, of which no aliases are
-    known. ``scripts`` are the names of the init scripts.
+    ``names`` are the names in the unit directories. None when there are implausibly many names; no aliases
+    are known then. ``scripts`` are the names of the init scripts.
     """
 
     by: Mapping[str, set[str]]
@@ -53,21 +55,23 @@ class PulledBy:
 
 
 def pullers(root: ImageRoot, *units: str, known: PulledBy | None = None) -> tuple[str, ...]:
-    """The names of ``units``, and of every unit that pulls one of them in or triggers it, with their aliases.
-    ``known`` is the result of ``pulled_by``, for callers that ask several times.
+    """The names of ``units``, and of every unit that pulls one of them in or triggers it, directly or through
+    other units. Aliases are included. ``known`` is the result of ``pulled_by``, for callers that ask several
+    times.
     """
     known = pulled_by(root) if known is None else known
     return tuple(name for name in _ways(root, units, known) if not name.startswith(_MEMBERS))
 
 
 def is_started(root: ImageRoot, unit: str, known: PulledBy | None = None) -> bool:
-    """Whether ``unit`` is one of ``started_of``."""
+    """Whether a boot of the image starts ``unit``, by the rules of ``started_of``."""
     return bool(started_of(root, (unit,), known))
 
 
 def started_of(root: ImageRoot, units: Iterable[str], known: PulledBy | None = None) -> frozenset[str]:
-    """The ones of ``units`` that a boot of the image starts: something leads to them from the default target, or
-    they are init scripts with a link for a run level. ``known`` is as in ``pullers``.
+    """Those of ``units`` that a boot of the image starts: the units that the default target pulls in,
+    directly or through other units, and the init scripts that have a link for a run level. ``known`` is as in
+    ``pullers``.
     """
     asked = tuple(units)
     if not asked:
@@ -93,8 +97,9 @@ def started_of(root: ImageRoot, units: Iterable[str], known: PulledBy | None = N
 
 
 def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, tuple[str, ...]]:
-    """For each of ``units``, and for each unit or group that leads to one of them, what leads to it by one step.
-    Each is looked at once, however many ways there are.
+    """For each of ``units``, and for each unit or group that pulls one of them in directly or through others:
+    the units and groups that pull it in or trigger it directly, and its other names. Each unit or group is
+    examined once, however many others it pulls in.
     """
     found: dict[str, tuple[str, ...]] = {}
     wrapper = _wrappers(root)
@@ -115,7 +120,9 @@ def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, t
 
 
 def _wrappers(root: ImageRoot) -> Callable[[str], str]:
-    """A function that returns the wrapper of the instances of a template, or an empty string. Each is read once."""
+    """A function that returns the wrapper of a template's instances, or an empty string. It reads each
+    template once.
+    """
     left = Budget("the wrappers of the image's instances", _MOST_WRAPPING)
 
     @functools.cache
@@ -150,8 +157,8 @@ def _script(root: ImageRoot, unit: str, known: PulledBy) -> str | None:
 
 
 def pulled_by(root: ImageRoot) -> PulledBy:
-    """What pulls in each unit of the image. A link for a template, a prefix or a type (``service.wants``) is a link
-    of each such unit, so that these are the members of a group.
+    """What pulls in each unit of the image. A link for a template, a prefix or a type (``service.wants``)
+    applies to several units, which are the members of a group.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     for puller, pulled in pulled_by_links(root).items():
@@ -181,19 +188,21 @@ def pulled_by(root: ImageRoot) -> PulledBy:
 
 
 def _is_group(name: str) -> bool:
-    """Whether what ``name`` pulls in is pulled in by several units: by the instances of a template, by the units
-    with a prefix, or by all units of a type.
+    """Whether ``name`` stands for several units: for the instances of a template, the units with a prefix, or
+    all units of a type. Each of these units pulls in the units that ``name`` pulls in.
     """
     return "." not in name or "@." in name or name.rpartition(".")[0].endswith("-")
 
 
 def _all_of(group: str) -> str:
-    """What stands for the members of ``group``. It is no unit's name."""
+    """The key in ``PulledBy.by`` for the members of ``group``. No unit has this name."""
     return f"{_MEMBERS}{group}"
 
 
 def _members(groups: Collection[str], names: Iterable[str]) -> Mapping[str, set[str]]:
-    """The units of each of ``groups``. A boot always starts some unit of a type, so the default target stands for them."""
+    """The members of each of ``groups``. A boot always starts some unit of each type, so the only member of a
+    type is the default target.
+    """
     found: dict[str, set[str]] = {group: set() if "." in group else {_DEFAULT} for group in groups}
     for name in names if groups else ():
         for group in names_with_directories(name):

@@ -85,7 +85,10 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
 def _attributes(
     source: Source, level: str, above: tuple[Source, ...], default_tasks_max: str = INFINITY
 ) -> Iterator[Record]:
-    """The records of one cgroup. ``above`` are the slices that contain the cgroup, the innermost first."""
+    """The records of one cgroup. ``level`` is the number of levels above the unit's cgroup.
+    ``default_tasks_max`` applies when ``source`` has no TasksMax=. ``above`` are the slices that contain the
+    cgroup, the innermost first.
+    """
     rows = [
         ("pids.max", source.converted("TasksMax", source.last("TasksMax", default_tasks_max), _tasks)),
         *_memory_limits(source, above).items(),

@@ -121,7 +121,7 @@ def _is_changed(root: ImageRoot) -> bool:
 
 def _may_match(pattern: str, key: str) -> bool:
     """Whether glob(7) may expand ``pattern`` to ``key``. For a pattern with brackets, the result may be true
-    although it cannot.
+    even when glob(7) never does.
     """
     ours, theirs = pattern.split("/"), key.split("/")
     return len(ours) == len(theirs) and all(
