@@ -20,6 +20,9 @@ _UNIT_DIRECTORIES = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/sys
 _CONFIGURED = PurePosixPath("/etc/cloud")
 # In the list of modules it is `- bootcmd`.
 _BOOTCMD = re.compile(r"""^(?:[^#\n]*[\s{,"'])?bootcmd["']?\s*:(?!\s*\[\s*\])""", re.MULTILINE)
+# A module that runs at each boot, and not once for an instance: `[write-files, always]`.
+_ALWAYS = re.compile(r"^[^#\n]*\balways\b", re.MULTILINE)
+_HANDLERS = PurePosixPath("/etc/cloud/handlers")
 # cloud-init documentation, "How to disable cloud-init".
 _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
@@ -32,19 +35,31 @@ def has_cloud_init(root: ImageRoot) -> bool:
 
 
 def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when cloud-init runs commands of the image's own configuration at each boot,
-    before all services (`bootcmd`). An early start would start the application before these commands.
+    """Raise UnsupportedUnitError when cloud-init runs something of the image's own configuration at each boot,
+    before all services: `bootcmd`, a module with the frequency `always`, a part handler. An early start
+    would start the application before them.
     """
     if not has_cloud_init(root):
         return
     files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
     for path in files:
         file = root.resolve(path).canonical
-        if file is not None and root.host(file).is_file() and _BOOTCMD.search(root.read_text(file)):
+        text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
+        if _BOOTCMD.search(text):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {path} has bootcmd, which cloud-init runs before it at each boot",
                 hint="remove bootcmd from the image, and let a service do its work",
             )
+        if _ALWAYS.search(text):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} lets a module of cloud-init run at each boot (`always`)",
+                hint="let the module run once for each instance",
+            )
+    for path in root.glob(_HANDLERS / "*"):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {path} may run at each boot, before all services",
+            hint="remove the handler from the image",
+        )
 
 
 def _is_enabled(root: ImageRoot, unit: str) -> bool:

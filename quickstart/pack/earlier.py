@@ -53,7 +53,7 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
                 raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
             _refuse_root(unit, trace.loaded.roots)
             _refuse_last(loaded, unit)
-            for name in sorted(_earlier(loaded, unit) - stack):
+            for name in sorted(units_before(loaded, unit) - stack):
                 if why := _why_not(loaded[name], loaded[unit], has_command):
                     raise UnsupportedUnitError(
                         f"{unit} cannot be started early: the reference boot started {brief(name)} before it{why}",
@@ -96,7 +96,8 @@ def _hint(name: str) -> str:
     return f"{named} in the image if the application does not depend on it"
 
 
-def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
+def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
+    """The services, mounts and sockets that the boot has started before ``unit``, or has examined for it."""
     own_us = loaded[unit].started_us
     return frozenset(
         name for name in _before(loaded, unit) if name.endswith(_KINDS) and _was_due(loaded[name], own_us)

@@ -32,6 +32,7 @@ from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
+from quickstart.pack.edited import refuse_edited
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.prefetch import Foreseen, foresee, plan
@@ -130,6 +131,7 @@ def _recipe(
     root, units = ImageRoot(subject.reference.tree), subject.profile.units
     unit = read_stack(root, units, subject.profile.run_start_pre)
     refuse_earlier(traced.traces, units, root)
+    refuse_edited(traced.traces, units, root)
     refuse_other_files(traced.traces, unit, root)
     refuse_other_network(traced.traces, unit.unit)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)

@@ -54,12 +54,24 @@ def said(root: Path, script: str) -> str:
         USUAL,
         f"{USUAL} quickstart=stay",
         f"{USUAL} systemd.mask=serial-getty@ttyS0.service systemd.show_status=false",
-        f'{USUAL} dyndbg="file a.c +p" noresume',
+        f'{USUAL} dyndbg="file a.c +p" noresume udev.log_level=3 net.ifnames=0',
         "",
     ],
 )
 def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
     assert unwanted(tmp_path, words) == ""
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("cc:{runcmd:[]}", "cloud-config-url=http://x/", "network-config=eA=="),
+        *("ip=dhcp", "ifname=lan0:52:54:00:12:34:56", "vlan=v5:ens3", "BOOTIF=01-52"),
+        *("resume=/dev/vdb", "resume_offset=1", "udev.blockdev_read_only"),
+    ],
+)
+def test_what_asks_for_another_network_configuration_or_session(tmp_path: Path, word: str) -> None:
+    assert unwanted(tmp_path, f"{USUAL} {word}") == word
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,35 @@ def test_drop_ins_of_the_network_s_files_are_compared(tmp_path: Path) -> None:
     own = "/etc/systemd/network"
     assert {f"{own}/10-wired.network.d", f"{own}/80-wifi.network.d"} <= set(map(str, facts.places))
     assert {"/etc/dhcpcd.conf", "/etc/systemd/networkd.conf"} <= set(map(str, facts.files))
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("install ip_tables /sbin/modprobe --ignore-install ip_tables && nft -f /etc/rules", True),
+        ("install floppy /bin/true", False),
+        ("install floppy /usr/bin/false ", False),
+        ("install floppy /bin/true-not", True),
+        ("# install x y", False),
+        ("options floppy install=y", False),
+    ],
+)
+def test_commands_in_place_of_a_module(tmp_path: Path, line: str, *, is_refused: bool) -> None:
+    put(tmp_path, "/etc/modprobe.d/own.conf", f"blacklist x\n{line}\n")
+    if not is_refused:
+        read(tmp_path, SERVICE)
+        return
+    with pytest.raises(UnsupportedUnitError, match=r"modprobe\.d/own\.conf has `install"):
+        read(tmp_path, SERVICE)
+
+
+def test_an_early_policy_of_apparmor(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/apparmor/earlypolicy/app", "x")
+    with pytest.raises(UnsupportedUnitError, match="earlypolicy/app confines services"):
+        read(tmp_path, SERVICE)
+
+
+def test_a_split_usr(tmp_path: Path) -> None:
+    put(tmp_path, "/lib/systemd/system/other.service", SERVICE)
+    with pytest.raises(UnsupportedUnitError, match="/lib/systemd/system is not in /usr/lib"):
+        read(tmp_path, SERVICE)

@@ -21,7 +21,7 @@ from tests.unit.elfbuilder import MULTIARCH, elf
 from tests.unit.hostile import bounded
 from tests.unit.imagebuilder import RULES, Image, P, rules, trace
 from tests.unit.startfiles import start_file
-from tests.unit.test_leave import UNIT, left
+from tests.unit.test_leave import UNIT, left, package
 
 JVM = "/usr/lib/jvm/java-17"
 Opened = str | tuple[Op, str] | tuple[Op, str, str] | Event
@@ -142,6 +142,7 @@ def test_what_is_bound_over_the_volume_and_executed_by_its_path_is_packed(image:
     image.file(f"{JVM}/bin/java", elf(), 0o755)
     image.file(f"{JVM}/lib/libjvm.so", elf())
     image.file("/usr/bin/start", "#!/usr/bin/app\n", 0o755)
+    package(image, f"{JVM}/bin/java", f"{JVM}/lib/libjvm.so")
     used = (
         (Op.EXEC, "/usr/bin/start"),
         (Op.EXEC, f"{JVM}/bin/java"),

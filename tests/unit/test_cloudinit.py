@@ -86,6 +86,32 @@ def test_a_profile_that_never_starts_early(root: ImageRoot, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "is_refused"),
     [
+        ("cloud_init_modules:\n - [write-files, always]\n", True),
+        ("cloud_init_modules:\n - [runcmd, once-per-instance]\n", False),
+        ("# not always\ncloud_init_modules: []\n", False),
+    ],
+)
+def test_a_module_that_runs_at_each_boot(
+    root: ImageRoot, tmp_path: Path, text: str, *, is_refused: bool
+) -> None:
+    (tmp_path / "etc/cloud/cloud.cfg").write_text(text)
+    if not is_refused:
+        refuse_bootcmd(root, "app.service")
+        return
+    with pytest.raises(UnsupportedUnitError, match="at each boot"):
+        refuse_bootcmd(root, "app.service")
+
+
+def test_a_part_handler_of_the_image(root: ImageRoot, tmp_path: Path) -> None:
+    (tmp_path / "etc/cloud/handlers").mkdir()
+    (tmp_path / "etc/cloud/handlers/own.py").write_text("")
+    with pytest.raises(UnsupportedUnitError, match=r"handlers/own\.py may run at each boot"):
+        refuse_bootcmd(root, "app.service")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
         ("cloud_init_modules:\n - bootcmd\n - write-files\n", False),
         ("# bootcmd: [x]\n", False),
         ("bootcmd: []\n", False),

@@ -49,14 +49,16 @@ def decided(
     return leave(compute(traces, root, rules), traces, root, unit, overlay=overlay)
 
 
-def package(image: Image, path: str) -> None:
-    """A package that has the file ``path``."""
-    image.file(path)
+def package(image: Image, *paths: str) -> None:
+    """A package that has the files ``paths``. Those that are missing are made."""
+    for path in paths:
+        if not (image.base / path[1:]).exists():
+            image.file(path)
     image.file(
         "/var/lib/dpkg/status",
         "Package: app\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n",
     )
-    image.file("/var/lib/dpkg/info/app.list", f"/.\n{path}\n")
+    image.file("/var/lib/dpkg/info/app.list", "".join(f"{path}\n" for path in ("/.", *paths)))
 
 
 def left(found: StartSet) -> list[str]:

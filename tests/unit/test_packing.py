@@ -31,6 +31,7 @@ def packed(image: Image, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pac
     """A child of the unit is not readable by all, so it is not in the start set."""
     monkeypatch.setattr(packing, "programs", lambda store: programs_in(tmp_path))
     monkeypatch.setattr(packing, "refuse_earlier", lambda *given: None)
+    monkeypatch.setattr(packing, "refuse_edited", lambda *given: None)
     monkeypatch.setattr(packing, "refuse_other_network", lambda *given: None)
     put(image.base, UNIT, TEXT)
     image.link("/etc/systemd/system/multi-user.target.wants/app.service", UNIT)

@@ -70,7 +70,8 @@ def test_a_link_to_a_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "  up ip route add 10.0.0.0/8 via 10.0.2.2 dev ens3 || true",
+        "  up ip -4 link set dev ens3 up mtu 1400 || true",
+        "  up ifconfig ens3 mtu 1400 txqueuelen 1000",
         "\tpost-up /sbin/ethtool -K ens3 tso off; ip link set ens3 mtu 9000",
         "  down /root/rules",
         "  # up /root/rules",
@@ -100,6 +101,15 @@ def test_commands_that_set_up_the_interface(tmp_path: Path, line: str) -> None:
         "  up ip link set ens3 up && nft -f /etc/rules",
         "  up ip link set dev ens3 xdp obj /etc/filter.o",
         "  up ip route add blackhole 10.0.0.0/8",
+        "  up ip route add 10.0.0.0/8 via 10.0.2.2 dev ens3 || true",
+        "  up ip link set ens3 xdpgeneric obj /etc/filter.o",
+        "  up ip -b /root/rules",
+        "  up ip xfrm policy add dir in action block",
+        "  up ip link set ens3 master vrf-x",
+        "  up ethtool -N ens3 flow-type tcp4 dst-port 80 action -1",
+        "  up ethtool --config-ntuple ens3 flow-type tcp4 action -1",
+        "    client 1234",
+        "    vendor x",
         "  up ip netns exec x /root/rules",
         "  up tc filter add dev ens3 ingress protocol ip flower action drop",
         "source /etc/network/more",
@@ -129,7 +139,30 @@ def test_the_script_of_dhclient(tmp_path: Path) -> None:
     put(tmp_path, conf, '#script "/sbin/dhclient-script";\nsend host-name = gethostname();\n')
     assert refused(tmp_path) == ""
     put(tmp_path, conf, 'interface "ens3" {\n  script "/root/rules";\n}\n')
-    assert f"{conf} names a script, another file" in refused(tmp_path)
+    assert f'{conf} has `interface "ens3" {{ script' in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "reject 192.0.2.1",
+        'alias { interface "ens3"; fixed-address 192.0.2.7 }',
+        "lease { fixed-address 192.0.2.7 }",
+        "supersede routers 192.0.2.1",
+        'send dhcp-client-identifier "a"',
+        "require subnet-mask",
+        'include "/etc/dhcp/more.conf"',
+    ],
+)
+def test_another_lease_than_init_s(tmp_path: Path, statement: str) -> None:
+    debian = (
+        "option rfc3442-classless-static-routes code 121 = array of unsigned integer 8;\n"
+        "request subnet-mask, routers,\n\tntp-servers;\n"
+    )
+    put(tmp_path, "/etc/dhcp/dhclient.conf", f"{debian}timeout 60;\nprepend domain-name-servers 127.0.0.1;\n")
+    assert refused(tmp_path) == ""
+    put(tmp_path, "/etc/dhcp/dhclient.conf", f"{debian}{statement};\n")
+    assert "/etc/dhcp/dhclient.conf has `" in refused(tmp_path)
 
 
 def test_what_run_parts_passes_by(tmp_path: Path) -> None:

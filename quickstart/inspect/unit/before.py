@@ -8,6 +8,7 @@ filter, because the service would be open to the network before the filter is ac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -26,6 +27,7 @@ from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS
 from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
+from quickstart.parse.printable import brief
 
 _OWN = PurePosixPath("/etc/systemd/system")
 # systemd.special(7): what these pull in is there before a service without settings of its own is started.
@@ -50,6 +52,10 @@ _MACHINE_FILES = (
     "/etc/cloud/cloud-init.disabled",
     # Its bootcmd runs at each boot.
     "/etc/cloud/cloud.cfg",
+    # systemd loads it when it becomes PID 1 (apparmor-setup.c).
+    "/etc/apparmor/earlypolicy",
+    # An early start comes before the packages' own units of these names. With other commands, they may filter packets.
+    *(f"/usr/lib/systemd/system/{name}.service" for name in ("ifup@", "networking", "systemd-networkd")),
 )
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
 _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
@@ -82,6 +88,9 @@ ROOT_FILES = (
 # The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
 # A process from before these start is never audited.
 _AUDITORS = ("audit-rules", "auditd")
+_EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
+# modprobe.d(5): a command in place of loading the module. These two only forbid the module.
+_INSTALL = re.compile(r"^[ \t]*install[ \t]+\S+[ \t]+(?!(?:/usr)?/bin/(?:true|false)[ \t]*$).+", re.MULTILINE)
 # Packet filters that are enabled for multi-user.target, and not for one of the early targets.
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
 _NETWORK_PRE = "network-pre.target"
@@ -107,7 +116,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     machine.
     """
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
-    yield PurePosixPath("/etc/cloud/cloud.cfg.d")
+    yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers"))
     yield from HOOKS
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
@@ -193,7 +202,8 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_audit(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the image audits system calls or has an IMA policy. Neither would apply
+    """Raise UnsupportedUnitError when the image audits system calls, has a policy that systemd loads when it
+    starts, or runs commands when the kernel asks for a module. None of these would apply
     to a process that starts early.
     """
     auditors = {f"{each}.service" for each in _AUDITORS}
@@ -208,6 +218,30 @@ def refuse_audit(root: ImageRoot, unit: str) -> None:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {_IMA_POLICY} is there, and what starts before systemd escapes it",
             hint=f"remove {_IMA_POLICY} from the image",
+        )
+    for path in root.glob(_EARLY_POLICY / "*"):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {path} confines services from the time when systemd starts",
+            hint=f"remove {path} from the image",
+        )
+    for place in _MODULE_PLACES:
+        for path in root.glob(PurePosixPath(place) / "*.conf"):
+            file = root.resolve(path).canonical
+            text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
+            if command := _INSTALL.search(text):
+                raise UnsupportedUnitError(
+                    f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
+                    hint="let a service do its work",
+                )
+
+
+def refuse_split_usr(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when /lib is a directory of its own, whose units the reader would not see."""
+    lib = root.resolve(PurePosixPath("/lib/systemd/system")).canonical
+    if lib is not None and lib != PurePosixPath("/usr/lib/systemd/system"):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: /lib/systemd/system is not in /usr/lib",
+            hint="install usrmerge in the image",
         )
 
 

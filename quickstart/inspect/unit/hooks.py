@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.ifcommands import is_harmless
 from quickstart.parse.printable import brief
 
 # ifup(8): each executable of these directories runs for each interface.
@@ -41,10 +42,17 @@ OWN_HOOKS = tuple(
 )
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
 _DHCLIENT_PROGRAM = PurePosixPath("/sbin/dhclient")
-_CONFIGURATIONS = (_DHCLIENT_CONF, PurePosixPath("/etc/dhcpcd.conf"))
-# dhclient.conf(5), dhcpcd.conf(5): what runs a script, reads another file, or gives another address than DHCP.
+_DHCPCD_CONF = PurePosixPath("/etc/dhcpcd.conf")
+# dhcpcd.conf(5): what runs a script, or gives another address than DHCP.
 _OTHERWISE = re.compile(
-    r"^[^#\n]*(?<![\w-])(?:script|include|static|inform|arping|fallback)(?![\w-])", re.MULTILINE
+    r"^[^#\n]*(?<![\w-])(?:script|include|static|inform|arping|fallback|reject|allowlist|blacklist|whitelist|denylist)(?![\w-])",
+    re.MULTILINE,
+)
+# dhclient.conf(5): the statements that change neither the address nor the routes that dhclient asks for and takes.
+_DHCLIENT_STATEMENT = re.compile(
+    r"option \S+ code \d+ = .+|send (?:host-name|fqdn\.\S+)\b.*|(?:(?:also )?request|ignore) [\w., -]+"
+    r"|(?:timeout|retry|reboot|select-timeout|initial-interval|initial-delay|backoff-cutoff) \d+"
+    r"|(?:supersede|prepend|append|default) (?:domain-name|domain-search|domain-name-servers|host-name|ntp-servers|dhcp6\.\S+) .*"
 )
 _OWN_RESOLVER = re.compile(
     r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE
@@ -61,33 +69,19 @@ _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _MAPPING = re.compile(r"\s*mapping\b")
 # Init's network is DHCP's, and what the kernel does with IPv6 by itself.
 _NO_DHCP = re.compile(
-    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress)\b"
+    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
 )
 # run-parts(8) passes by all other names.
 _RUN = re.compile(r"[A-Za-z0-9_-]+")
-_PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|[12]?>(?:/dev/null|&1)")
 _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
 )
-# Options of ip(8), ifconfig(8) and route(8) that drop packets, run a program, or give the card another address.
-_DROPPING = re.compile(
-    r"\b(?:addr|address|hw|ether|xdp|netns|blackhole|unreachable|prohibit|reject|exec|batch|force)\b"
-)
 _OPTION = re.compile(r"\s*(?:pre-up|up|post-up)\s+(.*)")
-# What these do to an interface, init's own network does not need.
-_HARMLESS = frozenset(
-    (
-        *("ip", "ifconfig", "route", "ethtool", "brctl", "bridge", "iw", "iwconfig", "vconfig"),
-        *("sleep", "true", "echo", ":", "[", "test"),
-    )
-)
 # udev(7): each of these runs a program, with the words between the quotation marks.
 _RULE_COMMAND = re.compile(
     r"""\b(?:RUN|RUN\{program\}|PROGRAM|IMPORT\{program\})\s*(?:[+:]?=|==|!=)\s*e?"((?:[^"\\]|\\.)*)\"?"""
 )
 _RULE_ADDRESS = re.compile(r"\bATTR\{address\}\s*=(?!=)")
-_SEPARATORS = re.compile(r"\|\||&&|[;|&]")
-_EXPANDING = re.compile(r"[`$(){}<>]")
 # Together; Debian's own have a few KiB.
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 256
@@ -103,7 +97,8 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     not compare them at boot, and for a configuration with an address that does not come from DHCP.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, _interfaces(root))
-    configurations = [path for each in _CONFIGURATIONS if (path := root.resolve(each).canonical) is not None]
+    dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
+    configurations = [path for path in (dhclient, dhcpcd) if path is not None]
     rules = _few(unit, _udev_rules(root))
     _refuse_long(root, unit, (*scripts, *interfaces, *configurations, *rules))
     packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
@@ -115,12 +110,13 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     for path in OWN_HOOKS:
         if root.resolve(path).canonical is not None:
             raise _refusal(unit, f"{path} runs before it, and may set up a packet filter")
-    for conf in configurations:
-        if _OTHERWISE.search(root.read_text(conf)):
-            raise _refusal(unit, f"{conf} names a script, another file or a fixed address")
+    if dhcpcd is not None and _OTHERWISE.search(root.read_text(dhcpcd)):
+        raise _refusal(unit, f"{dhcpcd} names a script, another file or a fixed address")
+    if dhclient is not None and (other := _other_statement(root.read_text(dhclient))):
+        raise _refusal(unit, f"{dhclient} has `{brief(other)}`, and init's DHCP client does not do that")
     for file in rules:
         for command in _RULE_COMMAND.findall(root.read_text(file).replace("\\\n", " ")):
-            if not _is_harmless(command):
+            if not is_harmless(command):
                 raise _refusal(
                     unit, f"{file} runs `{brief(command.strip())}`, which may set up a packet filter"
                 )
@@ -132,12 +128,23 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
                 raise _refusal(unit, f"{file} has `{brief(line.strip())}`, {why}")
 
 
+def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
+    file = root.resolve(path).canonical
+    return file if file is not None and root.host(file).is_file() else None
+
+
+def _other_statement(text: str) -> str:
+    """The first statement of dhclient.conf that the DHCP client of an early start would need, or an empty string."""
+    statements = (" ".join(each.split()) for each in re.sub(r"#.*", "", text).split(";"))
+    return next((each for each in statements if each and not _DHCLIENT_STATEMENT.fullmatch(each)), "")
+
+
 def _why_not(line: str) -> str:
     """The reason why this line of interfaces(5) rules out an early start, as the end of a sentence. Empty
     when the line does not rule it out.
     """
     option = _OPTION.fullmatch(line)
-    if option and not _is_harmless(option[1]):
+    if option and not is_harmless(option[1]):
         return "which may set up a packet filter"
     words = line.strip()
     if words.startswith("source") and not _SOURCED.fullmatch(words):
@@ -230,15 +237,3 @@ def writes_resolver(root: ImageRoot) -> bool:
     requests = re.findall(r"\brequest\b([^;]*)", text)
     asks = all("domain-name-servers" in words for words in requests)
     return asks and _OWN_RESOLVER.search(text) is None and re.search(r"\bignore\b", text) is None
-
-
-def _is_harmless(command: str) -> bool:
-    command = _PLAIN.sub("x", command)
-    if _FILTER.search(command) or _DROPPING.search(command) or _EXPANDING.search(command):
-        return False
-    programs = [
-        PurePosixPath(words[0]).name
-        for each in _SEPARATORS.split(command)
-        if (words := each.split(maxsplit=1))
-    ]
-    return all(program in _HARMLESS for program in programs)

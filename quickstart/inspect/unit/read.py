@@ -14,7 +14,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import refuse_bootcmd
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
-from quickstart.inspect.unit.before import refuse_audit, refuse_filters
+from quickstart.inspect.unit.before import refuse_audit, refuse_filters, refuse_split_usr
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.inspect.unit.conditions import condition_records
@@ -49,7 +49,7 @@ from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
 from quickstart.inspect.unit.sockets import socket_conditions, sockets_of
 from quickstart.inspect.unit.source import Source
-from quickstart.inspect.unit.tmpfiles import run_directories
+from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles, run_directories
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
 from quickstart.parse.printable import brief, command
 
@@ -99,6 +99,8 @@ def read_unit(
     refuse_slices(root, source)
     _refuse_confinement(root, source)
     kind = _type(root, source)
+    # Behind the type: of a wrapper, the message names the instance that does its work.
+    refuse_generators(root, unit)
     pid_file = source.names.expand(source.last("PIDFile"))
     _check_users(root, source)
     start = _commands(root, source, "ExecStart")
@@ -144,12 +146,13 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
         refuse_requirements(root, name, stack)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
-    refuse_generators(root, unit)
     refuse_hooks(root, unit)
     refuse_networkd(root, unit)
     refuse_bootcmd(root, unit)
     refuse_audit(root, unit)
     refuse_mounts(root, unit)
+    refuse_tmpfiles(root, unit)
+    refuse_split_usr(root, unit)
     return socket_units
 
 

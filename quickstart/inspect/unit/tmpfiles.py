@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
+from quickstart.parse.printable import brief
 
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 # `d` and `D` make a directory; `!`, `-`, `+` … behind them say when and how, which does not matter for one that is not there.
@@ -18,6 +19,18 @@ _LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
 # Debian's own have some KiB; many names may be links to one long file.
 _MOST_CHARACTERS = 1 << 20
+# What removes something, empties it, or writes over it.
+_DESTRUCTIVE = re.compile(r"(?:[rRDFwLC]|[fpbc][!=~^-]*\+)\S*")
+_MAKING_ONLY = re.compile(r"[LC][!=~^-]*")
+# Init sees to these places (earlier-files, the run directories of the starter), or they are the kernel's.
+_OWN_PLACES = ("/tmp/", "/var/tmp/", "/run/", "/var/run/", "/var/lock/", "/dev/", "/proc/", "/sys/", "%t/")  # noqa: S108
+# Of packages that each Debian may have; no service has these files.
+_NOBODYS = frozenset(
+    (
+        *("/etc/mtab", "/fastboot", "/forcefsck", "/forcequotacheck", "/var/lib/systemd/coredump/.#*"),
+        *(f"/etc/{name}.lock" for name in ("group", "gshadow", "passwd", "shadow", "subgid", "subuid")),
+    )
+)
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 
@@ -33,6 +46,24 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
             if user in users and group in groups:
                 found.setdefault(path, ("run-directory", mode, user, group, path))
     return tuple(found[path] for path in sorted(found))
+
+
+def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for a line that removes or overwrites files outside of /tmp, /var/tmp and /run. In
+    a stock boot it acts before the application starts, and in a fast boot after that.
+    """
+    for text in _texts(root):
+        for line in text.splitlines():
+            kind, *words = line.split(maxsplit=2)[:2] or ("",)
+            if not words or not _DESTRUCTIVE.fullmatch(kind) or _MAKING_ONLY.fullmatch(kind):
+                continue
+            path = words[0].strip("\"'")
+            if path in _NOBODYS or (f"{path}/".startswith(_OWN_PLACES) and ".." not in path.split("/")):
+                continue
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
+                hint="remove the line from the image, or let the service's ExecStartPre= do its work",
+            )
 
 
 def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:

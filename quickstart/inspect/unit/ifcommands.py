@@ -1,0 +1,44 @@
+"""Commands of ifupdown and udev that an early start can do without (ip-link(8), ifconfig(8), ethtool(8)).
+
+They only set up the network card, in a way that an application does without for some seconds. Whatever is not on
+the list may filter packets or give the application another network.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|[12]?>(?:/dev/null|&1)")
+_SEPARATORS = re.compile(r"\|\||&&|[;|&]")
+_EXPANDING = re.compile(r"[`$(){}<>]")
+_NAME = r"[A-Za-z0-9_.@-]+"
+_LINK = r"(?:up|promisc (?:on|off)|multicast (?:on|off)|allmulticast (?:on|off)|(?:mtu|txqueuelen) \d+)"
+_COMMANDS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"ip(?: -[46])? link set(?: dev)? {_NAME}(?: {_LINK})+",
+        rf"ifconfig {_NAME}(?: (?:up|-?promisc|-?multicast|-?allmulti|(?:mtu|txqueuelen) \d+))+",
+        # Offloads, rings, coalescing, pause frames, channels, speed, wake-on-LAN. The long names of others are not taken.
+        rf"ethtool (?:-[KGCALs]|--offload|--features|--set-ring|--coalesce|--pause|--set-channels|--change) {_NAME}"
+        r"(?: [a-z0-9-]+)*",
+        rf"iwconfig {_NAME}(?: [a-z]+ \w+)*",
+        r"sleep [0-9.]+",
+        r"true|:|echo(?: [\w./:-]+)*",
+        r"(?:\[|test)(?: [\w./:=!-]+)*(?: \])?",
+    )
+)
+
+
+def is_harmless(command: str) -> bool:
+    """Whether ``command``, a line for a shell, consists of commands on the list."""
+    command = _PLAIN.sub("x", command)
+    if _EXPANDING.search(command):
+        return False
+    parts = (" ".join(each.split()) for each in _SEPARATORS.split(command))
+    return all(_is_on_the_list(each) for each in parts if each)
+
+
+def _is_on_the_list(command: str) -> bool:
+    program, blank, words = command.partition(" ")
+    bare = f"{program.rpartition('/')[2]}{blank}{words}"
+    return any(pattern.fullmatch(bare) for pattern in _COMMANDS)

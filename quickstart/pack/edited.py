@@ -1,0 +1,37 @@
+"""Refuse an early start before a package's unit that somebody has edited in place.
+
+An early start may come before the packages' own units of known names (pack/harmless.py). With other commands, such
+a unit may load a packet filter. Apart from reading files of the image, the functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.delivered import changed
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import Trace
+from quickstart.pack.earlier import units_before
+
+
+def refuse_edited(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
+    """Raise UnsupportedUnitError when a service that the reference boot started before one of ``units``, and
+    that does not start early itself, has a unit file below /usr that is not its package's.
+    """
+    stack = frozenset(units)
+    files: dict[PurePosixPath, str] = {}
+    for trace in traces:
+        loaded = {each.name: each for each in trace.loaded.units}
+        for name in {name for unit in sorted(stack) for name in units_before(loaded, unit)} - stack:
+            path = PurePosixPath(loaded[name].file or "/")
+            canonical = root.resolve(path).canonical if path.is_absolute() else None
+            if name.endswith(".service") and canonical is not None and root.host(canonical).is_file():
+                files[canonical] = name
+    for path in sorted(changed(root, files)):
+        raise UnsupportedUnitError(
+            f"{', '.join(sorted(stack))} cannot be started early: {files[path]} comes before it, and {path} is not as"
+            " its package has delivered it",
+            hint="install the package again, and put changes into a drop-in",
+        )

@@ -1,0 +1,73 @@
+"""Lines of tmpfiles.d(5) that come after an early start, and would remove what the application has made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles
+from tests.unit.test_unit_sockets import link, put
+
+
+def refused(base: Path) -> str:
+    try:
+        refuse_tmpfiles(ImageRoot(base), "app.service")
+    except UnsupportedUnitError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "D! /var/lib/app 0755 app app",
+        "R /var/cache/app/*",
+        "r! /etc/app.lock",
+        "f+ /etc/app.conf 0644 root root - text",
+        "f!+ /etc/app.conf",
+        "F /etc/app.conf",
+        "L+ /etc/app.conf - - - - /etc/other",
+        "C+ /etc/app.conf",
+        "w /etc/app.conf - - - - text",
+        'R "/var/lib/a b"',
+        "R /tmp/../var/lib/app",
+        "R %S/app",
+    ],
+)
+@pytest.mark.parametrize("place", ["/etc", "/usr/local/lib", "/usr/lib"])
+def test_what_removes_or_overwrites(tmp_path: Path, place: str, line: str) -> None:
+    put(tmp_path, f"{place}/tmpfiles.d/app.conf", f"# x\n{line}\n")
+    assert "app.service cannot be started early: tmpfiles.d has `" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# R /var/lib/app",
+        "d /var/lib/app 0755 app app 10d",
+        "f /var/lib/app/first 0644",
+        "L /var/lib/dbus/machine-id - - - - /etc/machine-id",
+        "L+ /etc/mtab   -    -    -    -  ../proc/self/mounts",
+        "r! /etc/passwd.lock",
+        "D! /tmp/.X11-unix 1777 root root 10d",
+        "R! /var/tmp/systemd-private-*",
+        "f+! /run/utmp 0664 root utmp -",
+        "D /run/app",
+        "w /sys/kernel/x - - - - 1",
+        "a+ /var/log/journal - - - - d:group::r-x",
+        "z /var/log/journal 2755 root systemd-journal",
+        "R",
+    ],
+)
+def test_what_does_not_matter(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"{line}\n")
+    assert refused(tmp_path) == ""
+
+
+def test_a_mask(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", "R /var/lib/app\n")
+    link(tmp_path, "/etc/tmpfiles.d/app.conf", "/dev/null")
+    assert refused(tmp_path) == ""
