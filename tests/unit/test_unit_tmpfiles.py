@@ -29,6 +29,7 @@ def refused(base: Path) -> str:
         "f+ /etc/app.conf 0644 root root - text",
         "f!+ /etc/app.conf",
         "F /etc/app.conf",
+        "L+? /etc/app.conf - - - - /etc/other",
         "L+ /etc/app.conf - - - - /etc/other",
         "C+ /etc/app.conf",
         "w /etc/app.conf - - - - text",
@@ -48,6 +49,8 @@ def test_what_removes_or_overwrites(tmp_path: Path, place: str, line: str) -> No
     [
         "# R /var/lib/app",
         "d /var/lib/app 0755 app app 10d",
+        "L$ /etc/profile.d/a.sh - - - - /usr/lib/a.sh",
+        "L? /etc/b - - - - /usr/lib/b",
         "f /var/lib/app/first 0644",
         "L /var/lib/dbus/machine-id - - - - /etc/machine-id",
         "L+ /etc/mtab   -    -    -    -  ../proc/self/mounts",

@@ -20,8 +20,7 @@ _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", 
 # Debian's own have some KiB; many names may be links to one long file.
 _MOST_CHARACTERS = 1 << 20
 # What removes something, empties it, or writes over it.
-_DESTRUCTIVE = re.compile(r"(?:[rRDFwLC]|[fpbc][!=~^-]*\+)\S*")
-_MAKING_ONLY = re.compile(r"[LC][!=~^-]*")
+_DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 # Init sees to these places (earlier-files, the run directories of the starter), or they are the kernel's.
 _OWN_PLACES = ("/tmp/", "/var/tmp/", "/run/", "/var/run/", "/var/lock/", "/dev/", "/proc/", "/sys/", "%t/")  # noqa: S108
 # Of packages that each Debian may have; no service has these files.
@@ -55,7 +54,7 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     for text in _texts(root):
         for line in text.splitlines():
             kind, *words = line.split(maxsplit=2)[:2] or ("",)
-            if not words or not _DESTRUCTIVE.fullmatch(kind) or _MAKING_ONLY.fullmatch(kind):
+            if not words or not _DESTRUCTIVE.fullmatch(kind):
                 continue
             path = words[0].strip("\"'")
             if path in _NOBODYS or (f"{path}/".startswith(_OWN_PLACES) and ".." not in path.split("/")):
