@@ -26,7 +26,14 @@ _OWN_PLACES = ("/tmp/", "/var/tmp/", "/run/", "/var/run/", "/var/lock/", "/dev/"
 # Of packages that each Debian may have; no service has these files.
 _NOBODYS = frozenset(
     (
-        *("/etc/mtab", "/fastboot", "/forcefsck", "/forcequotacheck", "/var/lib/systemd/coredump/.#*"),
+        *(
+            "/etc/default/locale",
+            "/etc/mtab",
+            "/fastboot",
+            "/forcefsck",
+            "/forcequotacheck",
+            "/var/lib/systemd/coredump/.#*",
+        ),
         *(f"/etc/{name}.lock" for name in ("group", "gshadow", "passwd", "shadow", "subgid", "subuid")),
     )
 )
