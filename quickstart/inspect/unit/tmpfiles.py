@@ -29,6 +29,7 @@ _NOBODYS = frozenset(
         *(
             "/etc/default/locale",
             "/etc/mtab",
+            "/etc/vconsole.conf",
             "/fastboot",
             "/forcefsck",
             "/forcequotacheck",
