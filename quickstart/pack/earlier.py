@@ -20,7 +20,7 @@ from quickstart.inspect.unit.files import assignments
 from quickstart.inspect.unit.order import Budget
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
-from quickstart.pack.harmless import is_asked_for, is_harmless, is_only_waiting
+from quickstart.pack.harmless import is_asked_for, is_generated_socket, is_harmless, is_only_waiting
 from quickstart.parse.printable import brief
 
 _KINDS = (".service", ".mount", ".automount", ".socket")
@@ -109,7 +109,8 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[s
     may start before ``unit``.
     """
     if unit.name.endswith(".socket"):
-        files = (each for each in (unit.file, *unit.drop_ins) if each)
+        is_known = is_generated_socket(unit.name) and _is_below(unit.file, _GENERATED)
+        files = (each for each in ("" if is_known else unit.file, *unit.drop_ins) if each)
         return next((f", with the commands of {brief(each)}" for each in files if has_command(each)), None)
     if not is_harmless(unit.name):
         return ", and what it prepares is not known"

@@ -57,6 +57,8 @@ _ON_DEMAND_SERVICES = """
 _MOUNTS = r"""
     - boot boot-efi efi tmp dev-hugepages dev-mqueue proc-fs-nfsd proc-sys-fs-binfmt_misc proc-xen sys-fs-*
     sys-kernel-* run-credentials run-credentials-* run-lock run-rpc_pipefs run-user run-user-* run-vmblock\x2dfuse"""
+# systemd-ssh-generator(8): where ssh listens for the machine's own users and its host.
+_GENERATED_SOCKETS = frozenset(("sshd-unix-local.socket", "sshd-vsock.socket"))
 _ON_DEMAND = frozenset(f"{name}.service" for name in _ON_DEMAND_SERVICES.split())
 _NAMES = frozenset(
     (
@@ -71,6 +73,11 @@ _PATTERNS = tuple(name for name in sorted(_NAMES) if "*" in name)
 def is_harmless(name: str) -> bool:
     """Whether the application may start before the packages' own unit of this name."""
     return name in _NAMES or any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
+
+
+def is_generated_socket(name: str) -> bool:
+    """Whether systemd's own generator makes the socket at each boot. Its commands do not concern the application."""
+    return name in _GENERATED_SOCKETS
 
 
 def is_asked_for(name: str) -> bool:

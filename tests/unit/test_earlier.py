@@ -220,6 +220,23 @@ def test_a_socket_may_have_no_command(tmp_path: Path) -> None:
     assert f"started bell.socket before it, with the commands of {file}" in refused(tmp_path, socket)
 
 
+def test_a_socket_of_systemd_s_own_generator(tmp_path: Path) -> None:
+    """Its text is not in the image."""
+    listening = booted(sysinit_target="sshd-unix-local.socket", **{"sshd-unix-local_socket": ""})
+    made = "/run/systemd/generator/sshd-unix-local.socket"
+    assert refused(tmp_path, changed(listening, "sshd-unix-local.socket", file=made)) == ""
+    assert made.replace("unix-local", "x") in refused(
+        tmp_path,
+        changed(
+            booted(sysinit_target="sshd-x.socket", **{"sshd-x_socket": ""}),
+            "sshd-x.socket",
+            file=made.replace("unix-local", "x"),
+        ),
+    )
+    own = changed(listening, "sshd-unix-local.socket", file=made, drop_ins=(f"{OWN}/a.conf",))
+    assert f"with the commands of {OWN}/a.conf" in refused(tmp_path, own)
+
+
 def test_a_change_of_a_mount(tmp_path: Path) -> None:
     mounted = booted(local__fs_target="-.mount boot.mount", __mount="", boot_mount="")
     assert refused(tmp_path, mounted) == ""
