@@ -7,7 +7,7 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/artefact/run.sh qu
 	quickstart/shell/in-overlay.sh tests/contract/starterbox.sh tracers/strace-init tracers/strace-stop tracers/ldd-all tracers/maps-all tracers/units-all \
 	$(wildcard quickstart/reference/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
 # A guest and its volume take a core; `make test AT_ONCE=` is one after the other.
-AT_ONCE := -n 2 --dist loadfile
+AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help setup demo static check unit contract vm test test-full fuzz fuzz-c man figures reports clean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,8 +29,21 @@ except NeedsRootError as error:
     NO_ROOT = f"{error.message}: {error.hint}"
 
 
+_SLOWEST = Path(__file__).with_name("slowest.txt")
+
+
+def slowest_first() -> dict[str, int]:
+    """The place of each slow test file in the order in which the files begin."""
+    lines = (line.split() for line in _SLOWEST.read_text().splitlines() if line and not line.startswith("#"))
+    return {name: number for number, (_, name) in enumerate(lines)}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """An ordinary user's run leaves out, and counts as deselected, what only the host's root may do."""
+    """The slowest files begin first, so that no worker waits for one of them at the end. An ordinary user's run
+    leaves out, and counts as deselected, what only the host's root may do.
+    """
+    places = slowest_first()
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
     if is_host_root():
         return
     left_out = [item for item in items if item.get_closest_marker("host_root")]

@@ -161,3 +161,11 @@ def test_records_are_of_this_tree_alone(tree: Path) -> None:
     (tree / "code/a.py").write_text("A")
     assert full.records_of(tree) != first
     assert not first.exists()
+
+
+def test_the_slowest_files_are_there_and_in_order() -> None:
+    """A file that was renamed would begin last."""
+    lines = [line.split() for line in (full.ROOT / "tests/slowest.txt").read_text().splitlines()[2:]]
+    assert [name for _, name in lines if not (full.ROOT / name).is_file()] == []
+    seconds = [int(word) for word, _ in lines]
+    assert seconds == sorted(seconds, reverse=True)
