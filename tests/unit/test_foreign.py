@@ -8,6 +8,7 @@ import os
 import struct
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,18 @@ def test_a_node_is_no_way_through(tmp_path: Path) -> None:
         home(tmp_path / "tree", link, node("l/null"))
     with pytest.raises(BadInputError, match="leads through 'n', no directory"):
         home(tmp_path / "other", node("n"), file("n/a"))
+
+
+@pytest.mark.parametrize("last", ["n", "\n  line"])
+def test_a_path_that_is_too_long_for_mke2fs(tmp_path: Path, last: str) -> None:
+    """mke2fs writes behind its buffer for a path of more than 2000 bytes (members.PATH_BYTES)."""
+    fits = "/".join(["ab"] * 333)
+    home(tmp_path / "tree", (mine(f"{fits}/c", Kind.FIFO), b""), limits=replace(ROOM, members=400))
+    long = f"{last}/{fits}/" + "c" * 30
+    with pytest.raises(BadInputError, match="is a path of more than 1000 bytes") as caught:
+        home(tmp_path / "other", (mine(long, Kind.FIFO), b""))
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 400
 
 
 def test_a_fault_of_the_reader_is_told_with_the_sources_name() -> None:

@@ -21,13 +21,13 @@ from quickstart.host.identity import unprivileged
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
 from quickstart.inspect.foreign.attributes import acl_attribute
-from quickstart.inspect.foreign.members import DEVICES, DeviceNode, Kind, Member, read_members
+from quickstart.inspect.foreign.members import DEVICES, PATH_BYTES, DeviceNode, Kind, Member, read_members
 from quickstart.inspect.foreign.pump import pumped
 
 Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NAME_BYTES, _PATH_BYTES = 255, 4095
+_NAME_BYTES, _TARGET_BYTES = 255, 4095
 _NO_ID = 0xFFFFFFFF
 # inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
@@ -220,8 +220,8 @@ class _Home:
 
     def _parts(self, path: str) -> tuple[str, ...]:
         """The components of ``path``, without a leading / and without components that are a single dot."""
-        if len(os.fsencode(path)) > _PATH_BYTES:
-            raise self._refused(path, f"is a path of more than {_PATH_BYTES} bytes")
+        if len(os.fsencode(path)) > PATH_BYTES:
+            raise self._refused(path, f"is a path of more than {PATH_BYTES} bytes")
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
         for part in parts:
             if part == ".." or "\0" in part or len(os.fsencode(part)) > _NAME_BYTES:
@@ -272,7 +272,7 @@ class _Home:
                 if (
                     not member.target
                     or "\0" in member.target
-                    or len(os.fsencode(member.target)) > _PATH_BYTES
+                    or len(os.fsencode(member.target)) > _TARGET_BYTES
                 ):
                     raise self._refused(member.path, "is a link that leads nowhere")
                 os.symlink(member.target, name, dir_fd=directory)
