@@ -23,6 +23,7 @@ from quickstart.inspect.foreign.members import Kind, Member, read_members, write
 from quickstart.inspect.foreign.reader import tell
 from quickstart.inspect.foreign.tar import read_archive
 from tests.contract.test_ext4 import ACL
+from tests.unit.hostile import little_memory
 
 ROOM = Limits(data_bytes=1000, members=10, file_bytes=2000)
 
@@ -235,6 +236,43 @@ def test_a_path_that_is_too_long_for_mke2fs(tmp_path: Path, last: str) -> None:
         home(tmp_path / "other", (mine(long, Kind.FIFO), b""))
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 400
+
+
+def test_deep_directories_take_little_memory(tmp_path: Path) -> None:
+    """Each of them was kept with the names of all directories above it."""
+    base = "/".join(["ab"] * 320)
+    count = 1000
+    stream = stream_of(*((mine(f"{base}/{number:05}", Kind.DIRECTORY), b"") for number in range(count)))
+    with little_memory():
+        bring_home(read_members(stream, "it"), tmp_path / "tree", replace(ROOM, members=2 * count), "it")
+    made = tmp_path / "tree" / base
+    assert len(list(made.iterdir())) == count
+    assert all(each.stat().st_mode & 0o7777 == 0o755 for each in (*made.iterdir(), made, made.parent))
+
+
+def test_attributes_of_many_directories_are_data(tmp_path: Path) -> None:
+    directories = (
+        (mine(str(number), Kind.DIRECTORY, xattrs={"user.x": b"v" * 300}), b"") for number in range(4)
+    )
+    with pytest.raises(BadInputError, match="does not fit on the disk"):
+        home(tmp_path / "tree", *directories)
+
+
+def test_directories_that_no_member_names_are_members(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="does not fit on the disk"):
+        home(tmp_path / "tree", file("/".join(["ab"] * 11)))
+
+
+def test_sockets_without_an_end(tmp_path: Path) -> None:
+    sockets = ((Member(path=f"s{number}", kind=Kind.SOCKET), iter(())) for number in range(20_000))
+    with pytest.raises(BadInputError, match="it has more than 16384 devices and sockets"):
+        bring_home(sockets, tmp_path / "tree", replace(ROOM, members=20_000), "it")
+
+
+def test_the_name_of_an_attribute_begins_no_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="has an attribute ") as caught:
+        home(tmp_path / "tree", (mine("a", Kind.DIRECTORY, xattrs={"x\n  run": b""}), b""))
+    assert "\n" not in caught.value.message
 
 
 def test_a_fault_of_the_reader_is_told_with_the_sources_name() -> None:
