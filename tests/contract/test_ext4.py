@@ -274,7 +274,7 @@ def test_a_name_is_never_a_command_of_debugfs(tree: Path, tmp_path: Path, path: 
     """`!` runs a shell on this host."""
     (tree / path).parent.mkdir(parents=True)
     node = DeviceNode(path=path, mode=0o20666, uid=0, gid=0, major=1, minor=3, mtime_s=1)
-    with pytest.raises(BadInputError, match="debugfs cannot be told|a path of more than 1000 bytes"):
+    with pytest.raises(BadInputError, match=r"debugfs cannot be told|a path of more than 1000 bytes"):
         write_disk(tree, tmp_path / "disk", 16, UUID, "root", (node,))
 
 
