@@ -469,6 +469,22 @@ def test_a_setuid_file_of_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "mend"),
+    [
+        ("a; touch PWNED; #", "chmod ug-s -- 'a; touch PWNED; #'"),
+        ("--reference=x", "chmod ug-s -- --reference=x"),
+        ("a\n  b", "chmod ug-s"),
+        ("`id`", "chmod ug-s"),
+    ],
+)
+def test_the_command_for_a_file_of_a_hostile_name(tmp_path: Path, name: str, mend: str) -> None:
+    made = artefact(tmp_path)
+    (tmp_path / name).touch()
+    (tmp_path / name).chmod(0o4755)
+    assert the_error(audit(made)).mend == mend
+
+
+@pytest.mark.parametrize(
     "edit", [lambda text: f"{text}\nid", lambda text: "", lambda text: text.replace("-nodefaults", "")]
 )
 def test_a_run_sh_of_another_author(tmp_path: Path, edit: Callable[[str], str]) -> None:

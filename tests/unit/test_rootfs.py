@@ -80,6 +80,22 @@ def test_each_thing_that_is_missing_is_named(root: ImageRoot, gone: str, said: s
         check_machine(root, Path("mine"))
 
 
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("9;touch PWNED #", "run update-initramfs -c -k '9;touch PWNED #' in it"),
+        ("9\n  run `id`", "it has no /boot/initrd.img-9\\n  run `id`: run update-initramfs in it"),
+    ],
+)
+def test_a_kernel_of_a_hostile_name(root: ImageRoot, version: str, said: str) -> None:
+    (root.base / f"boot/vmlinuz-{version}").touch()
+    with pytest.raises(BadInputError) as caught:
+        check_machine(root, Path("mine"))
+    lines = caught.value.message.splitlines()
+    assert len(lines) == 3
+    assert said in lines[2]
+
+
 def test_a_first_boot_enables_more_than_the_root_does(root: ImageRoot) -> None:
     (root.base / "etc/machine-id").write_text("uninitialized\n")
     with pytest.raises(BadInputError, match="make it an empty file"):

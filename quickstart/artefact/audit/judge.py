@@ -27,7 +27,7 @@ from quickstart.initramfs.layout import MARKER, OURS, PRIVATE, PRIVATE_NAMES
 from quickstart.inspect.globs import matches
 from quickstart.inspect.secrets import SECRET_GLOBS
 from quickstart.model.words import KernelOptions
-from quickstart.parse.printable import brief
+from quickstart.parse.printable import brief, command
 
 ERROR = "error"
 NOTE = "note"
@@ -136,17 +136,24 @@ def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: 
     if not is_expected:
         yield Finding(NOTE, file.name, "not a file of an artefact", "remove it before OUT is given away")
     if bits & (stat.S_ISUID | stat.S_ISGID):
-        yield Finding(ERROR, file.name, f"mode {bits:04o}: setuid or setgid", f"chmod ug-s {file.name}")
+        yield Finding(ERROR, file.name, f"mode {bits:04o}: setuid or setgid", _chmod("ug-s", file.name))
     if file.marks:
         said = ", ".join(mark.decode().strip() for mark in file.marks)
         yield Finding(ERROR, file.name, f"the launch agent or a tracer is in it ({said})", _REBUILD)
     if is_private and bits & 0o077:
-        yield Finding(ERROR, file.name, f"mode {bits:04o}, and it holds secrets", f"chmod 0600 {file.name}")
+        yield Finding(ERROR, file.name, f"mode {bits:04o}, and it holds secrets", _chmod("0600", file.name))
     elif bits & stat.S_IWOTH:
         yield Finding(ERROR, file.name, f"mode {bits:04o}: everybody may write", "chmod o-w")
     fact = manifest.facts.get(file.name)
     if fact is not None and fact.sha256 != file.sha256:
         yield Finding(ERROR, file.name, "its SHA-256 is not the manifest's", _REBUILD)
+
+
+def _chmod(mode: str, name: str) -> str:
+    """The command that changes the mode of a file of OUT. A name that nobody should paste is not in it: the
+    giver of OUT has chosen it.
+    """
+    return command("chmod", mode, "--", name) or f"chmod {mode}"
 
 
 # ---------------------------------------------------------------- the archive as a whole
