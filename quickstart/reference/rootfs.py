@@ -14,6 +14,7 @@ import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError, HostLacksError
@@ -311,7 +312,7 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
         return
-    have = installed_packages(guest.text_of(root, status))
+    have = set(profile.packages).intersection(installed_packages(guest.text_of(root, status)))
     if missing := [name for name in profile.packages if name not in have]:
         raise BadInputError(
             f"{source} lacks packages of the profile {profile.name}: {', '.join(missing)}",
@@ -319,13 +320,13 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
         )
 
 
-def installed_packages(status: str) -> frozenset[str]:
+def installed_packages(status: str) -> Iterator[str]:
     """The packages that are installed according to dpkg's status file (deb822), and the packages that they provide."""
-    found: set[str] = set()
-    for stanza in status.split("\n\n"):
+    for stanza in guest.stanzas(status):
         fields = dict(re.findall(r"^(Package|Status|Provides): *(.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").split()[-1:] == ["installed"]:
             # NAME (= VERSION), …; no version has a comma (deb-version(7)).
-            provided = (each.partition("(")[0] for each in fields.get("Provides", "").split(","))
-            found.update(name.strip() for name in (fields.get("Package", ""), *provided))
-    return frozenset(found - {""})
+            provided = (each[0] for each in re.finditer(r"[^,]+", fields.get("Provides", "")))
+            for each in chain((fields.get("Package", ""),), provided):
+                if name := each.partition("(")[0].strip():
+                    yield name
