@@ -160,8 +160,8 @@ def run_verb(
         return _failed(verb, "interrupted", None, "KeyboardInterrupt", _INTERRUPTED)
     except OSError as error:
         if error.errno in _NO_PLACE and error.filename:
-            named = brief(os.fsdecode(error.filename))
-            return _failed(verb, f"{named}: {error.strerror}", "give another path", "OSError", 2)
+            shown_path = brief(os.fsdecode(error.filename))
+            return _failed(verb, f"{shown_path}: {error.strerror}", "give another path", "OSError", 2)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = error.filename or "a file"
