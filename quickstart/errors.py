@@ -22,6 +22,7 @@
     ├── ReferenceImageError         exit 1   the reference image could not be made
     ├── TraceError                  exit 1   the reference boot's logs are not complete
     ├── StartSetError               exit 1   the start set is contradictory or over budget
+    │   └── ImageFileError          exit 2   a file of the image is not what it is to be, or no file
     ├── NoProfileError              exit 1   no profile can be written for a service as it is
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
     │   ├── GuestEndedError                  the guest shut down or rebooted before it was ready
@@ -162,6 +163,12 @@ class TraceError(QuickStartError):
 
 class StartSetError(QuickStartError):
     pass
+
+
+class ImageFileError(StartSetError):
+    """A file of the image cannot be read as what it is to be: it is a pipe or too large, or a loop of links leads to it."""
+
+    exit_code = 2
 
 
 class NoProfileError(QuickStartError):

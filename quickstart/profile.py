@@ -102,7 +102,8 @@ class _Files(Table):
     include: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     data: tuple[Glob, ...] = ()
-    secrets: tuple[Glob, ...] = ()
+    # As the manifest has them.
+    secrets: Annotated[tuple[Annotated[Glob, Field(max_length=512)], ...], Field(max_length=1000)] = ()
 
 
 class _Memory(Table):

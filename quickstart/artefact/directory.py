@@ -43,12 +43,14 @@ from quickstart.model import (
     Trace,
 )
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
+from quickstart.parse.printable import brief
 
 # The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
 USED_DISK = "disk"
 RUN_SCRIPT = "run.sh"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
 _NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DiskFormat)})
+_MOST_NAMED = 20
 # Of the machines that boot an artefact; any fixed one will do.
 _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
@@ -73,7 +75,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         )
     if strange := sorted({path.name for path in out.iterdir()} - _NAMES):
         raise OutputExistsError(
-            f"{out} holds more than an artefact: {', '.join(strange)}",
+            f"{out} holds more than an artefact: {', '.join(map(brief, strange[:_MOST_NAMED]))}",
             hint="move that away, or choose another -o",
         )
     if force:
@@ -391,9 +393,7 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
 
 
 def keep_disk(disk: Path, directory: Path) -> None:
-    """Make a hard link to ``disk`` in ``directory``. Symbolic links are not followed. Raises BadInputError
-    when ``disk`` is not a regular file.
-    """
+    """Make a hard link to ``disk`` in ``directory``. Raises BadInputError when ``disk`` is not a regular file."""
     os.link(disk, directory / disk.name, follow_symlinks=False)
     with opened_regular(directory / disk.name):
         pass

@@ -68,6 +68,8 @@ _CommandLine = Annotated[
     str, StringConstraints(pattern=r"^[ !#%-\[\]-_a-~]*$", max_length=_COMMAND_LINE_BYTES)
 ]
 _Path = Annotated[str, AfterValidator(_path)]
+# Each star of a glob costs time for each packed file.
+_Glob = Annotated[_Path, Field(max_length=512)]
 _Text = Annotated[str, AfterValidator(_text)]
 # newc has 32 bits for a file's size; no budget of a profile, by which the initramfs is bounded, is larger.
 _FileBytes = Annotated[int, Field(ge=1, le=4 * _GIB)]
@@ -193,7 +195,7 @@ class Manifest(_Open):
     delivery: Literal["fast", "overlay"] = "fast"
     payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"
     busybox_sha256: Literal[""] | _Sha256 = ""
-    secrets: Annotated[tuple[_Path, ...], Field(strict=False, max_length=1000, fail_fast=True)] = ()
+    secrets: Annotated[tuple[_Glob, ...], Field(strict=False, max_length=1000, fail_fast=True)] = ()
     budget: _Budget = _Budget()
 
     @model_validator(mode="after")
@@ -251,7 +253,8 @@ class StartFileFacts(_Open):
     target: Annotated[str, AfterValidator(_text)] = ""
     seen_in: _Count = 0
     package: _Text = ""
-    reasons: Annotated[tuple[_Text, ...], Field(strict=False, fail_fast=True)]
+    # Each is shown by `why`, and an ordinary file has some ten.
+    reasons: Annotated[tuple[_Text, ...], Field(strict=False, max_length=10_000, fail_fast=True)]
 
 
 class Excluded(_Open):

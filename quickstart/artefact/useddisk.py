@@ -18,6 +18,7 @@ from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
 from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind, Member
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage, StartSet, Superblock
 from quickstart.reference import entry
 from quickstart.store.context import Context
@@ -69,7 +70,8 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
     needs root, so that files keep their owners.
 
     ``planned_bytes`` is the size of the disk in the profile. Raises BadInputError when the copy would have
-    more data than ``planned_bytes`` and also more than the disk's file uses on this host.
+    more data than ``planned_bytes`` and also more than the disk's file uses on this host, and when the disk has
+    no kernel.
     """
     inputs = {
         "kind": USED_DISK,
@@ -89,6 +91,12 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
             # A FIFO stays on the disk, too: nobody packs one.
             wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
             bring_home(wanted, tree, _limits(disk.path, planned_bytes), str(disk.path))
+        # Here, because what is made whole is kept, and hints of the store would name a copy that nobody can mend.
+        if (lacks := entry.lacking(ImageRoot(tree))) is not None:
+            raise BadInputError(
+                f"{disk.path} has no {lacks}",
+                hint="install the kernel's package in the machine, or give a disk that boots",
+            )
         with context.progress.step("reference: hash the image"):
             entry.write_facts(directory, disk.superblock.uuid, label)
 

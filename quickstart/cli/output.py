@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +22,14 @@ from rich.text import Text
 from quickstart.artefact import output
 from quickstart.errors import QuickStartError
 from quickstart.host import userns
-from quickstart.parse.printable import LINES, shown
+from quickstart.parse.printable import LINES, brief, shown
 from quickstart.store.kept import check_place
 from quickstart.store.store import default_root
 
 SCHEMA = 1
 _INTERRUPTED = 130
+# Of a path that can lead to no file. Of what is in an image or an OUT, the code that reads it says so itself.
+_NO_PLACE = (errno.ELOOP, errno.ENAMETOOLONG)
 # Of an error, whose message may have words of an image, a guest or an artefact.
 _MOST_LINE_CHARACTERS = 4096
 _MOST_CHARACTERS = 256 << 10
@@ -156,6 +159,9 @@ def run_verb(
     except KeyboardInterrupt:
         return _failed(verb, "interrupted", None, "KeyboardInterrupt", _INTERRUPTED)
     except OSError as error:
+        if error.errno in _NO_PLACE and error.filename:
+            shown_path = brief(os.fsdecode(error.filename))
+            return _failed(verb, f"{shown_path}: {error.strerror}", "give another path", "OSError", 2)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = error.filename or "a file"

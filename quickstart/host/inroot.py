@@ -7,8 +7,6 @@ followed: the entry itself is written, removed or changed. Names are relative to
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -17,20 +15,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ReferenceImageError
+from quickstart.host.openat2 import IN_ROOT, NO_MAGICLINKS, open_directory
 
-# asm-generic/unistd.h (the same number everywhere), linux/openat2.h
-_SYS_OPENAT2 = 437
-_NO_MAGICLINKS, _IN_ROOT = 0x02, 0x10
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # What is changed is read whole.
 _WHOLE_BYTES = 16 << 20
-# What openat2(2) answers while somebody renames; nobody should.
-_TRIES = 8
-
-
-class _How(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
@@ -154,19 +144,8 @@ def _made(root: Path, name: str) -> int:
 
 def _open(root: Path, name: str) -> int:
     """A descriptor of a directory in the image. Raises OSError as openat2(2) does."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    how = _How(_DIRECTORY, 0, _IN_ROOT | _NO_MAGICLINKS)
     top = os.open(root, _DIRECTORY)
     try:
-        for _ in range(_TRIES):
-            fd = libc.syscall(
-                ctypes.c_long(_SYS_OPENAT2), top, os.fsencode(name), ctypes.byref(how), ctypes.sizeof(how)
-            )
-            number = ctypes.get_errno()
-            if fd >= 0:
-                return int(fd)
-            if number not in (errno.EAGAIN, errno.EINTR):
-                break
+        return open_directory(top, name, IN_ROOT | NO_MAGICLINKS)
     finally:
         os.close(top)
-    raise OSError(number, os.strerror(number), name)

@@ -24,9 +24,11 @@ def walk(
     Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory
     cannot be read. If ``on_error`` does not raise, the walk continues with the next directory.
     """
-    left = [(top, True)]
+    # By their directory, whose path all of its entries share: somebody may have made a million of long paths.
+    left = [(b"", top, True)]
     while left:
-        path, is_directory = left.pop()
+        parent, name, is_directory = left.pop()
+        path = os.path.join(parent, name)  # noqa: PTH118 - bytes
         yield path, is_directory
         if is_directory:
             try:
@@ -34,7 +36,7 @@ def walk(
             except OSError as error:
                 on_error(error)
                 continue
-            left += [(os.path.join(path, child), below) for child, below in children]  # noqa: PTH118 - bytes
+            left += [(path, child, below) for child, below in children]
 
 
 def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 import struct
@@ -15,9 +16,11 @@ from pathlib import Path
 
 from quickstart.errors import ArtefactError, BadInputError, CommandError, MissingToolError
 from quickstart.host import door
+from quickstart.host.walk import walk
 from quickstart.image.ext4layout import SUPERBLOCK_AT, SUPERBLOCK_BYTES, damaged, read_layout
-from quickstart.inspect.foreign.members import DeviceNode
+from quickstart.inspect.foreign.members import PATH_BYTES, DeviceNode
 from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
+from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
 # For each program that writes to an image, or the superblock's time of writing would differ.
@@ -75,9 +78,11 @@ def write_disk(
 
     ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always
     gives the same bytes: mke2fs adds files in the order of their names, with modification times in seconds,
-    and all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
+    and all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit, or has a path that is
+    too long for mke2fs.
     """
     door.need_root("keeping owners and modes in a root disk")
+    _check_paths(tree)
     options = ("-q", "-F", "-L", label, "-U", volume_uuid, "-E", f"hash_seed={volume_uuid}")
     try:
         door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=FIXED_TIME)
@@ -95,6 +100,19 @@ def write_disk(
         _make_nodes(tree, path, devices)
     _fix_inodes(tree, path)
     return RootDisk(path, size_mib * MIB, read_superblock(path))
+
+
+def _check_paths(tree: Path) -> None:
+    """Raise BadInputError for a path with which mke2fs would write behind its buffer (members.PATH_BYTES).
+    Whoever made the tree, and by whatever way it came here, mke2fs runs as root.
+    """
+    top = os.fsencode(tree)
+    for path, _ in walk(top, tree.stat().st_dev):
+        if len(path) - len(top) - 1 > PATH_BYTES:
+            raise BadInputError(
+                f"the image has a path of more than {PATH_BYTES} bytes: {brief(os.fsdecode(path[len(top) :]))}",
+                hint="move it up, or remove it",
+            )
 
 
 def _fix_inodes(tree: Path, path: Path) -> None:

@@ -147,7 +147,9 @@ class _Image:
             raise ValueError(f"it has blocks of {self._block_bytes} bytes")
         # What follows one another lies in the same block, mostly.
         self._metadata = functools.lru_cache(maxsize=64)(self._read_metadata)
-        self._fragment = functools.lru_cache(maxsize=1)(self._read_fragment)
+        self._fragment = functools.lru_cache(maxsize=8)(self._read_fragment)
+        # Of a small image, each file may lie in another one than the file before it.
+        self._left_fragments_bytes = limits.unpacked_bytes
 
     def walk(self) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
         # Lists that are not at their end, with the names of their directories: no recursion, and a loop ends by its length.
@@ -200,6 +202,10 @@ class _Image:
         (table,) = _PLACE.unpack(self._bytes(place, _PLACE.size))
         cursor = _Cursor(self._metadata, table, number % _FRAGMENTS_IN_BLOCK * _FRAGMENT.size)
         begin, size, _ = cursor.unpack(_FRAGMENT)
+        # Before: the block may be far smaller in the image.
+        self._left_fragments_bytes -= self._block_bytes
+        if self._left_fragments_bytes < 0:
+            raise ValueError("its files lie in fragments to and fro")
         return self._block(begin, size)
 
     def _block(self, at: int, size: int) -> bytes:

@@ -15,7 +15,9 @@ def matches(path: PurePosixPath, glob: str) -> bool:
     directories. A glob without a wildcard also matches everything below it.
     """
     if not any(char in glob for char in "*?["):
-        return path == PurePosixPath(glob) or PurePosixPath(glob) in path.parents
+        # Not by path.parents, which makes each of them: a stranger's path may have two thousand.
+        top, below = str(PurePosixPath(glob)), str(path)
+        return below == top or below.startswith(top if top.endswith("/") else f"{top}/")
     return _compiled(glob).fullmatch(str(path)) is not None
 
 

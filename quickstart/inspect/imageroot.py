@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from quickstart.errors import StartSetError
+from quickstart.errors import ImageFileError, StartSetError
 from quickstart.parse.bounded import PATH_MAX, read_whole
+from quickstart.parse.printable import brief
 
 MAX_LINKS = 40
 # Configuration, unit files, dpkg's lists: what is larger is none of these. A kernel module or library may be.
@@ -81,20 +82,25 @@ class ImageRoot:
         try:
             status = host.lstat()
             if not stat.S_ISREG(status.st_mode):
-                raise StartSetError(f"{canonical} is not a regular file", hint="build the image again")
+                raise ImageFileError(
+                    f"{brief(str(canonical))} is not a regular file",
+                    hint="put a plain file there in the image",
+                )
             if status.st_size > most_bytes:
-                raise StartSetError(
-                    f"{canonical} has {status.st_size} bytes; such a file is read up to {most_bytes}",
-                    hint="build the image again",
+                raise ImageFileError(
+                    f"{brief(str(canonical))} has {status.st_size} bytes; such a file is read up to {most_bytes}",
+                    hint="shorten it in the image",
                 )
             return read_whole(host, most_bytes)
         except ValueError as error:
-            raise StartSetError(
-                f"{str(canonical)!r} is no file's name", hint="build the image again"
+            raise ImageFileError(
+                f"{str(canonical)!r} is no file's name",
+                hint="the image has this name in a file; correct it there",
             ) from error
         except OSError as error:
-            raise StartSetError(
-                f"{canonical} cannot be read: {error.strerror}", hint="build the image again"
+            raise ImageFileError(
+                f"{brief(str(canonical))} cannot be read: {error.strerror}",
+                hint="is it there in the image, and may you read it?",
             ) from error
 
     def link_target(self, canonical: PurePosixPath) -> str | None:
@@ -248,7 +254,7 @@ class ImageRoot:
             matches = (base / name for base in found for name in self._matches(base, part))
             found = list(itertools.islice(matches, _MAX_MATCHES + 1))
             if len(found) > _MAX_MATCHES:
-                raise StartSetError(
+                raise ImageFileError(
                     f"{pattern} matches more than {_MAX_MATCHES} names",
                     hint="the image asks for too much there",
                 )
@@ -269,16 +275,16 @@ class ImageRoot:
         ]
 
 
-def _too_long(path: PurePosixPath) -> StartSetError:
-    return StartSetError(
-        f"{path} has more than {_MAX_COMPONENTS} components with those of its links",
+def _too_long(path: PurePosixPath) -> ImageFileError:
+    return ImageFileError(
+        f"{brief(str(path))} has more than {_MAX_COMPONENTS} components with those of its links",
         hint="the image has links there that lead to and fro; remove them",
     )
 
 
-def _circle(path: PurePosixPath, last: PurePosixPath) -> StartSetError:
-    return StartSetError(
-        f"{path} meets more than {MAX_LINKS} symbolic links, the last at {last}",
+def _circle(path: PurePosixPath, last: PurePosixPath) -> ImageFileError:
+    return ImageFileError(
+        f"{brief(str(path))} meets more than {MAX_LINKS} symbolic links, the last at {brief(str(last))}",
         hint="the image has a loop of links there; remove it",
     )
 

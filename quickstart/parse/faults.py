@@ -13,6 +13,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from quickstart.parse.printable import shown
+
 T = TypeVar("T")
 # Of one document.
 MAX_LINES = 100
@@ -46,7 +48,8 @@ def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[st
     """One line for each of the first faults. When there are too many to read, the last line gives the number
     of further faults.
     """
-    lines = [line_of(each) for each in found[:MAX_LINES]]
+    # A line has foreign keys and words, none of which may begin a line of its own.
+    lines = [shown(line_of(each)) for each in found[:MAX_LINES]]
     return [*lines, f"and {len(found) - MAX_LINES} more"] if len(found) > MAX_LINES else lines
 
 

@@ -44,7 +44,7 @@ def parse(data: bytes) -> object:
 
 
 def _check_shape(data: bytes) -> None:
-    syntax = _STRING.sub(b"", data).translate(None, _ALL_BUT_SYNTAX)
+    syntax = _syntax(data)
     containers = syntax.count(b"[") + syntax.count(b"{")
     if containers > _MOST_CONTAINERS:
         raise ValueError(f"{containers} objects and lists, at most {_MOST_CONTAINERS} are read")
@@ -59,6 +59,18 @@ def _check_shape(data: bytes) -> None:
         nested = nested.replace(b"[]", b"").replace(b"{}", b"")
     if nested:
         raise ValueError(f"not JSON, or nested more than {_MOST_DEEP} deep")
+
+
+def _syntax(data: bytes) -> bytearray:
+    """The brackets, commas and colons of ``data`` that are in no string."""
+    # Not by sub, which keeps a piece for each string until it is through.
+    found, at = bytearray(), 0
+    for number, match in enumerate(_STRING.finditer(data)):
+        if number > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES} values")
+        found += data[at : match.start()].translate(None, _ALL_BUT_SYNTAX)
+        at = match.end()
+    return found + data[at:].translate(None, _ALL_BUT_SYNTAX)
 
 
 def _integer(digits: str) -> int:

@@ -13,6 +13,7 @@ from quickstart.errors import ReferenceImageError
 from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage
+from quickstart.parse.printable import brief
 from quickstart.store.store import Store
 from quickstart.store.treehash import tree_hash
 
@@ -28,6 +29,15 @@ def write_facts(
         image_hash = hashlib.sha256(f"{image_hash}\0{json.dumps(nodes, sort_keys=True)}".encode()).hexdigest()
     facts = {"image_hash": image_hash, "uuid": volume_uuid, "label": volume_label, "devices": nodes}
     (directory / _FACTS).write_text(json.dumps(facts))
+
+
+def lacking(root: ImageRoot) -> str | None:
+    """What ``root`` lacks for ``load``: its kernel, or the initramfs of its kernel. None when it has both."""
+    version = newest_kernel(root)
+    if version is None:
+        return "kernel in /boot"
+    initrd = f"/boot/initrd.img-{version}"
+    return None if root.resolve(PurePosixPath(initrd)).canonical else brief(initrd)
 
 
 def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:

@@ -35,8 +35,9 @@ INSTALL = ("dpkg", "--install", f"/{DEB}")
 _DATABASE = PurePosixPath("/var/lib/dpkg")
 # What the package leaves in a machine. In a user's own root, it comes from another build.
 _STAMP = ".quickstart"
-# dpkg's status file for thousands of packages has a few MiB.
-_TEXT_BYTES = 64 << 20
+# dpkg's status file for thousands of packages has a few MiB; Debian has some 65 000 packages.
+_TEXT_BYTES = 16 << 20
+_MOST_STANZAS = 100_000
 _STATE = PurePosixPath("/var/lib/quickstart")
 
 
@@ -109,10 +110,21 @@ def _with_stanza(status: str, package: GuestPackage) -> str:
     ours = "".join(
         f"{name}:{'' if value.startswith(chr(10)) else ' '}{value}\n" for name, value in rows.items()
     )
-    stanzas = [each for each in status.split("\n\n") if each.strip()]
-    others = [each.rstrip("\n") + "\n" for each in stanzas if _name_of(each) != NAME]
+    others = [each.rstrip("\n") + "\n" for each in stanzas(status) if _name_of(each) != NAME]
     after = sum(1 for each in others if _name_of(each) < NAME)
     return "".join(f"{each}\n" for each in (*others[:after], ours, *others[after:]))
+
+
+def stanzas(status: str) -> tuple[str, ...]:
+    """The stanzas of dpkg's status file, one for each package. Raises BadInputError for more than any
+    distribution has packages: they may be empty, and there may be millions.
+    """
+    if status.count("\n\n") > _MOST_STANZAS:
+        raise BadInputError(
+            f"the image's {_DATABASE / 'status'} has more than {_MOST_STANZAS} packages",
+            hint="is it dpkg's file? Correct it in the image",
+        )
+    return tuple(each for each in status.split("\n\n") if each.strip())
 
 
 def _name_of(stanza: str) -> str:

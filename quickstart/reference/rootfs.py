@@ -12,8 +12,9 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError, HostLacksError
@@ -24,6 +25,7 @@ from quickstart.inspect.foreign.home import NotHome, bring_home, foreign_members
 from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
+from quickstart.parse.printable import brief, command
 from quickstart.reference import customise, entry, guest
 from quickstart.reference.fstab import RootLine, root_volume
 from quickstart.store.context import Context
@@ -244,13 +246,7 @@ def check_machine(root: ImageRoot, source: Path) -> None:
             "it has no kernel /boot/vmlinuz-VERSION: install linux-image-amd64 or linux-image-cloud-amd64"
         )
     else:
-        modules = root.resolve(PurePosixPath(f"/lib/modules/{version}/modules.dep")).canonical
-        if modules is None:
-            faults.append(
-                f"it has no /lib/modules/{version} with modules.dep: install the kernel's package whole"
-            )
-        if root.resolve(PurePosixPath(f"/boot/initrd.img-{version}")).canonical is None:
-            faults.append(f"it has no /boot/initrd.img-{version}: run update-initramfs -c -k {version} in it")
+        faults += _kernel_faults(root, version)
     if root.resolve(PurePosixPath("/usr/share/initramfs-tools/init")).canonical is None:
         faults.append("its initramfs is not made by initramfs-tools: install that in place of dracut")
     if _is_unborn(root):
@@ -264,6 +260,17 @@ def check_machine(root: ImageRoot, source: Path) -> None:
             faults.append(f"its /{name} is not a directory")
     if faults:
         raise BadInputError("\n  ".join((f"{source} cannot be the root of a machine:", *faults)))
+
+
+def _kernel_faults(root: ImageRoot, version: str) -> Iterator[str]:
+    """What the kernel ``version`` lacks in the image. The version is a part of a file name, so it is any text."""
+    said = brief(version)
+    modules = root.resolve(PurePosixPath(f"/lib/modules/{version}/modules.dep")).canonical
+    if modules is None:
+        yield f"it has no /lib/modules/{said} with modules.dep: install the kernel's package whole"
+    if root.resolve(PurePosixPath(f"/boot/initrd.img-{version}")).canonical is None:
+        run = command("update-initramfs", "-c", "-k", version) or "update-initramfs"
+        yield f"it has no /boot/initrd.img-{said}: run {run} in it"
 
 
 def _is_unborn(root: ImageRoot) -> bool:
@@ -305,7 +312,7 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
         return
-    have = installed_packages(guest.text_of(root, status))
+    have = set(profile.packages).intersection(installed_packages(guest.text_of(root, status)))
     if missing := [name for name in profile.packages if name not in have]:
         raise BadInputError(
             f"{source} lacks packages of the profile {profile.name}: {', '.join(missing)}",
@@ -313,13 +320,13 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
         )
 
 
-def installed_packages(status: str) -> frozenset[str]:
+def installed_packages(status: str) -> Iterator[str]:
     """The packages that are installed according to dpkg's status file (deb822), and the packages that they provide."""
-    found: set[str] = set()
-    for stanza in status.split("\n\n"):
+    for stanza in guest.stanzas(status):
         fields = dict(re.findall(r"^(Package|Status|Provides): *(.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").split()[-1:] == ["installed"]:
             # NAME (= VERSION), …; no version has a comma (deb-version(7)).
-            provided = (each.partition("(")[0] for each in fields.get("Provides", "").split(","))
-            found.update(name.strip() for name in (fields.get("Package", ""), *provided))
-    return frozenset(found - {""})
+            provided = (each[0] for each in re.finditer(r"[^,]+", fields.get("Provides", "")))
+            for each in chain((fields.get("Package", ""),), provided):
+                if name := each.partition("(")[0].strip():
+                    yield name

@@ -79,8 +79,8 @@ class RunEntry(CellEntry):
     root_reads: Count
     root_read_bytes: Count
     initramfs_bytes: Count
-    phases: Annotated[tuple[PhaseEntry, ...], Field(max_length=64), FailFast()]
-    units: Annotated[tuple[PhaseEntry, ...], Field(max_length=10_000), FailFast()] = ()
+    phases: Annotated[tuple[PhaseEntry, ...], Field(strict=False, max_length=64), FailFast()]
+    units: Annotated[tuple[PhaseEntry, ...], Field(strict=False, max_length=10_000), FailFast()] = ()
     took_ns: Count
 
 
@@ -90,14 +90,15 @@ class BootedEntry(Table):
     image: Word
     command_lines: dict[str, str]
     unit: Word
-    unit_lines: Annotated[tuple[str, ...], FailFast()]
+    unit_lines: Annotated[tuple[str, ...], Field(strict=False), FailFast()]
 
 
-# FailFast: of a list only the first member with faults is told, with all of its own; a small file could have millions.
+# Field(strict=False): a tuple is a list in JSON. FailFast: of a list only the first member with faults is told, with all
+# of its own; a small file could have millions.
 class Document(Table):
     schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
     name: Word
-    command: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000), FailFast()]
+    command: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1000), FailFast()]
     began: Time
     host: dict[str, str]
     versions: dict[str, str]
@@ -106,5 +107,7 @@ class Document(Table):
     boots: dict[str, BootedEntry] = Field(default_factory=dict)
     contents: dict[str, dict[str, Count]] = Field(default_factory=dict)
     packages: dict[str, dict[str, str]] = Field(default_factory=dict)
-    plan: Annotated[tuple[PlannedEntry, ...], Field(min_length=1, max_length=10_000), FailFast()]
-    runs: Annotated[tuple[RunEntry, ...], FailFast()]
+    plan: Annotated[
+        tuple[PlannedEntry, ...], Field(strict=False, min_length=1, max_length=10_000), FailFast()
+    ]
+    runs: Annotated[tuple[RunEntry, ...], Field(strict=False), FailFast()]

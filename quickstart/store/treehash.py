@@ -9,10 +9,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from quickstart.host.holes import data_chunks
 from quickstart.host.walk import reachable, walk
@@ -20,6 +22,9 @@ from quickstart.host.walk import reachable, walk
 _PLAIN = re.compile(rb"[A-Za-z0-9._+/-]+")
 _BATCH = 64
 _THREADS = 2
+# Batches that wait for a thread, so that none waits for us.
+_AHEAD = 16
+T = TypeVar("T")
 
 
 def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) -> str:
@@ -46,13 +51,30 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 
     # Reading lets go of the interpreter's lock: a third less time when the tree is not in memory, and no more when it is.
     with ThreadPoolExecutor(_THREADS) as pool:
-        for described in pool.map(describe, _batches(paths)):
+        for described in _in_order(pool, describe, _batches(paths)):
             for path, status, description in described:
                 digest.update(description)
+                if status.st_nlink == 1 or stat.S_ISDIR(status.st_mode):
+                    continue
                 first = first_names.setdefault((status.st_dev, status.st_ino), path)
                 if first != path:
                     digest.update(_second_name(first[len(top) :]))
     return digest.hexdigest()
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, work: Callable[[Sequence[bytes]], T], batches: Iterator[Sequence[bytes]]
+) -> Iterator[T]:
+    """The results for the batches, in order. Unlike `pool.map`, this takes only a few batches before they are
+    needed: a foreign tree may have a million long paths.
+    """
+    waiting: deque[Future[T]] = deque()
+    for batch in batches:
+        waiting.append(pool.submit(work, batch))
+        if len(waiting) == _AHEAD:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def _second_name(first: bytes) -> bytes:

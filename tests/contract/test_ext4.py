@@ -115,6 +115,19 @@ def test_a_tree_of_more_files_than_the_disk_has_inodes(tree: Path, tmp_path: Pat
         written(tree, tmp_path / "disk")
 
 
+def test_a_path_for_which_mke2fs_would_write_behind_its_buffer(tmp_path: Path) -> None:
+    """create_inode.c, path_append: the longest one that it is given, and one byte more."""
+    tree = tmp_path / "tree"
+    deepest = tree.joinpath(*["d" * 199] * 4, "e" * 198)
+    deepest.mkdir(parents=True)
+    (deepest / "f").touch()
+    write_disk(tree, tmp_path / "disk", 16, UUID, "root")
+    (deepest / "g\n").touch()
+    with pytest.raises(BadInputError, match="the image has a path of more than 1000 bytes: /ddd") as caught:
+        write_disk(tree, tmp_path / "other", 16, UUID, "root")
+    assert len(caught.value.message) < 300
+
+
 def make_node(path: Path) -> None:
     """A device node, where we are the host's root; else a socket, which has no content either and is not copied."""
     if is_host_root():
@@ -261,7 +274,7 @@ def test_a_name_is_never_a_command_of_debugfs(tree: Path, tmp_path: Path, path: 
     """`!` runs a shell on this host."""
     (tree / path).parent.mkdir(parents=True)
     node = DeviceNode(path=path, mode=0o20666, uid=0, gid=0, major=1, minor=3, mtime_s=1)
-    with pytest.raises(BadInputError, match="debugfs cannot be told"):
+    with pytest.raises(BadInputError, match=r"debugfs cannot be told|a path of more than 1000 bytes"):
         write_disk(tree, tmp_path / "disk", 16, UUID, "root", (node,))
 
 

@@ -13,10 +13,11 @@ import pytest
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk
 from quickstart.errors import BadInputError, QuickStartError
 from quickstart.host.progress import Quiet
+from quickstart.image.ext4 import write_disk
 from quickstart.model import MIB
 from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.contract.hostile_disk import Disk, made
+from tests.contract.hostile_disk import UUID, Disk, machine_tree, made
 
 ROOT = 2
 _ESCAPE = "../../../../../ESCAPED"
@@ -73,6 +74,20 @@ def test_a_name_that_leads_out_writes_no_file_of_the_host(tmp_path: Path, direct
     assert listing(tmp_path) == before
     assert not [each for each in (tmp_path, *tmp_path.parents) if (each / "ESCAPED").exists()]
     assert not list(tmp_path.glob("store/reference/*/root"))
+
+
+@pytest.mark.parametrize(
+    ("gone", "what"),
+    [("vmlinuz-6.1.0-1", "no kernel in /boot"), ("initrd.img-6.1.0-1", r"no /boot/initrd\.img-6\.1\.0-1")],
+)
+def test_a_disk_without_a_kernel_is_not_kept(tmp_path: Path, gone: str, what: str) -> None:
+    tree = machine_tree(tmp_path / "made")
+    (tree / "boot" / gone).unlink()
+    write_disk(tree, tmp_path / "disk.raw", 32, UUID, "root")
+    with pytest.raises(BadInputError, match=what) as caught:
+        taken(tmp_path / "disk.raw", tmp_path)
+    assert caught.value.message.startswith(str(tmp_path / "disk.raw"))
+    assert [each for each in (tmp_path / "store/reference").iterdir() if each.is_dir()] == []
 
 
 def renamed(new: bytes) -> Callable[[Disk], None]:

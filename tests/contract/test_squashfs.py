@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from quickstart.artefact import inside
 from quickstart.errors import ArtefactError
+from quickstart.host import door
 from quickstart.initramfs.layout import IMAGE, image_part_b
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink
 from quickstart.initramfs.newc_reader import Limits
 from quickstart.initramfs.squashfs import write_image
 from quickstart.initramfs.squashfs_reader import walk_image
+from quickstart.model import MIB
 from tests.contract.test_hostile import ODD
 from tests.unit.test_inside import PART_A, PART_B, artefact
 
@@ -125,3 +127,24 @@ def test_any_change_of_an_image_is_an_error_or_another_content(data: st.DataObje
         read(bytes(image))
     except ArtefactError as error:
         assert error.hint
+
+
+def test_fragments_to_and_fro_have_a_limit(tmp_path: Path) -> None:
+    """Each file lies in another fragment than the file before it, so each is decompressed for every one of its files."""
+    tree, order = tmp_path / "tree", tmp_path / "order"
+    tree.mkdir()
+    names = [f"{number:04}" for number in range(800)]
+    for name in names:
+        (tree / name).write_bytes(name.encode() * 100)
+    order.write_text("".join(f"{name} {int(name) % 40}\n" for name in names))
+    options = ("-comp", "lz4", "-b", "4096", "-no-duplicates", "-sort", order, "-quiet", "-no-progress")
+    door.run(["mksquashfs", tree, tmp_path / "image", *options], timeout_s=60, cwd=tree)
+    image = (tmp_path / "image").read_bytes()
+
+    def read_all(limits: Limits) -> int:
+        found = walk_image(lambda at, count: image[at : at + count], len(image), limits)
+        return sum(len(piece) for _, pieces in found for piece in pieces)
+
+    assert read_all(Limits(unpacked_bytes=4 * MIB)) == 800 * 400
+    with pytest.raises(ArtefactError, match="fragments to and fro"):
+        read_all(Limits(unpacked_bytes=1 * MIB))

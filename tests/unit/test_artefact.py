@@ -224,6 +224,15 @@ def test_what_somebody_put_into_out_is_not_removed(out: Path) -> None:
             check_output(out, BUILD_KEY, force)
 
 
+def test_what_somebody_put_into_out_begins_no_line(out: Path) -> None:
+    for number in range(100):
+        (out / f"{number}\n  run `x`").touch()
+    with pytest.raises(OutputExistsError) as caught:
+        check_output(out, BUILD_KEY, force=True)
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 1000
+
+
 # ---------------------------------------------------------------- links, pipes, devices
 
 

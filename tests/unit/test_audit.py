@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from quickstart.artefact.audit import ERROR, LAUNCH_MARKS, NOTE, Finding, audit
+from quickstart.artefact.audit.names import nearest_above
 from quickstart.artefact.directory import load, run_script
 from quickstart.artefact.manifest import read_manifest
 from quickstart.errors import ArtefactError
@@ -27,6 +28,7 @@ from quickstart.initramfs.newc import (
     write_archive,
 )
 from quickstart.model import Artefact
+from tests.unit.hostile import bounded
 from tests.unit.outs import change, facts, write_manifest
 
 KEY = b"-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n"
@@ -227,6 +229,87 @@ def test_an_agents_cpio_behind_the_archive(tmp_path: Path) -> None:
     assert "is to be the last file" in found[f"/{OURS}/part-b"]
 
 
+EVIL = b"#!/bin/sh"
+
+
+def raw_archive(*named: tuple[str, int, bytes]) -> bytes:
+    """An archive as no writer of ours makes it: its members have any names."""
+    made = bytearray()
+    for name, mode, data in (*named, ("TRAILER!!!", 0, b"")):
+        raw = name.encode() + b"\0"
+        numbers = (1, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(raw), 0)
+        made += b"070701" + b"".join(b"%08x" % number for number in numbers) + raw
+        made += bytes(-len(made) % 4) + data
+        made += bytes(-len(made) % 4)
+    return bytes(made)
+
+
+def with_members(base: Path, *named: tuple[str, int, bytes]) -> dict[str, set[str]]:
+    """What audit says of an artefact in whose part A these members are, too."""
+    made = artefact(base)
+    whole = made.initramfs.read_bytes()
+    more = raw_archive(*named)
+    trailer = more.rindex(b"070701")
+    at = whole.index(b"TRAILER!!!") - 110
+    made.initramfs.write_bytes(whole[:at] + more[:trailer] + whole[at:])
+    found: dict[str, set[str]] = {}
+    for each in audit(made):
+        if each.severity == ERROR:
+            found.setdefault(each.object, set()).add(each.what)
+    return found
+
+
+@pytest.mark.parametrize("name", ["./init", "/init", "x/../init", ".//init", "init/"])
+def test_a_second_init_under_another_spelling(tmp_path: Path, name: str) -> None:
+    """The kernel writes over the first one."""
+    found = with_members(tmp_path, (name, 0o100755, EVIL))["/init"]
+    assert found == {f"is spelled {name}, as no build spells it", "is in part A 2 times"}
+
+
+@pytest.mark.parametrize("name", ["./launch/agent", "/launch/agent", "x/../launch/agent"])
+def test_an_agent_under_another_spelling(tmp_path: Path, name: str) -> None:
+    found = with_members(tmp_path, (name, 0o100755, EVIL))["/launch/agent"]
+    assert "is of a launch (agent, hooks), not of an artefact" in found
+
+
+def test_a_start_file_of_part_a_under_another_spelling(tmp_path: Path) -> None:
+    found = with_members(tmp_path, ("x/../fast/usr/app", 0o100755, EVIL))["/fast/usr/app"]
+    assert "is of the start set, but in part A" in found
+
+
+@pytest.mark.parametrize("name", [".", "./.", "/", "//", "..", "../.."])
+def test_a_member_that_is_the_root(tmp_path: Path, name: str) -> None:
+    assert f"is spelled {name}, as no build spells it" in with_members(tmp_path, (name, 0o40755, b""))["/"]
+
+
+def test_a_member_below_a_link(tmp_path: Path) -> None:
+    found = with_members(tmp_path, ("way", 0o120777, b"fast/usr"), ("way/app", 0o100755, EVIL))
+    assert found["/way/app"] == {"lies below the link /way: the kernel follows it"}
+
+
+def test_part_b_writes_over_nothing_of_part_a(tmp_path: Path) -> None:
+    """Also where the list of digests names it: that is the same author's."""
+    evil = (regular(f"{OURS}/busybox", EVIL, 0o755), directory("bin"), regular("bin/sh", EVIL, 0o755))
+    found = audit(artefact(tmp_path, tail=(TAIL[0], *evil, *TAIL[1:])))
+    said = {(each.object, each.what) for each in found}
+    assert (f"/{OURS}/busybox", "is in part A, and again in part B") in said
+    assert ("/bin/sh", "is in part B, but not below /fast") in said
+
+
+def test_names_of_thousands_of_components_take_little_time(tmp_path: Path) -> None:
+    deep = "a/" * 1900
+    named = [(f"{deep}{number:03}", 0o100644, b"") for number in range(300)]
+    with bounded():
+        found = with_members(tmp_path, (deep[:-1], 0o40700, b""), *named)
+    assert sum("not everybody may read it" in what for said in found.values() for what in said) == 300
+
+
+def test_the_nearest_directory_above() -> None:
+    names = ["a", "a/b", "a/b/c", "a-b/c", "a.b", "ab/c", "z"]
+    assert nearest_above(names, {"a", "a/b"}) == {"a/b": "a", "a/b/c": "a/b"}
+    assert nearest_above(["a/b", "c"], {"", "a"}) == {"a": "", "a/b": "a", "c": ""}
+
+
 def test_part_b_before_part_a(tmp_path: Path) -> None:
     made = artefact(tmp_path)
     with made.initramfs.open("wb") as stream:
@@ -383,6 +466,22 @@ def test_a_setuid_file_of_out(tmp_path: Path) -> None:
     made = artefact(tmp_path)
     (tmp_path / "vmlinuz").chmod(0o4755)
     assert the_error(audit(made)).what == "mode 4755: setuid or setgid"
+
+
+@pytest.mark.parametrize(
+    ("name", "mend"),
+    [
+        ("a; touch PWNED; #", "chmod ug-s -- 'a; touch PWNED; #'"),
+        ("--reference=x", "chmod ug-s -- --reference=x"),
+        ("a\n  b", "chmod ug-s"),
+        ("`id`", "chmod ug-s"),
+    ],
+)
+def test_the_command_for_a_file_of_a_hostile_name(tmp_path: Path, name: str, mend: str) -> None:
+    made = artefact(tmp_path)
+    (tmp_path / name).touch()
+    (tmp_path / name).chmod(0o4755)
+    assert the_error(audit(made)).mend == mend
 
 
 @pytest.mark.parametrize(

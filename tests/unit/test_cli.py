@@ -198,3 +198,16 @@ def test_cache_gc_removes_what_killed_builds_left_and_keeps_what_is_in_use(
         assert [(row["stage"], row["partial"]) for row in rows] == [("disk", True)]
         assert used.path.is_dir()
     assert list(dead.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["ls", "audit", "why", "diff"])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_path_that_leads_to_nothing(tmp_path: Path, verb: str, long: bool) -> None:
+    """A loop of links, or a name that no file can have."""
+    out = tmp_path / ("a" * 300 if long else "loop")
+    if not long:
+        out.symlink_to("loop")
+    more = {"why": ["/x"], "diff": [str(out)]}.get(verb, [])
+    found = invoke(verb, str(out), *more)
+    assert found.exit_code == 2
+    assert "give another path" in said(found)

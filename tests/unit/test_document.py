@@ -32,6 +32,7 @@ from quickstart.measure.results import (
 )
 from quickstart.report import document
 from tests.unit.benchdata import CELL, censored, circumstances, realistic, results_of, sample
+from tests.unit.hostile import little_memory
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -316,3 +317,19 @@ def test_a_plan_has_no_more_runs_than_can_be_put_in_order() -> None:
     document.parse(document.text_of(results_of(plan[:100], [])), "x")
     with pytest.raises(ResultsError, match="101000 runs, and at most 100000"):
         document.parse(document.text_of(results_of(plan, [])), "x")
+
+
+def test_a_fault_has_no_copy_of_its_table() -> None:
+    """Each missing key had one: 3 MB of results took 2 GiB."""
+    lines = ",".join(f'"{number}": "x{number}"' for number in range(20_000))
+    text = f'{{"boots": {{"a": {{"command_lines": {{{lines}}}}}}}}}'
+    with little_memory(), pytest.raises(ResultsError, match="kernel: missing"):
+        document.parse(text, "x")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "\\ud800"}', '{"a": 1, "a": 1}', "[" * 100, "\ud800", '{"a": 1' + "0" * 5000 + "}"]
+)
+def test_json_that_nobody_writes(text: str) -> None:
+    with pytest.raises(ResultsError, match="the whole: "):
+        document.parse(text, "x")

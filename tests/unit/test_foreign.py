@@ -8,6 +8,7 @@ import os
 import struct
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from quickstart.inspect.foreign.members import Kind, Member, read_members, write
 from quickstart.inspect.foreign.reader import tell
 from quickstart.inspect.foreign.tar import read_archive
 from tests.contract.test_ext4 import ACL
+from tests.unit.hostile import bounded, little_memory
 
 ROOM = Limits(data_bytes=1000, members=10, file_bytes=2000)
 
@@ -97,6 +99,27 @@ def test_an_archive_of_any_bytes_ends_with_a_word(noise: bytes, at: int, other: 
                 list(content)
         except BadInputError as error:
             assert "what reads it ended" not in error.message
+
+
+@pytest.mark.parametrize(
+    "headers", [{f"a{number}": "x" for number in range(30_000)}, {"SCHILY.xattr.user.x": "v" * 60_000}]
+)
+def test_global_headers_are_not_copied_for_each_member(headers: dict[str, str]) -> None:
+    """tarfile does so: 400 KB of tar.gz took three minutes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as archive:
+        for number in range(2000):
+            archive.addfile(tarfile.TarInfo(str(number)))
+    with bounded(), pytest.raises(BadInputError, match="its global pax headers have more than"):
+        list(read_archive(io.BytesIO(packed.getvalue())))
+
+
+def test_the_global_header_of_git_is_taken() -> None:
+    packed = io.BytesIO()
+    headers = {"comment": "0" * 40}
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    assert [member.path for member, _ in read_archive(io.BytesIO(packed.getvalue()))] == ["a"]
 
 
 def test_an_acl_is_the_attribute_that_the_kernel_has() -> None:
@@ -222,6 +245,55 @@ def test_a_node_is_no_way_through(tmp_path: Path) -> None:
         home(tmp_path / "tree", link, node("l/null"))
     with pytest.raises(BadInputError, match="leads through 'n', no directory"):
         home(tmp_path / "other", node("n"), file("n/a"))
+
+
+@pytest.mark.parametrize("last", ["n", "\n  line"])
+def test_a_path_that_is_too_long_for_mke2fs(tmp_path: Path, last: str) -> None:
+    """mke2fs writes behind its buffer for a path of more than 2000 bytes (members.PATH_BYTES)."""
+    fits = "/".join(["ab"] * 333)
+    home(tmp_path / "tree", (mine(f"{fits}/c", Kind.FIFO), b""), limits=replace(ROOM, members=400))
+    long = f"{last}/{fits}/" + "c" * 30
+    with pytest.raises(BadInputError, match="is a path of more than 1000 bytes") as caught:
+        home(tmp_path / "other", (mine(long, Kind.FIFO), b""))
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 400
+
+
+def test_deep_directories_take_little_memory(tmp_path: Path) -> None:
+    """Each of them was kept with the names of all directories above it."""
+    base = "/".join(["ab"] * 320)
+    count = 1000
+    stream = stream_of(*((mine(f"{base}/{number:05}", Kind.DIRECTORY), b"") for number in range(count)))
+    with little_memory():
+        bring_home(read_members(stream, "it"), tmp_path / "tree", replace(ROOM, members=2 * count), "it")
+    made = tmp_path / "tree" / base
+    assert len(list(made.iterdir())) == count
+    assert all(each.stat().st_mode & 0o7777 == 0o755 for each in (*made.iterdir(), made, made.parent))
+
+
+def test_attributes_of_many_directories_are_data(tmp_path: Path) -> None:
+    directories = (
+        (mine(str(number), Kind.DIRECTORY, xattrs={"user.x": b"v" * 300}), b"") for number in range(4)
+    )
+    with pytest.raises(BadInputError, match="does not fit on the disk"):
+        home(tmp_path / "tree", *directories)
+
+
+def test_directories_that_no_member_names_are_members(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="does not fit on the disk"):
+        home(tmp_path / "tree", file("/".join(["ab"] * 11)))
+
+
+def test_sockets_without_an_end(tmp_path: Path) -> None:
+    sockets = ((Member(path=f"s{number}", kind=Kind.SOCKET), iter(())) for number in range(20_000))
+    with pytest.raises(BadInputError, match="it has more than 16384 devices and sockets"):
+        bring_home(sockets, tmp_path / "tree", replace(ROOM, members=20_000), "it")
+
+
+def test_the_name_of_an_attribute_begins_no_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="has an attribute ") as caught:
+        home(tmp_path / "tree", (mine("a", Kind.DIRECTORY, xattrs={"x\n  run": b""}), b""))
+    assert "\n" not in caught.value.message
 
 
 def test_a_fault_of_the_reader_is_told_with_the_sources_name() -> None:

@@ -459,7 +459,7 @@ def test_an_error_does_not_repeat_a_whole_line() -> None:
 def test_packages_that_provide_nothing_but_brackets() -> None:
     status = "Package: a\nStatus: install ok installed\nProvides: b (= 1), c, " + "(" * 300_000 + "\n\n"
     with bounded():
-        assert installed_packages(status) == {"a", "b", "c"}
+        assert set(installed_packages(status)) == {"a", "b", "c"}
 
 
 def status(root: Path, text: str) -> ImageRoot:

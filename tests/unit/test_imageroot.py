@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.errors import StartSetError
+from quickstart.errors import ImageFileError, StartSetError
 from quickstart.inspect.imageroot import ImageRoot
 
 
@@ -147,3 +147,21 @@ def test_glob(root: ImageRoot) -> None:
     assert root.glob(PurePosixPath("/etc/conf.d/c.txt")) == P("/etc/conf.d/c.txt")
     for nothing in ("/etc/none", "/none/*", "/etc/conf.d/c.txt/*"):
         assert root.glob(PurePosixPath(nothing)) == ()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "loop", "many bytes"])
+def test_a_file_of_an_image_that_is_none_is_bad_input(tmp_path: Path, kind: str) -> None:
+    """It is in what the user gave, and no build of ours mends it."""
+    name = "a\n  b"
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    elif kind == "loop":
+        (tmp_path / name).symlink_to(name)
+    else:
+        (tmp_path / name).write_bytes(b"12345")
+    root, path = ImageRoot(tmp_path), PurePosixPath("/", name)
+    with pytest.raises(ImageFileError) as caught:
+        root.read_bytes(root.resolve(path).canonical or path, 4)
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message
+    assert "build the image again" not in (caught.value.hint or "")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.parse import jsondoc
+from tests.unit.hostile import little_memory
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(),
@@ -68,3 +69,10 @@ def test_what_is_over_a_limit_is_named(data: bytes, said: str) -> None:
 def test_brackets_in_strings_are_no_depth() -> None:
     text = json.dumps({"a": "[" * 100_000, '"{' * 100: "\\"})
     assert jsondoc.parse(text.encode()) == json.loads(text)
+
+
+def test_millions_of_strings_take_little_memory() -> None:
+    """A piece was kept for each: 16 MB took a GiB."""
+    data = b'["a"' + b',"a",' * 400_000 + b"]"
+    with little_memory(), pytest.raises(ValueError, match="not JSON"):
+        jsondoc.parse(data)

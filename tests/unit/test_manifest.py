@@ -89,6 +89,7 @@ HOSTILE = {
     "a superblock of strings": sets("superblock", "mount_count", to="0"),
     "a volume that is words of the command line": sets("superblock", "uuid", to="x init=/bin/sh"),
     "a secret that is a number": sets("secrets", to=[5]),
+    "a secret of a thousand stars": sets("secrets", to=["/" + "*a" * 300]),
     "a budget below nothing": sets("budget", to={"requests": -1}),
     "a table that is a list": sets("ready", to=[]),
     "a table that is nothing": sets("files", to=None),
@@ -191,6 +192,7 @@ FILE = {"path": "/usr/app", "kind": "file", "size_bytes": 1, "reasons": ["trace:
         {**FILE, "target": "a/" * 5000},
         {**FILE, "reasons": "trace: x"},
         {**FILE, "reasons": [5]},
+        {**FILE, "reasons": ["x"] * 10_001},
     ],
 )
 def test_a_hostile_start_set_is_refused_by_one_line(tmp_path: Path, file: dict[str, object]) -> None:

@@ -13,7 +13,10 @@ from quickstart.model import IMAGE_TIME_S, Profile
 from quickstart.profile import load_profile
 from quickstart.reference.entry import newest_kernel, version_key
 from quickstart.reference.fstab import RootLine, root_volume
+from quickstart.reference.guest import _with_stanza
+from quickstart.reference.guestpkg.package import guest_package
 from quickstart.reference.rootfs import check_machine, check_packages, complete, examine, installed_packages
+from tests.unit.hostile import little_memory
 from tests.unit.test_customise import aged
 
 UUID = "00112233-4455-6677-8899-aabbccddeeff"
@@ -78,6 +81,22 @@ def test_each_thing_that_is_missing_is_named(root: ImageRoot, gone: str, said: s
     (root.base / gone).unlink()
     with pytest.raises(BadInputError, match=said):
         check_machine(root, Path("mine"))
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("9;touch PWNED #", "run update-initramfs -c -k '9;touch PWNED #' in it"),
+        ("9\n  run `id`", "it has no /boot/initrd.img-9\\n  run `id`: run update-initramfs in it"),
+    ],
+)
+def test_a_kernel_of_a_hostile_name(root: ImageRoot, version: str, said: str) -> None:
+    (root.base / f"boot/vmlinuz-{version}").touch()
+    with pytest.raises(BadInputError) as caught:
+        check_machine(root, Path("mine"))
+    lines = caught.value.message.splitlines()
+    assert len(lines) == 3
+    assert said in lines[2]
 
 
 def test_a_first_boot_enables_more_than_the_root_does(root: ImageRoot) -> None:
@@ -206,8 +225,8 @@ Status: hold ok installed
 
 
 def test_what_dpkg_calls_installed() -> None:
-    assert installed_packages(STATUS) == {"nginx", "httpd", "httpd-cgi", "held"}
-    assert installed_packages("") == frozenset()
+    assert set(installed_packages(STATUS)) == {"nginx", "httpd", "httpd-cgi", "held"}
+    assert list(installed_packages("")) == []
 
 
 def profile_with(*packages: str) -> Profile:
@@ -239,3 +258,17 @@ def test_what_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(BadInputError, match="empty is not a tar archive"):
         examine(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("status", ["P\n\n" * 2_000_000, "\n" * 4_000_000])
+def test_a_status_file_of_millions_of_packages(status: str) -> None:
+    with little_memory(), pytest.raises(BadInputError, match="more than 100000 packages"):
+        list(installed_packages(status))
+    with little_memory(), pytest.raises(BadInputError, match="more than 100000 packages"):
+        _with_stanza(status, guest_package())
+
+
+def test_a_package_that_provides_millions() -> None:
+    status = "Package: a\nStatus: install ok installed\nProvides: " + ",".join(map(str, range(300_000)))
+    with little_memory():
+        assert {"a", "277777"} == {"a", "b", "277777"}.intersection(installed_packages(status))

@@ -10,12 +10,13 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from quickstart.artefact import inside
 from quickstart.artefact.audit.given import CONTENTS, LAUNCH, TRACER, Given, OutFile
+from quickstart.artefact.audit.names import is_too_long, nearest_above, plain
 from quickstart.artefact.directory import RUN_SCRIPT
 from quickstart.artefact.manifest import MANIFEST, Manifest
 from quickstart.errors import ArtefactError
@@ -26,6 +27,7 @@ from quickstart.initramfs.layout import MARKER, OURS, PRIVATE, PRIVATE_NAMES
 from quickstart.inspect.globs import matches
 from quickstart.inspect.secrets import SECRET_GLOBS
 from quickstart.model.words import KernelOptions
+from quickstart.parse.printable import brief, command
 
 ERROR = "error"
 NOTE = "note"
@@ -77,15 +79,18 @@ def judge(given: Given) -> tuple[Finding, ...]:
     about the initramfs as a whole, and then those about each member, in the order of the members (pure).
     """
     secrets = given.manifest.secrets
-    findings = [*_out(given, secrets), *_command_lines(given.manifest), *_parts(given)]
-    findings += [*_digests(given), *_agreement(given)]
+    findings = [*_out(given, secrets), *_command_lines(given.manifest), *_names(given)]
+    # From here on a file has one name, however the archive spells it.
+    given = replace(given, members=tuple(replace(each, name=plain(each.name)) for each in given.members))
+    findings += [*_parts(given), *_digests(given), *_agreement(given)]
     closed = {
-        PurePosixPath(member.name)
+        member.name
         for member in given.members
         if stat.S_ISDIR(member.mode) and not member.mode & stat.S_IXOTH
     }
+    below = nearest_above((each.name for each in given.members), closed)
     for member in given.members:
-        findings += [*_secret(member, secrets), *_mode(member, secrets, closed)]
+        findings += [*_secret(member, secrets), *_mode(member, secrets, below.get(member.name))]
         findings += [*_stranger(member), *_link(member)]
     return tuple(sorted(findings, key=lambda each: each.severity != ERROR))
 
@@ -131,12 +136,12 @@ def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: 
     if not is_expected:
         yield Finding(NOTE, file.name, "not a file of an artefact", "remove it before OUT is given away")
     if bits & (stat.S_ISUID | stat.S_ISGID):
-        yield Finding(ERROR, file.name, f"mode {bits:04o}: setuid or setgid", f"chmod ug-s {file.name}")
+        yield Finding(ERROR, file.name, f"mode {bits:04o}: setuid or setgid", _chmod("ug-s", file.name))
     if file.marks:
         said = ", ".join(mark.decode().strip() for mark in file.marks)
         yield Finding(ERROR, file.name, f"the launch agent or a tracer is in it ({said})", _REBUILD)
     if is_private and bits & 0o077:
-        yield Finding(ERROR, file.name, f"mode {bits:04o}, and it holds secrets", f"chmod 0600 {file.name}")
+        yield Finding(ERROR, file.name, f"mode {bits:04o}, and it holds secrets", _chmod("0600", file.name))
     elif bits & stat.S_IWOTH:
         yield Finding(ERROR, file.name, f"mode {bits:04o}: everybody may write", "chmod o-w")
     fact = manifest.facts.get(file.name)
@@ -144,7 +149,29 @@ def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: 
         yield Finding(ERROR, file.name, "its SHA-256 is not the manifest's", _REBUILD)
 
 
+def _chmod(mode: str, name: str) -> str:
+    """The command that changes the mode of a file of OUT. A name that nobody should paste is not in it: the
+    giver of OUT has chosen it.
+    """
+    return command("chmod", mode, "--", name) or f"chmod {mode}"
+
+
 # ---------------------------------------------------------------- the archive as a whole
+
+
+def _names(given: Given) -> Iterator[Finding]:
+    """A finding for each member whose name leads the kernel to another place than the name of a build does,
+    or to none.
+    """
+    for member in given.members:
+        if member.name != plain(member.name):
+            what = f"is spelled {brief(member.name)}, as no build spells it"
+            yield Finding(ERROR, f"/{plain(member.name)}", what, _REBUILD)
+        if is_too_long(member.name):
+            yield Finding(ERROR, f"/{member.name}", "has a name that no file can have", _REBUILD)
+    links = {plain(each.name) for each in given.members if stat.S_ISLNK(each.mode)}
+    for name, link in nearest_above((plain(each.name) for each in given.members), links).items():
+        yield Finding(ERROR, f"/{name}", f"lies below the link /{link}: the kernel follows it", _REBUILD)
 
 
 def _parts(given: Given) -> Iterator[Finding]:
@@ -159,6 +186,13 @@ def _parts(given: Given) -> Iterator[Finding]:
     for name in by_part["A"]:
         if name.startswith("fast/") and name != OURS and not name.startswith(f"{OURS}/"):
             yield Finding(ERROR, f"/{name}", "is of the start set, but in part A", _REBUILD)
+    for name, member in by_part["B"].items():
+        # The kernel writes over what is there already, and part B is unpacked last.
+        first = by_part["A"].get(name)
+        if first is not None and not (stat.S_ISDIR(first.mode) and stat.S_ISDIR(member.mode)):
+            yield Finding(ERROR, f"/{name}", "is in part A, and again in part B", _REBUILD)
+        elif name not in _PART_A and name.partition("/")[0] not in ("fast", *_LAUNCH_NAMES):
+            yield Finding(ERROR, f"/{name}", "is in part B, but not below /fast", _REBUILD)
     marker = by_part["B"].get(MARKER)
     if marker is None or given.members[-1] is not marker:
         yield Finding(ERROR, f"/{MARKER}", "is to be the last file of part B and is not", _REBUILD)
@@ -275,9 +309,10 @@ def _secret(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding
             yield Finding(ERROR, f"/{member.name}", what, _NAME_IT)
 
 
-def _mode(
-    member: inside.Member, secrets: tuple[str, ...], closed: Collection[PurePosixPath]
-) -> Iterator[Finding]:
+def _mode(member: inside.Member, secrets: tuple[str, ...], below: str | None) -> Iterator[Finding]:
+    """The findings about a member's owner and mode. ``below`` is the nearest directory above it that not
+    everybody may enter.
+    """
     bits, name = stat.S_IMODE(member.mode), f"/{member.name}"
     if (member.uid, member.gid) != (0, 0):
         yield Finding(ERROR, name, f"belongs to {member.uid}:{member.gid}, not to root", _REBUILD)
@@ -288,28 +323,26 @@ def _mode(
     sticky = stat.S_ISDIR(member.mode) and bits & stat.S_ISVTX
     if bits & stat.S_IWOTH and not sticky:
         yield Finding(ERROR, name, f"mode {bits:04o}: everybody may write", "mend its mode in the image")
-    below = next((each for each in PurePosixPath(member.name).parents if each in closed), None)
     ours = member.name.startswith(PRIVATE_NAMES) and bits == PRIVATE
-    if stat.S_ISREG(member.mode) and not ours and (not bits & stat.S_IROTH or below):
+    if stat.S_ISREG(member.mode) and not ours and (not bits & stat.S_IROTH or below is not None):
         named = _is_named(member, secrets)
-        what = f"mode {bits:04o}{f' below /{below}' if below else ''}: on the root volume not everybody may read it"
+        what = f"mode {bits:04o}{'' if below is None else f' below /{below}'}: on the root volume not everybody may read it"
         yield Finding(
             NOTE if named else ERROR, name, what, "nothing: the profile names it" if named else _NAME_IT
         )
 
 
 def _stranger(member: inside.Member) -> Iterator[Finding]:
-    name = PurePosixPath(member.name)
     ordinary = stat.S_ISREG(member.mode) or stat.S_ISDIR(member.mode) or stat.S_ISLNK(member.mode)
     console = member.name == "dev/console" and stat.S_ISCHR(member.mode) and member.device == (5, 1)
     if not ordinary and not console:
         numbers = ":".join(str(number) for number in member.device)
         yield Finding(ERROR, f"/{member.name}", f"is a device ({numbers}), a FIFO or a socket", _REBUILD)
-    if name.parts[0] in _LAUNCH_NAMES:
+    if member.name.partition("/")[0] in _LAUNCH_NAMES:
         yield Finding(ERROR, f"/{member.name}", "is of a launch (agent, hooks), not of an artefact", _REBUILD)
     elif LAUNCH in member.found:
         yield Finding(ERROR, f"/{member.name}", "is the launch agent, or starts it or a tracer", _REBUILD)
-    elif name.name in _TRACER_NAMES or TRACER in member.found:
+    elif member.name.rpartition("/")[2] in _TRACER_NAMES or TRACER in member.found:
         yield Finding(ERROR, f"/{member.name}", "is a tracer", "exclude it in the profile")
 
 

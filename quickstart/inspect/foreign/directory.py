@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quickstart.errors import BadInputError
-from quickstart.inspect.foreign.members import CHUNK_BYTES, Kind, Member
+from quickstart.host.openat2 import BENEATH, NO_SYMLINKS, open_directory
+from quickstart.inspect.foreign.members import CHUNK_BYTES, PATH_BYTES, Kind, Member
+from quickstart.parse.printable import brief
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PATH_BYTES = 4095
 _KINDS = {
     stat.S_IFDIR: Kind.DIRECTORY,
     stat.S_IFREG: Kind.FILE,
@@ -35,16 +36,17 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
     is mounted below ``directory``, only the mount point is a member, with the modification time
     ``mounted_mtime_ns``.
 
-    Raises BadInputError for a path that is longer than the kernel accepts, and OSError for a file that
+    Raises BadInputError for a path of more than PATH_BYTES bytes, and OSError for a file that
     changes while it is read.
     """
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
         device = os.fstat(top).st_dev
         first_names: dict[int, str] = {}
-        waiting = [""]
+        # By the path of its directory, which all of its entries share: a stranger may have made a million of long paths.
+        waiting = [("", "")]
         while waiting:
-            path = waiting.pop()
+            path = _joined(*waiting.pop())
             with _opened(top, path) as way:
                 status = os.fstat(way)
                 if status.st_dev != device:
@@ -52,28 +54,28 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
                     continue
                 yield _member(path, status, way), iter(())
                 for name in sorted(os.listdir(way)):  # noqa: PTH208 - an open directory has no path
-                    child = f"{path}/{name}" if path else name
-                    if len(os.fsencode(child)) > _PATH_BYTES:
+                    child = _joined(path, name)
+                    if len(os.fsencode(child)) > PATH_BYTES:
                         raise BadInputError(
-                            f"{directory} has a path of more than {_PATH_BYTES} bytes: {child[:100]!r}…",
-                            hint="no program opens it by that name; move or remove it",
+                            f"{directory} has a path of more than {PATH_BYTES} bytes: {brief(child)}",
+                            hint="move it up, or remove it",
                         )
                     if stat.S_ISDIR(os.stat(name, dir_fd=way, follow_symlinks=False).st_mode):
-                        waiting.append(child)
+                        waiting.append((path, name))
                     else:
                         yield _other(way, name, child, first_names)
     finally:
         os.close(top)
 
 
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
 @contextmanager
 def _opened(top: int, path: str) -> Iterator[int]:
-    way = os.dup(top)
+    way = open_directory(top, path or ".", BENEATH | NO_SYMLINKS)
     try:
-        for part in path.split("/") if path else ():
-            below = os.open(part, _DIRECTORY, dir_fd=way)
-            os.close(way)
-            way = below
         yield way
     finally:
         os.close(way)

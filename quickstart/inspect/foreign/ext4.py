@@ -17,7 +17,8 @@ from functools import lru_cache
 
 from quickstart.errors import BadInputError
 from quickstart.inspect.foreign.attributes import ATTRIBUTES_MAGIC, attributes_in
-from quickstart.inspect.foreign.members import CHUNK_BYTES, Kind, Member
+from quickstart.inspect.foreign.members import CHUNK_BYTES, PATH_BYTES, Kind, Member
+from quickstart.parse.printable import brief
 
 _SUPERBLOCK_AT, _SUPERBLOCK_BYTES, _MAGIC = 1024, 1024, 0xEF53
 _ROOT_INODE, _FIRST_INODE = 2, 11
@@ -29,7 +30,7 @@ _EXTENT_MAGIC, _DEEPEST, _UNWRITTEN = 0xF30A, 5, 32768
 _EXTENT = struct.Struct("<IHHI")
 _SMALL_INODE_BYTES = 128
 _LINK_BYTES, _FAST_LINK_BYTES = 4095, 59
-_NAME_BYTES, _PATH_BYTES = 255, 4095
+_NAME_BYTES = 255
 _KINDS = {
     stat.S_IFDIR: Kind.DIRECTORY,
     stat.S_IFREG: Kind.FILE,
@@ -108,8 +109,11 @@ def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
         yield _member(volume, directory, path), iter(())
         for name, number in sorted(_names(volume, directory).items()):
             child = f"{path}/{os.fsdecode(name)}" if path else os.fsdecode(name)
-            if len(os.fsencode(child)) > _PATH_BYTES:
-                raise BadInputError(f"has a path of more than {_PATH_BYTES} bytes, which no program opens")
+            if len(os.fsencode(child)) > PATH_BYTES:
+                raise BadInputError(
+                    f"has a path of more than {PATH_BYTES} bytes: {brief(child)}",
+                    hint="move it up in the machine, or remove it",
+                )
             inode = _inode(volume, number)
             if inode.kind is Kind.DIRECTORY:
                 if number in seen:

@@ -10,7 +10,8 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +22,17 @@ from quickstart.host.identity import unprivileged
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
 from quickstart.inspect.foreign.attributes import acl_attribute
-from quickstart.inspect.foreign.members import DEVICES, DeviceNode, Kind, Member, read_members
+from quickstart.inspect.foreign.made import Directories
+from quickstart.inspect.foreign.members import DEVICES, PATH_BYTES, DeviceNode, Kind, Member, read_members
 from quickstart.inspect.foreign.pump import pumped
+from quickstart.parse.printable import brief
 
 Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NAME_BYTES, _PATH_BYTES = 255, 4095
+_NAME_BYTES, _TARGET_BYTES = 255, 4095
+# Devices and sockets, which are kept in memory. A machine has some hundred.
+_MOST_LEFT_OUT = 16384
 _NO_ID = 0xFFFFFFFF
 # inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
@@ -117,22 +122,22 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
     tree.chmod(0o755)
     top = os.open(tree, _DIRECTORY)
     try:
-        return _Home(top, limits, source).take(members)
+        with tempfile.TemporaryFile(dir=tree.parent) as file:
+            return _Home(Directories(top, file), limits, source).take(members)
     finally:
         os.close(top)
 
 
 class _Home:
-    """The writer. ``top`` is a descriptor of the open directory. Each directory gets its mode and time after
-    its last entry is written.
+    """The writer. ``directories`` are those below the open directory. Each directory gets its mode and time
+    after its last entry is written.
     """
 
-    def __init__(self, top: int, limits: Limits, source: str) -> None:
-        self._top, self._limits, self._source = top, limits, source
-        self._directories: dict[tuple[str, ...], Member] = {}
+    def __init__(self, directories: Directories, limits: Limits, source: str) -> None:
+        self._directories, self._limits, self._source = directories, limits, source
         self._data_bytes = self._members = 0
         # By their paths; None: a socket.
-        self._left_out: dict[tuple[str, ...], DeviceNode | None] = {}
+        self._left_out: dict[str, DeviceNode | None] = {}
 
     def take(self, members: Members) -> NotHome:
         for member, data in members:
@@ -142,29 +147,29 @@ class _Home:
             if not parts:
                 if member.kind is not Kind.DIRECTORY:
                     raise self._refused(member.path, "is the root, and no directory")
-                self._directories[parts] = member
+                self._directories.remember(parts, member)
             else:
                 with self._named(member), self._opened(parts[:-1]) as directory:
                     self._make(directory, parts, member, data)
-        for parts, member in sorted(self._directories.items(), reverse=True):
-            with self._named(member), self._opened(parts) as directory:
+        for member in self._directories.remembered():
+            with self._named(member), self._opened(self._parts(member.path)) as directory:
                 self._dress(directory, member)
-        left_out = sorted(self._left_out.items())
+        left_out = sorted(self._left_out.items(), key=lambda each: each[0].split("/"))
         return NotHome(
-            tuple("/".join(parts) for parts, node in left_out if node is None),
+            tuple(path for path, node in left_out if node is None),
             tuple(node for _, node in left_out if node is not None),
         )
 
-    def _leave_out(self, parts: tuple[str, ...], member: Member) -> None:
+    def _leave_out(self, path: str, member: Member) -> None:
         if member.kind not in DEVICES:
-            self._left_out[parts] = None
+            self._not_made(path, None)
             return
         if not 0 <= member.major < _MAJORS or not 0 <= member.minor < _MINORS:
             raise self._refused(
                 member.path, f"is a device {member.major}:{member.minor}, as none is numbered"
             )
-        self._left_out[parts] = DeviceNode(
-            path="/".join(parts),
+        node = DeviceNode(
+            path=path,
             mode=_TYPES[member.kind] | member.mode & 0o7777,
             uid=member.uid,
             gid=member.gid,
@@ -172,6 +177,15 @@ class _Home:
             minor=member.minor,
             mtime_s=member.mtime_ns // 10**9,
         )
+        self._not_made(path, node)
+
+    def _not_made(self, path: str, node: DeviceNode | None) -> None:
+        self._left_out[path] = node
+        if len(self._left_out) > _MOST_LEFT_OUT:
+            raise BadInputError(
+                f"{self._source} has more than {_MOST_LEFT_OUT} devices and sockets",
+                hint="remove what no service needs",
+            )
 
     @contextmanager
     def _named(self, member: Member) -> Iterator[None]:
@@ -198,9 +212,9 @@ class _Home:
             raise self._refused(member.path, "has an owner or a time that no file can have")
 
     def _count(self, member: Member) -> None:
-        self._members += 1
-        self._data_bytes += member.data_bytes
         limits = self._limits
+        self._members += 1
+        self._data_bytes += member.data_bytes + member.attribute_bytes
         if self._members > limits.members or self._data_bytes > limits.data_bytes:
             raise BadInputError(
                 f"{self._source} does not fit on the disk: more than {limits.members} files or {limits.data_bytes} bytes",
@@ -208,20 +222,19 @@ class _Home:
             )
         if member.size_bytes > limits.file_bytes:
             raise BadInputError(
-                f"{self._source} does not fit on the disk: {member.path!r} has {member.size_bytes} bytes, holes and all",
+                f"{self._source} does not fit on the disk: {_quoted(member.path)} has {member.size_bytes} bytes, holes and all",
                 hint="raise disk.size_mib in the profile, or make the file anew",
             )
 
     def _refused(self, path: str, why: str) -> BadInputError:
-        shown = path if len(path) < 200 else f"{path[:200]}…"
         return BadInputError(
-            f"{self._source} cannot be unpacked whole: {shown!r} {why}", hint="nothing of it was kept"
+            f"{self._source} cannot be unpacked whole: {_quoted(path)} {why}", hint="nothing of it was kept"
         )
 
     def _parts(self, path: str) -> tuple[str, ...]:
         """The components of ``path``, without a leading / and without components that are a single dot."""
-        if len(os.fsencode(path)) > _PATH_BYTES:
-            raise self._refused(path, f"is a path of more than {_PATH_BYTES} bytes")
+        if len(os.fsencode(path)) > PATH_BYTES:
+            raise self._refused(path, f"is a path of more than {PATH_BYTES} bytes")
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
         for part in parts:
             if part == ".." or "\0" in part or len(os.fsencode(part)) > _NAME_BYTES:
@@ -231,38 +244,40 @@ class _Home:
     @contextmanager
     def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
         """The descriptor of the directory at ``parts``. Missing directories are created. No link is followed."""
-        way = os.dup(self._top)
         try:
-            for depth, part in enumerate(parts):
-                try:
-                    below = os.open(part, _DIRECTORY, dir_fd=way)
-                except FileNotFoundError:
-                    if parts[: depth + 1] in self._left_out:
-                        raise self._refused(
-                            "/".join(parts), f"leads through {part!r}, no directory"
-                        ) from None
-                    os.mkdir(part, 0o700, dir_fd=way)
-                    self._directories[parts[: depth + 1]] = Member(path="", kind=Kind.DIRECTORY, mode=0o755)
-                    below = os.open(part, _DIRECTORY, dir_fd=way)
-                except OSError as error:
-                    raise self._refused("/".join(parts), f"leads through {part!r}, no directory") from error
-                os.close(way)
-                way = below
+            way = self._directories.open(parts, self._make_missing)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            obstacle = self._directories.obstacle(parts)
+            raise self._refused(
+                "/".join(parts), f"leads through {_quoted(obstacle)}, no directory"
+            ) from error
+        try:
             yield way
         finally:
             os.close(way)
 
+    def _make_missing(self, holder: int, parts: Sequence[str]) -> None:
+        """Make the directory at ``parts``, which no member has named so far, in the open directory ``holder``."""
+        if "/".join(parts) in self._left_out:
+            raise self._refused("/".join(parts), f"leads through {_quoted(parts[-1])}, no directory")
+        member = Member(path="/".join(parts), kind=Kind.DIRECTORY, mode=0o755)
+        self._count(member)
+        os.mkdir(parts[-1], 0o700, dir_fd=holder)
+        self._directories.remember(parts, member)
+
     def _make(self, directory: int, parts: tuple[str, ...], member: Member, data: Iterator[bytes]) -> None:
         name = parts[-1]
         if not self._remove(directory, parts, member.kind):
-            self._directories[parts] = member
+            self._directories.remember(parts, member)
             return
-        self._left_out.pop(parts, None)
+        self._left_out.pop("/".join(parts), None)
         if member.kind in (*DEVICES, Kind.SOCKET):
-            self._leave_out(parts, member)
+            self._leave_out("/".join(parts), member)
         elif member.kind is Kind.DIRECTORY:
             os.mkdir(name, 0o700, dir_fd=directory)
-            self._directories[parts] = member
+            self._directories.remember(parts, member)
         elif member.kind is Kind.HARD:
             self._link(directory, parts, member)
         elif member.kind is Kind.FILE:
@@ -272,7 +287,7 @@ class _Home:
                 if (
                     not member.target
                     or "\0" in member.target
-                    or len(os.fsencode(member.target)) > _PATH_BYTES
+                    or len(os.fsencode(member.target)) > _TARGET_BYTES
                 ):
                     raise self._refused(member.path, "is a link that leads nowhere")
                 os.symlink(member.target, name, dir_fd=directory)
@@ -304,16 +319,16 @@ class _Home:
         target = self._parts(member.target)
         if not target:
             raise self._refused(member.path, "is a hard link to a directory")
-        if target in self._left_out:
-            first = self._left_out[target]
-            self._left_out[parts] = replace(first, path="/".join(parts)) if first else None
+        if (first_path := "/".join(target)) in self._left_out:
+            first, path = self._left_out[first_path], "/".join(parts)
+            self._not_made(path, replace(first, path=path) if first else None)
             return
         with self._opened(target[:-1]) as other:
             try:
                 os.link(target[-1], parts[-1], src_dir_fd=other, dst_dir_fd=directory, follow_symlinks=False)
             except OSError as error:
                 raise self._refused(
-                    member.path, f"is a hard link to {member.target!r}: {error.strerror}"
+                    member.path, f"is a hard link to {_quoted(member.target)}: {error.strerror}"
                 ) from error
 
     def _write(self, directory: int, name: str, member: Member, data: Iterator[bytes]) -> None:
@@ -355,6 +370,11 @@ class _Home:
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else error
                 raise BadInputError(
-                    f"{self._source}: {member.path!r} has an attribute {name} that cannot be given here: {why}",
+                    f"{self._source}: {_quoted(member.path)} has an attribute {_quoted(name)} that cannot be given here: {why}",
                     hint="only root may give some of them: run it as root, or leave the attribute out",
                 ) from error
+
+
+def _quoted(word: str) -> str:
+    """A foreign word in a message."""
+    return f"'{brief(word)}'"

@@ -20,6 +20,10 @@ _LENGTH = struct.Struct("<I")
 # Attributes of one file are at most 64 KiB together, on ext4 as in memory; a path has 4 KiB.
 _HEADER_LIMIT_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20
+# mke2fs -d (create_inode.c, path_append) writes the terminating NUL of a path one byte behind its buffer when
+# the path with its slash exactly fills the buffer, of 255 bytes and then of twice as many. malloc rounds 255, 510
+# and 1020 bytes up, so these have a byte to spare; 2040 it does not. So no path may get that long.
+PATH_BYTES = 1000
 # What a member's fields are, as JSON has them.
 _STRINGS, _TABLES = ("path", "kind", "target"), ("xattrs", "acls")
 _NUMBERS = ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes", "major", "minor")
@@ -72,6 +76,12 @@ class Member:
     def data_bytes(self) -> int:
         """The number of data bytes that follow the member in the stream."""
         return sum(length for _, length in self.segments)
+
+    @property
+    def attribute_bytes(self) -> int:
+        """The size of the extended attributes and ACLs, with their names."""
+        of_xattrs = sum(len(name) + len(value) for name, value in self.xattrs.items())
+        return of_xattrs + sum(len(name) + len(text) for name, text in self.acls.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +149,11 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
         # Of a member that was left out.
         for _ in data:
             pass
+
+
+def read_member(stream: BinaryIO) -> Member:
+    """The member that `write_member` wrote at this place of ``stream``."""
+    return _member(_read(stream, "what was written"))
 
 
 def _read(stream: BinaryIO, source: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO, Self, cast
 
 from quickstart.errors import BadInputError
@@ -16,21 +16,36 @@ from quickstart.inspect.foreign.members import CHUNK_BYTES, DEVICES, Kind, Membe
 
 _XATTR, _ACL = "SCHILY.xattr.", "SCHILY.acl."
 _HINT = "is it cut?"
+# tarfile copies what global pax headers say for each member, so that their size counts as often as there are
+# members. Git writes one record of 52 bytes.
+_GLOBAL_RECORDS, _GLOBAL_BYTES = 64, 4096
 
 
 class _Strict(tarfile.TarInfo):
-    """A header that raises ReadError when it is damaged. tarfile itself takes a damaged header for the end of
-    the archive, unless it is the first header.
+    """A header that raises ReadError when it is damaged, or when the global headers before it are too large.
+    tarfile itself takes a damaged header for the end of the archive, unless it is the first header.
     """
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        # Called for the header behind each global one, before tarfile gives a copy to a member.
+        _check_globals(archive.pax_headers)
         try:
             return super().fromtarfile(archive)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
+
+
+def _check_globals(headers: Mapping[str, str]) -> None:
+    many = len(headers) > _GLOBAL_RECORDS
+    if many or sum(len(name) + len(value) for name, value in headers.items()) > _GLOBAL_BYTES:
+        raise BadInputError(
+            "cannot be unpacked whole: its global pax headers have more than "
+            f"{_GLOBAL_RECORDS} records, or {_GLOBAL_BYTES} characters",
+            hint="make it without --pax-option=globexthdr",
+        )
 
 
 def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:

@@ -1,0 +1,77 @@
+"""The directories that the writer of foreign members makes: the way to each of them, and how each is to be at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from quickstart.host.openat2 import BENEATH, NO_SYMLINKS, NO_XDEV, open_directory
+from quickstart.inspect.foreign.members import Member, read_member, write_member
+
+_BENEATH = BENEATH | NO_SYMLINKS | NO_XDEV
+
+
+class Directories:
+    """The directories below the open directory ``top``.
+
+    A stranger may make a million of them, each with a KiB of path and many KiB of attributes. So the members
+    are kept in ``file``, an empty temporary file, and only their places are kept in memory. A way is resolved by
+    the kernel in one call, however many directories it has.
+    """
+
+    def __init__(self, top: int, file: BinaryIO) -> None:
+        self._top, self._file = top, file
+        self._end = 0
+        # By the hashes of their paths, in the order in which they were made.
+        self._places: dict[bytes, int] = {}
+
+    def remember(self, parts: Sequence[str], member: Member) -> None:
+        """The directory at ``parts`` is to be as ``member`` says. The last word counts."""
+        path = "/".join(parts)
+        write_member(self._file, replace(member, path=path), iter(()))
+        key = hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
+        self._places[key], self._end = self._end, self._file.tell()
+
+    def remembered(self) -> Iterator[Member]:
+        """What was remembered of each directory, those below a directory before the directory itself."""
+        for place in reversed(self._places.values()):
+            self._file.seek(place)
+            yield read_member(self._file)
+
+    def open(self, parts: Sequence[str], make: Callable[[int, Sequence[str]], None]) -> int:
+        """A descriptor of the directory at ``parts``. No link is followed. ``make`` is called for each missing
+        directory, with a descriptor of the directory that is to hold it.
+
+        Raises OSError as openat2(2) does.
+        """
+        depth = len(parts)
+        while True:
+            try:
+                way = self._open(parts[:depth])
+                break
+            except FileNotFoundError:
+                depth -= 1
+        try:
+            for below in range(depth + 1, len(parts) + 1):
+                make(way, parts[:below])
+                before, way = way, open_directory(way, parts[below - 1], _BENEATH)
+                os.close(before)
+        except BaseException:
+            os.close(way)
+            raise
+        return way
+
+    def obstacle(self, parts: Sequence[str]) -> str:
+        """The first of ``parts`` that is not a directory which can be opened."""
+        for depth, part in enumerate(parts):
+            try:
+                os.close(self._open(parts[: depth + 1]))
+            except OSError:
+                return part
+        return parts[-1]
+
+    def _open(self, parts: Sequence[str]) -> int:
+        return open_directory(self._top, "/".join(parts) or ".", _BENEATH)
