@@ -1,11 +1,13 @@
-"""Read the header of a qcow2 image (docs/interop/qcow2.txt of QEMU), and find whether the image depends on
-another file of the host.
+"""Read the header and the tables of a qcow2 image (docs/interop/qcow2.txt of QEMU), and find whether the image
+depends on another file of the host, and how much data it has.
 """
 
 from __future__ import annotations
 
+import array
 import os
 import struct
+import sys
 
 _MAGIC = b"QFI\xfb"
 # Magic, version, place and length of the backing file's name, cluster bits, size, way of encryption; incompatible features of
@@ -26,6 +28,17 @@ _REFUSED = {
     0x0537BE77: "it is encrypted",
 }
 _CLUSTER_BITS = range(9, 22)
+# Entries of the first table, and its place.
+_TABLES = struct.Struct(">IQ")
+_TABLES_AT = 36
+_EXTENDED_ENTRIES = 0x10
+_ENTRY_BYTES, _EXTENDED_BYTES = 8, 16
+# 64 TiB with clusters of 64 KiB, which is what `build` makes. Each takes a read of a cluster.
+_MOST_TABLES = 1 << 17
+_MOST_CLUSTERS = 1 << 30
+# Of an entry of either table: the place in the file; of the second: compressed, and (from version 3) all zeros.
+_PLACE = ((1 << 56) - 1) & ~0x1FF
+_COMPRESSED, _ZEROS = 1 << 62, 1
 
 
 def virtual_bytes(fd: int) -> int:
@@ -52,6 +65,76 @@ def virtual_bytes(fd: int) -> int:
         raise ValueError("it is encrypted")
     _check_extensions(head[: 1 << cluster_bits], header_bytes)
     return int(size_bytes)
+
+
+def data_bytes(fd: int, most_bytes: int) -> int:
+    """At most how many bytes of the disk in the image that is open as ``fd`` are not a hole, that is, how much
+    is written when the image is converted. `virtual_bytes` must have accepted the image. The count ends above
+    ``most_bytes``.
+
+    Raises ValueError when two parts of the disk have the same place in the file. No sound image is like that,
+    and otherwise a file of some KiB could stand for terabytes of data.
+    """
+    head = os.pread(fd, _HEADER_BYTES[3], 0)
+    _, version, _, _, cluster_bits, size_bytes, _ = _HEADER.unpack_from(head)
+    (features,) = _INCOMPATIBLE.unpack_from(head, _INCOMPATIBLE_AT) if version == 3 else (0,)
+    entry_bytes = _EXTENDED_BYTES if features & _EXTENDED_ENTRIES else _ENTRY_BYTES
+    cluster_bytes = 1 << cluster_bits
+    tables = -(-size_bytes // (cluster_bytes // entry_bytes * cluster_bytes))
+    if tables > _MOST_TABLES:
+        raise ValueError(f"it has {tables} tables; at most {_MOST_TABLES} are read")
+    count, place = _TABLES.unpack_from(head, _TABLES_AT)
+    taken = _Taken(os.fstat(fd).st_size, cluster_bits)
+    clusters = 0
+    for table in _entries(os.pread(fd, min(count, tables) * _ENTRY_BYTES, place)):
+        if table & _PLACE:
+            taken.add(table & _PLACE)
+            clusters += _clusters(os.pread(fd, cluster_bytes, table & _PLACE), entry_bytes, taken)
+        if clusters * cluster_bytes > most_bytes:
+            break
+    return int(clusters * cluster_bytes)
+
+
+class _Taken:
+    """The clusters of the file that were met, one bit for each."""
+
+    def __init__(self, file_bytes: int, cluster_bits: int) -> None:
+        self._count, self._cluster_bits = file_bytes >> cluster_bits, cluster_bits
+        if self._count > _MOST_CLUSTERS:
+            raise ValueError(f"its file has {self._count} clusters; at most {_MOST_CLUSTERS} are read")
+        self._bits = bytearray(self._count // 8 + 1)
+
+    def add(self, place: int) -> None:
+        """Note the cluster at ``place``. Raises ValueError for one that was noted before."""
+        number = place >> self._cluster_bits
+        # What is behind the end of the file has no data.
+        if number < self._count:
+            if self._bits[number >> 3] >> (number & 7) & 1:
+                raise ValueError("its tables are damaged: two parts of the disk are in one place of the file")
+            self._bits[number >> 3] |= 1 << (number & 7)
+
+
+def _clusters(table: bytes, entry_bytes: int, taken: _Taken) -> int:
+    """The number of clusters with data that a second table names."""
+    if not table.strip(b"\0"):
+        return 0
+    zeros = _ZEROS if entry_bytes == _ENTRY_BYTES else 0
+    count = 0
+    for entry in _entries(table)[:: entry_bytes // _ENTRY_BYTES]:
+        if entry & _COMPRESSED:
+            count += 1
+        elif entry & _PLACE and not entry & zeros:
+            taken.add(entry & _PLACE)
+            count += 1
+    return count
+
+
+def _entries(table: bytes) -> array.array[int]:
+    """The entries of a table. What is behind the end of the file is not in it."""
+    found = array.array("Q", table[: len(table) // _ENTRY_BYTES * _ENTRY_BYTES])
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found
 
 
 def _check_extensions(cluster: bytes, at: int) -> None:

@@ -123,12 +123,14 @@ def largest_file(disk: int | None, disk_format: str) -> int:
     return min(whole + whole // 64 + beside + _SLACK_BYTES, _MOST_BYTES)
 
 
-def limited(words: Iterable[str | Path], file_bytes: int) -> tuple[str, ...]:
-    """QEMU's argv with the arguments ``words``, under prlimit(1): no file may grow beyond ``file_bytes``
-    bytes (setrlimit(2)), and no core is dumped.
+def limited(
+    words: Iterable[str | Path], file_bytes: int, *, tool: str = "qemu-system-x86_64"
+) -> tuple[str, ...]:
+    """The argv of QEMU, or of ``tool``, with the arguments ``words``, under prlimit(1): no file may grow
+    beyond ``file_bytes`` bytes (setrlimit(2)), and no core is dumped.
     """
-    qemu = door.tool_path("qemu-system-x86_64")
-    return ("prlimit", f"--fsize={file_bytes}", door.core_limit(), "--", str(qemu), *map(str, words))
+    limits = (f"--fsize={file_bytes}", door.core_limit())
+    return ("prlimit", *limits, "--", str(door.tool_path(tool)), *map(str, words))
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from quickstart.artefact.manifest import read_start_set
+from quickstart.artefact.manifest import read_manifest, read_start_set
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
 from quickstart.guest import Executes, executing
-from quickstart.host import door
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import BlockMap, read_block_map
+from quickstart.launch.rawdisk import made_raw
 from quickstart.model import Artefact, Readied, RootIo
 from quickstart.model.machine import NbdSocket, on_volume
 from quickstart.model.reasons import interpreted_program
@@ -210,21 +210,9 @@ def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
     if artefact.disk_format == DiskFormat.RAW:
         yield artefact.disk
         return
+    most_bytes = read_manifest(artefact.directory).disk.size_bytes
     with workspace("quickstart-verify-", keep=keep) as place:
-        door.run(
-            [
-                "qemu-img",
-                "convert",
-                "-f",
-                artefact.disk_format,
-                "-O",
-                "raw",
-                artefact.disk,
-                place / "root.raw",
-            ],
-            timeout_s=1800,
-        )
-        yield place / "root.raw"
+        yield made_raw(artefact.disk, most_bytes, place)
 
 
 def packed_files(artefact: Artefact) -> Packed:

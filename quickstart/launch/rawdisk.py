@@ -1,0 +1,167 @@
+"""Convert a root disk in the format qcow2, which may be a stranger's, to a raw image.
+
+qemu-img reads the stranger's bytes, so it runs as QEMU does: in a jail with a copy of the file, as a user of
+its own, without privileges, and with a limit on the files that it writes. It needs neither a network nor other
+processes, so it gets namespaces of its own where the host allows them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from quickstart.errors import ArtefactError, BadInputError, CommandError, HostLacksError
+from quickstart.host import door
+from quickstart.host.beneath import opened_regular
+from quickstart.host.files import free_bytes, full_disk_named, temporary_directory
+from quickstart.host.holes import data_chunks
+from quickstart.host.unchanged import changed, seen
+from quickstart.image.qcow2 import data_bytes, virtual_bytes
+from quickstart.launch import jail
+from quickstart.model import MIB
+from quickstart.parse.printable import brief
+
+_LIMIT_S = 1800.0
+_PROBE_S = 30.0
+_SECTOR_BYTES = 512
+# What stays free in the temporary directory, for the tables of the file system and for others.
+_SPARE_BYTES = 64 * MIB
+_WORDS_BYTES = 4096
+# What qemu-img would leave running ends with it.
+_ALONE = ("unshare", "--user", "--net", "--ipc", "--pid", "--fork", "--kill-child=SIGKILL", "--")
+_COPY, _RAW = "disk", "raw"
+_HINT = "build it again, with --format raw"
+
+
+def made_raw(disk: Path, most_bytes: int, place: Path) -> Path:
+    """Convert the qcow2 image ``disk`` to a raw image in our directory ``place``. Return the path of the raw
+    image. ``most_bytes`` is the size of the disk in the manifest.
+
+    Raises ArtefactError when the disk is larger, rests on another file, is damaged, or stands for more data
+    than its file has; HostLacksError when the raw image has no room on the host; and BadInputError when
+    another process writes to ``disk`` during the call.
+    """
+    with jail.made_jail(place) as cell:
+        with opened_regular(disk) as fd:
+            _check(fd, disk, most_bytes)
+            with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
+                copy = _copied(fd, disk, cell)
+        # What counts is the copy: nobody else can change it any more.
+        with opened_regular(copy) as fd:
+            size_bytes = _check(fd, disk, most_bytes)
+        try:
+            with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
+                _convert(cell, size_bytes + -size_bytes % _SECTOR_BYTES)
+            copy.unlink()
+            return _taken_out(cell, place / "root.raw", size_bytes + -size_bytes % _SECTOR_BYTES)
+        except (CommandError, OSError, BadInputError) as error:
+            said = error.tail if isinstance(error, CommandError) else str(error)
+            raise ArtefactError(
+                f"{disk} cannot be converted: {brief(said.strip().partition(chr(10))[0])}", hint=_HINT
+            ) from error
+
+
+def _check(fd: int, disk: Path, most_bytes: int) -> int:
+    """The size in bytes of the disk in the image that is open as ``fd``. Raises ArtefactError and
+    HostLacksError as `made_raw` does.
+    """
+    room_bytes = _room()
+    try:
+        size_bytes = virtual_bytes(fd)
+        if size_bytes > most_bytes:
+            raise ValueError(f"the disk has {size_bytes} bytes, and {most_bytes} according to manifest.json")
+        written_bytes = data_bytes(fd, room_bytes)
+    except ValueError as error:
+        raise ArtefactError(f"{disk} cannot be converted: {error}", hint=_HINT) from error
+    if written_bytes > room_bytes:
+        raise _no_room(disk)
+    return size_bytes
+
+
+def _room() -> int:
+    return max(0, free_bytes(temporary_directory()) - _SPARE_BYTES)
+
+
+def _no_room(disk: Path) -> HostLacksError:
+    place = temporary_directory()
+    return HostLacksError(
+        f"{disk} is verified from a raw copy, for which the temporary directory {place} has too little space",
+        hint="free some space there, or set TMPDIR to a directory with more",
+    )
+
+
+def _copied(fd: int, disk: Path, cell: jail.Jail) -> Path:
+    """Copy the open file ``fd`` into the jail, without its holes. Return the path of the copy."""
+    copy, before, left_bytes = cell.directory / _COPY, seen(fd), _room()
+    with copy.open("xb", buffering=0) as target:
+        for offset, chunk in data_chunks(fd, before.size_bytes):
+            left_bytes -= len(chunk)
+            if left_bytes < 0:
+                raise _no_room(disk)
+            target.seek(offset)
+            target.write(chunk)
+        target.truncate(before.size_bytes)
+    if seen(fd) != before:
+        raise changed(disk)
+    jail.given(cell, copy)
+    return copy
+
+
+def _convert(cell: jail.Jail, most_bytes: int) -> None:
+    """Run qemu-img in the jail. Raises CommandError when it fails, with the first line of its messages."""
+    words = ("convert", "-f", "qcow2", "-O", "raw", _COPY, _RAW)
+    argv = jail.limited(words, most_bytes, tool="qemu-img")
+    status, said = _ended(cell, (*_ALONE, *argv) if _may_be_alone(cell) else argv, _LIMIT_S)
+    if status != 0:
+        raise CommandError(argv, status, said or f"qemu-img ended with status {status}")
+
+
+def _may_be_alone(cell: jail.Jail) -> bool:
+    """Whether the host lets the jail's user make namespaces."""
+    return _ended(cell, (*_ALONE, "true"), _PROBE_S)[0] == 0
+
+
+def _ended(cell: jail.Jail, argv: Sequence[str | Path], limit_s: float) -> tuple[int | None, str]:
+    """The exit status of ``argv``, which runs in the jail, and the beginning of its messages. The status is
+    None when the command did not end within ``limit_s`` seconds.
+    """
+    end_s = time.monotonic() + limit_s
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    try:
+        place, env = cell.directory, cell.environment
+        with door.background(argv, errors=theirs, identity=cell.identity, env=env, cwd=place) as process:
+            os.close(theirs)
+            theirs = -1
+            said = _first_words(ours, end_s)
+            if door.has_ended(process, max(0.0, end_s - time.monotonic())):
+                return process.returncode, said
+            return None, f"it did not end within {limit_s:.0f} s"
+    finally:
+        for each in (ours, theirs):
+            if each >= 0:
+                os.close(each)
+
+
+def _first_words(pipe: int, end_s: float) -> str:
+    """What is written into ``pipe``, until its end or ``end_s``. All is read, so that the writer never waits."""
+    said = b""
+    while (left_s := end_s - time.monotonic()) > 0 and select.select([pipe], [], [], left_s)[0]:
+        piece = os.read(pipe, _WORDS_BYTES)
+        if not piece:
+            break
+        said += piece[: _WORDS_BYTES - len(said)]
+    return said.decode(errors="replace")
+
+
+def _taken_out(cell: jail.Jail, target: Path, size_bytes: int) -> Path:
+    """Move the raw image out of the jail, and make it ours. Return its new path."""
+    (cell.directory / _RAW).rename(target)
+    with opened_regular(target, writable=True) as fd:
+        if (found := os.fstat(fd).st_size) != size_bytes:
+            raise BadInputError(f"the raw image has {found} bytes, not {size_bytes}")
+        os.fchown(fd, os.geteuid(), os.getegid())
+        os.fchmod(fd, 0o600)
+    return target

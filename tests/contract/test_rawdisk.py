@@ -1,0 +1,134 @@
+"""A stranger's qcow2 is converted in a jail, and is not written larger than it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import ArtefactError, HostLacksError
+from quickstart.host import door
+from quickstart.launch import jail, rawdisk
+from quickstart.launch.rawdisk import made_raw
+from quickstart.model import MIB
+from tests.contract.ordinary import is_host_root
+from tests.unit.test_qcow2 import CLUSTER, image
+
+LIMIT_S = 60.0
+DISK_BYTES = 24 * MIB + 1024
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    made = tmp_path / "place"
+    made.mkdir(mode=0o700)
+    return made
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    with path.open("wb") as file:
+        file.write(os.urandom(MIB))
+        file.seek(7 * MIB)
+        file.write(b"text " * MIB)
+        file.truncate(DISK_BYTES)
+    return path
+
+
+def converted(raw: Path, *options: str) -> Path:
+    disk = raw.with_name("root.qcow2")
+    door.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, raw, disk], timeout_s=LIMIT_S)
+    disk.chmod(0o600)
+    return disk
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("-c",), ("-o", "extended_l2=on"), ("-o", "cluster_size=4k"), ("-o", "compat=0.10")]
+)
+def test_the_raw_disk_is_the_same(raw: Path, place: Path, options: tuple[str, ...]) -> None:
+    made = made_raw(converted(raw, *options), DISK_BYTES, place)
+    assert made.read_bytes() == raw.read_bytes()
+    status = made.lstat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), 0o600)
+    assert status.st_blocks * 512 < 8 * MIB
+    assert list((place / "machine").iterdir()) == []
+
+
+def test_qemu_img_runs_in_the_jail(raw: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = converted(raw)
+
+    def limited(words: Sequence[str], file_bytes: int, *, tool: str) -> tuple[str, ...]:
+        assert tool == "qemu-img" and file_bytes == DISK_BYTES
+        said = "cat /proc/self/status /proc/self/limits; readlink /proc/self/ns/net; cp disk raw; cat ../../root.qcow2"
+        return ("sh", "-c", f"{{ {said}; }} >said 2>&1")
+
+    alone: list[bool] = []
+    may_be_alone = rawdisk._may_be_alone
+    monkeypatch.setattr(
+        rawdisk,
+        "_may_be_alone",
+        lambda cell: alone.append(may_be_alone(cell)) or alone[0],  # type: ignore[func-returns-value]
+    )
+    monkeypatch.setattr(jail, "limited", limited)
+    with pytest.raises(ArtefactError, match="cannot be converted"):
+        made_raw(disk, DISK_BYTES, place)
+    said = (place / "machine" / "said").read_text()
+    facts = dict(re.findall(r"^(\w+):\s+(\w+)", said, re.MULTILINE))
+    assert {int(facts[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+    assert facts["NoNewPrivs"] == "1"
+    assert (str(Path("/proc/self/ns/net").readlink()) in said) != alone[0]
+    if is_host_root():
+        assert (place / "machine").stat().st_uid != 0
+        assert "root.qcow2: Permission denied" in said
+
+
+def test_what_it_may_write_is_limited(raw: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the header of the copy said."""
+    monkeypatch.setattr(rawdisk, "virtual_bytes", lambda fd: 4 * MIB)
+    with pytest.raises(ArtefactError, match="cannot be converted"):
+        made_raw(converted(raw), DISK_BYTES, place)
+    assert not (place / "root.raw").exists()
+    assert all(each.stat().st_size <= 16 * MIB for each in (place / "machine").iterdir())
+
+
+def test_a_larger_disk_than_the_manifest_says(raw: Path, place: Path) -> None:
+    with pytest.raises(
+        ArtefactError, match=f"the disk has {DISK_BYTES} bytes, and {DISK_BYTES - 1} according to"
+    ) as error:
+        made_raw(converted(raw), DISK_BYTES - 1, place)
+    assert error.value.exit_code == 2 and list((place / "machine").iterdir()) == []
+
+
+def test_clusters_that_are_many_parts_of_the_disk(tmp_path: Path, place: Path) -> None:
+    """390 KB would be 6 GiB: every entry of every table names the same data."""
+    disk = tmp_path / "root.qcow2"
+    disk.write_bytes(image([3 * CLUSTER] * 8192, size_bytes=6 << 30, first=[2 * CLUSTER] * 12))
+    with pytest.raises(ArtefactError, match="two parts of the disk are in one place of the file"):
+        made_raw(disk, 6 << 30, place)
+    assert list((place / "machine").iterdir()) == []
+
+
+def test_data_for_which_there_is_no_room(
+    tmp_path: Path, place: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed data may be any number of times as large."""
+    disk = tmp_path / "root.qcow2"
+    disk.write_bytes(image([1 << 62 | 3 * CLUSTER] * 8192))
+    monkeypatch.setattr(rawdisk, "free_bytes", lambda path: 128 * MIB)
+    with pytest.raises(HostLacksError, match="too little space"):
+        made_raw(disk, 6 << 30, place)
+    (place / "second").mkdir()
+    monkeypatch.setattr(rawdisk, "free_bytes", lambda path: 100 * MIB)
+    made_raw(converted(raw), DISK_BYTES, place / "second")
+
+
+def test_what_qemu_img_refuses(tmp_path: Path, place: Path) -> None:
+    disk = tmp_path / "root.qcow2"
+    disk.write_bytes(image([7]))
+    with pytest.raises(ArtefactError, match=r"root.qcow2 cannot be converted: qemu-img: \S.*"):
+        made_raw(disk, 1 << 30, place)

@@ -1,0 +1,107 @@
+"""How much data a qcow2 image has, by its tables (docs/interop/qcow2.txt of QEMU)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+
+import pytest
+
+from quickstart.image.qcow2 import data_bytes, virtual_bytes
+from tests.unit.hostile import bounded
+
+CLUSTER = 1 << 16
+GIB = 1 << 30
+TIB = 1 << 40
+MIB_64 = 64 << 20
+# Bits of entries: its data is compressed; it reads as zeros.
+PACKED, ZEROS = 1 << 62, 1
+OWN = 1 << 63
+
+
+def image(
+    second: list[int], *, size_bytes: int = GIB, first: list[int] | None = None, features: int = 0
+) -> bytes:
+    """An image of 64 KiB clusters: its header, the first table, a second table with the entries ``second``, and three clusters
+    of data.
+    """
+    header = struct.pack(
+        ">4sIQIIQIIQ", b"QFI\xfb", 3, 0, 0, 16, size_bytes, 0, -(-size_bytes // (GIB // 2)), CLUSTER
+    )
+    header += struct.pack(">QIIQQQQII", 0, 0, 0, 0, features, 0, 0, 4, 104)
+    first = [2 * CLUSTER | OWN] if first is None else first
+    parts = [header, *(struct.pack(f">{len(each)}Q", *each) for each in (first, second))]
+    return (
+        b"".join((each or b"\0").ljust(max(1, -(-len(each) // CLUSTER)) * CLUSTER, b"\0") for each in parts)
+        + b"x" * 3 * CLUSTER
+    )
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[int]:
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        assert virtual_bytes(file.fileno())
+        yield file.fileno()
+
+
+A, B, C = 3 * CLUSTER | OWN, 4 * CLUSTER | OWN, 5 * CLUSTER | OWN
+
+
+@pytest.mark.parametrize(
+    ("second", "clusters"),
+    [
+        ([], 0),
+        ([A, 0, 0, C], 2),
+        ([0, A | ZEROS, ZEROS], 0),
+        ([PACKED | 3 * CLUSTER, PACKED | 3 * CLUSTER + 900, B], 3),
+        # It is behind the end of the file, and QEMU says so itself.
+        ([A, 1 << 40, 1 << 40], 3),
+    ],
+)
+def test_what_is_written_is_what_has_data(second: list[int], clusters: int) -> None:
+    with opened(image(second)) as fd:
+        assert data_bytes(fd, GIB) == clusters * CLUSTER
+
+
+def test_entries_of_subclusters_have_a_second_half() -> None:
+    with opened(image([A, 0xFFFF, 0, 0, B, A], features=0x10)) as fd:
+        assert data_bytes(fd, GIB) == 2 * CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("second", "first"),
+    [([A, B, A], None), ([A], [2 * CLUSTER, 2 * CLUSTER]), ([2 * CLUSTER], None)],
+    ids=["data", "tables", "data in a table"],
+)
+def test_no_place_has_two_parts_of_the_disk(second: list[int], first: list[int] | None) -> None:
+    with (
+        opened(image(second, first=first)) as fd,
+        pytest.raises(ValueError, match="in one place of the file"),
+    ):
+        data_bytes(fd, GIB)
+
+
+def test_it_counts_no_further_than_is_asked() -> None:
+    packed = [PACKED | 3 * CLUSTER] * 8192
+    with opened(image(packed, first=[2 * CLUSTER | OWN, 0])) as fd:
+        assert MIB_64 < data_bytes(fd, MIB_64) <= GIB
+
+
+def test_few_bytes_for_64_tib() -> None:
+    """One file, whose tables are all one; one with more tables than are read; one of 1 EiB, nearly all a hole."""
+    tables = 64 * TIB // (GIB // 2)
+    with bounded():
+        one = image([0], size_bytes=64 * TIB, first=[20 * CLUSTER] * tables)
+        with opened(one) as fd, pytest.raises(ValueError, match="in one place"):
+            data_bytes(fd, GIB)
+        with opened(image([A], size_bytes=65 * TIB)) as fd, pytest.raises(ValueError, match="133120 tables"):
+            data_bytes(fd, GIB)
+        # tmpfs and ext4 have no file of this length.
+        with opened(image([A])) as fd, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("quickstart.image.qcow2._MOST_CLUSTERS", 5)
+            with pytest.raises(ValueError, match="its file has 6 clusters"):
+                data_bytes(fd, GIB)
