@@ -28,6 +28,7 @@ from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import MIB, Profile
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
+from quickstart.parse.printable import brief
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -213,7 +214,7 @@ def _trial_text(trial: Trial) -> str:
         else "the stock boot was not ready in time"
     )
     if trial.fallback:
-        return f"trial: the early start did not happen ({trial.fallback}), so {_EARLY[Early.NEVER]}"
+        return f"trial: the early start did not happen ({brief(trial.fallback)}), so {_EARLY[Early.NEVER]}"
     times = f"ready {trial.early_ns / 1e9:.2f} s after the machine's start, {stock}"
     if trial.is_sooner:
         return f"trial: {times}"

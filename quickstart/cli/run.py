@@ -42,6 +42,7 @@ from quickstart.launch.settled import Settled
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
 from quickstart.model.words import Early, ReadyKind
+from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
@@ -231,9 +232,7 @@ def _while_ready(
     page = _page(guest.url_port, artefact.ready.path) if url and guest.url_port else ""
     ran = Ran(measurement=measurement, url=url, page=page, fallback=guest.fallback())
     if ran.fallback:
-        verb.display().note(
-            f"the fast start did not happen, these are the times of the stock boot: {ran.fallback}"
-        )
+        verb.display().note(_fallback_text(ran.fallback))
     where = f" at {url}" if url else ""
     verb.display().note(
         f"ready: {artefact.profile_name} answers{where}, {measurement.ready_uptime_ns / 1e9:.2f} s after the machine's start"
@@ -330,6 +329,11 @@ def _page(port: int, path: str) -> str:
             return line
         time.sleep(0.1)
     return ""
+
+
+def _fallback_text(fallback: str) -> str:
+    # A console's line may have any length.
+    return f"the fast start did not happen, these are the times of the stock boot: {brief(fallback)}"
 
 
 def _result(artefact: Artefact, ran: list[Ran]) -> Mapping[str, object]:

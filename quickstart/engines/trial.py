@@ -22,6 +22,7 @@ from quickstart.guest import Launcher
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.model import Artefact, Profile
 from quickstart.model.words import Early
+from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 
@@ -114,7 +115,8 @@ def _trial(artefact: Artefact, key: str, options: BuildOptions, context: Context
         if fallback and why:
             # Neither boot says anything of the other, and the store is not to remember it.
             raise GuestError(
-                f"no boot of the trial was ready: {fallback}; {why}", hint="--no-trial leaves it out"
+                f"no boot of the trial was ready: {brief(fallback)}; {brief(why)}",
+                hint="--no-trial leaves it out",
             )
         (directory / _FILE).write_text(json.dumps(asdict(Trial(early_ns, stock_ns, fallback))) + "\n")
 

@@ -16,6 +16,7 @@ from quickstart.errors import NoProfileError, TraceFullError
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import Kind
 from quickstart.model import Artefact, Profile, RootBudget
+from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 from quickstart.verify import boot
@@ -67,7 +68,7 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
         if seen.fallback:
             raise NoProfileError(
                 profile.unit,
-                [f"an early start on trial did not happen: {seen.fallback}"],
+                [f"an early start on trial did not happen: {brief(seen.fallback)}"],
                 hint="the stock boot works; report what the unit does, or leave it to the stock boot",
             )
         (directory / _FILE).write_text(json.dumps(_facts(seen), indent=1) + "\n")

@@ -9,6 +9,7 @@ from typing import Any
 
 from quickstart.image.blockmap import Kind, Owner
 from quickstart.model import RootBudget
+from quickstart.parse.printable import brief
 from quickstart.verify.boot import Counted, Verified
 from quickstart.verify.guesttrace import Asker
 from quickstart.verify.ledger import DirectReads, Entry, Ledger, Named, by_kind, direct_reads
@@ -76,7 +77,7 @@ def counted_lines(found: Counted, budget: RootBudget) -> Iterator[str]:
     """The counts of `counted_document` as lines of text."""
     counted = found.counted
     if found.fallback:
-        yield f"the fast start did not happen: {found.fallback}"
+        yield f"the fast start did not happen: {brief(found.fallback)}"
     yield (
         f"{counted.reads} reads, {counted.read_bytes / 1e6:.2f} MB of the root volume before ready "
         f"(budget {budget.requests}, {budget.read_bytes / 1e6:.2f} MB)"
@@ -142,7 +143,7 @@ def lines(verified: Verified, budget: RootBudget) -> Iterator[str]:
     """
     ledger = verified.ledger
     if verified.fallback:
-        yield f"the fast start did not happen, this is the stock boot's account: {verified.fallback}"
+        yield f"the fast start did not happen, this is the stock boot's account: {brief(verified.fallback)}"
     yield from _requests("read from the root volume before ready", ledger.reads)
     yield from _requests("written", ledger.writes)
     yield from _names("failed look-ups", ledger.failed)

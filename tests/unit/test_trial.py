@@ -11,18 +11,21 @@ import pytest
 
 from quickstart.artefact import directory
 from quickstart.cli.build import _trial_text
+from quickstart.cli.run import _fallback_text
 from quickstart.engines import boot as pipeline
 from quickstart.engines import trial
 from quickstart.engines.boot import BuildOptions, Built
 from quickstart.engines.trial import Trial, Tried, build_tried
-from quickstart.errors import GuestError
+from quickstart.errors import GuestError, UntraceableError
 from quickstart.host.progress import Quiet
 from quickstart.initramfs.guestconfig import HandOff
-from quickstart.model import Artefact, Profile
+from quickstart.model import Artefact, Profile, RootBudget, RootIo
 from quickstart.model.words import Early
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store
+from quickstart.verify.boot import Counted
+from quickstart.verify.shown import counted_lines
 
 EARLY, STOCK = (3_000, ""), (9_000, "")
 
@@ -87,6 +90,23 @@ def test_when_neither_is_ready_nothing_is_remembered(bench: Bench) -> None:
         bench.build(PROFILE, late, late)
     assert "--no-trial" in (failed.value.hint or "")
     assert bench.build(PROFILE, EARLY, STOCK).trial == Trial(3_000, 9_000, "")
+
+
+def test_a_guest_s_fallback_is_shown_in_short(bench: Bench) -> None:
+    """A guest may print a line of 2 MB that begins as init's does."""
+    said = "fallback 1: \x1b]0;title\x07" + "x" * 2_000_000
+    budget = RootBudget()
+    counted = Counted(RootIo(0, 0, 0, 0), said, UntraceableError("no"), 1)
+    with pytest.raises(GuestError) as failed:
+        bench.build(PROFILE, (0, said), (0, said))
+    texts = (
+        failed.value.message,
+        _trial_text(Trial(0, 9_000, said)),
+        _fallback_text(said),
+        "\n".join(counted_lines(counted, budget)),
+    )
+    for text in texts:
+        assert r"fallback 1: \x1b]0;title\x07xxx" in text and len(text) < 600
 
 
 def test_no_trial_without_an_early_start_or_a_hand_off(bench: Bench) -> None:
