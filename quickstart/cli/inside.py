@@ -19,6 +19,7 @@ from quickstart.cli.guarded import guarded
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
+from quickstart.parse.faults import first_ones
 
 # What of a file is in memory at once, some four times.
 _JSON_BYTES = 32 << 20
@@ -123,7 +124,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
             say(console, str(found.path))
             if found.package:
                 say(console, f"  package: {found.package}")
-            for reason in found.reasons:
+            for reason in first_ones(found.reasons):
                 say(console, f"  {reason}")
             if found.excluded:
                 say(console, f"  not packed: {found.excluded}")

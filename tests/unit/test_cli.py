@@ -45,6 +45,16 @@ def test_help_lists_every_verb(argument: str) -> None:
     assert "run" in found.stdout
 
 
+def test_why_shows_the_first_reasons(tmp_path: Path) -> None:
+    reasons = [f"trace: reason {number}" for number in range(250)]
+    file = {"path": "/x", "kind": "file", "size_bytes": 1, "reasons": reasons}
+    (tmp_path / "start-set.json").write_text(json.dumps({"files": [file], "excluded": []}))
+    lines = invoke("why", str(tmp_path), "/x").stdout.splitlines()
+    assert lines == ["/x", *(f"  {each}" for each in reasons[:100]), "  and 150 more"]
+    found = json.loads(invoke("why", str(tmp_path), "/x", "--json").stdout)
+    assert found["result"]["reasons"] == reasons
+
+
 def test_a_rootfs_that_cannot_be_one(tmp_path: Path) -> None:
     found = invoke("build", "--profile", "nginx", "--rootfs", "/", "-o", str(tmp_path / "out"))
     assert found.exit_code == 2
