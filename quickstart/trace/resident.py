@@ -71,7 +71,11 @@ def parse_resident(text: str) -> tuple[Resident, ...]:
     if not text:
         return ()
     heads = text.count(f"\n{_HEAD}") + 1
-    if not text.startswith(_HEAD) or heads > _MOST_FILES or text.count("\n") > heads + _MOST_PARTS_IN_ALL:
+    if (
+        not (text.startswith(_HEAD) and text.endswith("\n"))
+        or heads > _MOST_FILES
+        or text.count("\n") > heads + _MOST_PARTS_IN_ALL
+    ):
         raise _damaged()
     lines = text.split("\n")[:-1]
     begins = [number for number, line in enumerate(lines) if line.startswith(_HEAD)]

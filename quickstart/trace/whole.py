@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from quickstart.errors import TraceError
 
+# Not always at the beginning of a line: a process that has ended meanwhile leaves only the begin of its own.
 _END = "== end\n"
 
 
 def whole(what: str, text: str) -> str:
     """``text`` without its last line, which says that the log is complete. Raises TraceError for a log without it."""
-    if not f"\n{text}".endswith(f"\n{_END}"):
+    if not text.endswith(_END):
         raise TraceError(f"the log of {what} is cut", hint="build again")
     return text.removesuffix(_END)

@@ -84,6 +84,12 @@ def test_maps() -> None:
     )
 
 
+def test_a_process_that_ended_while_it_was_looked_at() -> None:
+    """Only the begin of its line is left, and no line break behind it."""
+    cut = MAPS.replace("== end\n", "== 554 == 558 == end\n")
+    assert parse_maps(cut) == parse_maps(MAPS)
+
+
 @pytest.mark.parametrize("text", ["", MAPS[:-2], MAPS.removesuffix("== end\n")])
 def test_a_cut_log_of_maps(text: str) -> None:
     with pytest.raises(TraceError, match="the maps is cut"):
