@@ -21,7 +21,9 @@ _CONFIGURED = PurePosixPath("/etc/cloud")
 # In the list of modules it is `- bootcmd`.
 _BOOTCMD = re.compile(r"""^(?:[^#\n]*[\s{,"'])?bootcmd["']?\s*:(?!\s*\[\s*\])""", re.MULTILINE)
 # A module that runs at each boot, and not once for an instance: `[write-files, always]`.
-_ALWAYS = re.compile(r"^[^#\n]*\balways\b", re.MULTILINE)
+_ALWAYS = re.compile(
+    r"""^(?:[^#\n]*,[ \t]*|[ \t]*(?:-[ \t]+)+)["']?always["']?[ \t]*(?:[],#]|$)""", re.MULTILINE
+)
 _HANDLERS = PurePosixPath("/etc/cloud/handlers")
 # cloud-init documentation, "How to disable cloud-init".
 _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")

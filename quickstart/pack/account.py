@@ -7,7 +7,7 @@ Apart from looking up names in the image, the functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -20,6 +20,9 @@ from quickstart.model.started import LoadedUnit
 from quickstart.parse.printable import brief
 
 _ROOT_SLICE = "-.slice"
+# Of the boot itself. Who uses them without After= finds them as late.
+_SYSTEMDS = "systemd-"
+_KNOWN_SOCKETS = frozenset(("dbus.socket", "syslog.socket"))
 # systemd-sysv-generator(8) makes the unit of an init script there. The reader makes the same unit.
 _OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
 
@@ -31,6 +34,8 @@ def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
     for trace in traces:
         loaded = {each.name: each for each in trace.loaded.units}
+        for each in unit.all_units:
+            _refuse_sockets(each, loaded)
         for name in names:
             if name in loaded and (other := next(_others(root, loaded[name]), "")):
                 raise UnsupportedUnitError(
@@ -38,6 +43,18 @@ def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
                     " which the image does not have or which has no effect there",
                     hint="remove from the image what makes this file at boot, such as a generator",
                 )
+
+
+def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit]) -> None:
+    """Raise UnsupportedUnitError when the unit comes after a socket of another service, to which it may connect."""
+    own = {socket.unit for socket in unit.sockets}
+    after = loaded[unit.unit].after if unit.unit in loaded else frozenset()
+    for name in sorted(after - own):
+        if name.endswith(".socket") and not name.startswith(_SYSTEMDS) and name not in _KNOWN_SOCKETS:
+            raise UnsupportedUnitError(
+                f"{unit.unit} cannot be started early: it comes after {name}, which comes with systemd",
+                hint=f"remove {name} from After= and Requires= in a unit file of the image",
+            )
 
 
 def _names(unit: UnitStart) -> Iterator[str]:

@@ -20,18 +20,27 @@ from quickstart.inspect.unit.files import assignments
 from quickstart.inspect.unit.order import Budget
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
-from quickstart.pack.harmless import is_asked_for, is_generated_socket, is_harmless, is_only_waiting
+from quickstart.pack.harmless import (
+    is_asked_for,
+    is_generated_socket,
+    is_harmless,
+    is_only_waiting,
+    may_be_generated,
+)
 from quickstart.parse.printable import brief
 
 _KINDS = (".service", ".mount", ".automount", ".socket")
 _WITH_COMMANDS = ("[Service]", "[Socket]")
 # What comes after one of these comes after every service of the machine, also after those that have nothing to do with it.
 _GOALS = frozenset({"multi-user.target", "graphical.target"})
+# What a unit finds that comes after one of these is not there in an early start.
+_LATE = frozenset({"cloud-init.target", "cloud-config.target"})
 # They replace directories of /usr and /etc. What they look for is compared (inspect/unit/before.py).
 _EXTENDING = frozenset({"systemd-sysext.service", "systemd-confext.service"})
 _PACKAGES = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
 # What systemd's own generators make of fstab(5), for example.
 _GENERATED = "/run/systemd/generator/"
+_RUNTIME = "/run/systemd/system/"
 # Of all that the boot started before the application; Debian's have a few KiB.
 _DROP_INS = "the drop-ins of what the boot started"
 _MOST_CHARACTERS = 2 << 20
@@ -65,6 +74,11 @@ def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
     """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or through other units:
     it is not known what all the other services prepare for the unit.
     """
+    for late in sorted(_LATE & loaded[unit].after):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: it comes after {late}, and cloud-init runs after an early start",
+            hint=f"remove {late} from After= in a unit file of the image",
+        )
     for goal in sorted(_GOALS & {*loaded[unit].after, *_before(loaded, unit)}):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: it comes after {goal}, and so after every other service",
@@ -89,9 +103,9 @@ def _hint(name: str) -> str:
     if is_harmless(name) and not is_asked_for(name):
         return "remove the change from the image if the application does not depend on it"
     named = (
-        f"name both in `units` of the profile, or disable {name}"
+        f"name both in `units` of the profile, or disable or mask {name}"
         if name.endswith(".service")
-        else f"disable {name}"
+        else f"disable or mask {name}"
     )
     return f"{named} in the image if the application does not depend on it"
 
@@ -119,12 +133,14 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[s
     is_service = unit.name.endswith(".service")
     # A mount that a program made has no file.
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
+    if may_be_generated(unit.name):
+        usual = (*usual, _RUNTIME)
     if not _is_below(unit.file, *usual) and (is_service or unit.file):
         return f", by {brief(unit.file) or 'no file'} in place of the package's unit"
     changing = (each for each in unit.drop_ins if is_service or not _is_below(each, _GENERATED))
     if is_only_waiting(unit.name):
         # netplan's generator names the interfaces to wait for.
-        changing = (each for each in changing if not _is_below(each, *_PACKAGES, "/run/systemd/system/"))
+        changing = (each for each in changing if not _is_below(each, *_PACKAGES, _RUNTIME))
     return next(
         (f", with the commands of {brief(each)}" for each in changing if not is_service or has_command(each)),
         None,

@@ -46,12 +46,12 @@ _SERVICES = {
         systemd-networkd-wait-online@* systemd-resolved wpa_supplicant wpa_supplicant@* netplan-ovs-cleanup
         netplan-configure""",
     "cloud-init, which has rules of its own (docs/users/cloud-init.md)": """
-        cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
+        cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
         cloud-init-network""",
 }
-# An application does without these, unless its own unit names them: name servers, the clock, iSCSI.
+# An application does without these, unless its own unit names them: name servers, the clock, iSCSI, late stages of cloud-init.
 _ON_DEMAND_SERVICES = """
-    avahi-daemon bind9 chrony dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi openntpd
+    avahi-daemon bind9 chrony cloud-config cloud-final dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi openntpd
     rpcbind systemd-timesyncd unbound unscd"""
 # Init mounts these itself, or no application uses them.
 _MOUNTS = r"""
@@ -78,6 +78,11 @@ def is_harmless(name: str) -> bool:
 def is_generated_socket(name: str) -> bool:
     """Whether systemd's own generator makes the socket at each boot. Its commands do not concern the application."""
     return name in _GENERATED_SOCKETS
+
+
+def may_be_generated(name: str) -> bool:
+    """Whether a package's generator makes the service at each boot: netplan(8)'s, for Open vSwitch."""
+    return name == "netplan-ovs-cleanup.service"
 
 
 def is_asked_for(name: str) -> bool:

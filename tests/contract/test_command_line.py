@@ -65,7 +65,7 @@ def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        *("cc:{runcmd:[]}", "cloud-config-url=http://x/", "network-config=eA=="),
+        *("cc:{runcmd:[]}", "url=http://x/", "cloud-config-url=http://x/", "network-config=eA=="),
         *("ip=dhcp", "ifname=lan0:52:54:00:12:34:56", "vlan=v5:ens3", "BOOTIF=01-52"),
         *("resume=/dev/vdb", "resume_offset=1", "udev.blockdev_read_only"),
     ],

@@ -61,15 +61,18 @@ def test_what_was_there_goes_and_what_came_stays(tmp_path: Path, caretaker: Path
         ("run/tmpfiles.d/tmp.conf", True),
         ("usr/local/lib/tmpfiles.d/tmp.conf", True),
         ("etc/tmpfiles.d/a.conf", True),
-        ("etc/tmpfiles.d/zz.conf", False),
+        ("etc/tmpfiles.d/zz.conf", True),
         ("etc/tmpfiles.d/tmp.txt", False),
     ],
 )
-@pytest.mark.parametrize("rule", ["d /tmp 1777 root root -", "q /tmp/ 1777 root root 10d", 'd "/tmp"'])
+@pytest.mark.parametrize(
+    "rule",
+    ["d /tmp 1777 root root -", "q /tmp/ 1777 root 10d", 'd "/tmp"', "  d /tmp", "d %T 1777"],
+)
 def test_a_rule_of_the_administrator_s_own(
     tmp_path: Path, caretaker: Path, own: str, rule: str, *, stays: bool
 ) -> None:
-    """The same name takes the place of the package's file; of several lines the first by the file's name counts."""
+    """The same name takes the place of the package's file. One line that keeps what is in /tmp is enough."""
     before = f"mkdir -p /{Path(own).parent}; printf %s '{rule}' >/{own}; touch /tmp/kept"
     assert left(tmp_path, caretaker, before) == (["tmp/kept"] if stays else [])
 

@@ -139,6 +139,13 @@ def test_the_last_line_and_slashes_at_its_end_count(early: str, tmp_path: Path) 
         ("network/interfaces.d/50-cloud-init", "auto ens3\niface ens3 inet dhcp\n    mtu 1500\n", True),
         ("systemd/network/10-cloud-init-ens3.network", "[Match]\nName=ens3\n[Network]\nDHCP=ipv4\n", True),
         ("netplan/50-cloud-init.yaml", "network:\n  ethernets:\n    ens3:\n      dhcp4: true\n", True),
+        (
+            "netplan/90-default.yaml",
+            "---\nnetwork:\n  ethernets:\n    all-en:\n      match:\n        name: en*\n      dhcp4: true\n"
+            "      dhcp4-overrides:\n        use-domains: true\n",
+            True,
+        ),
+        ("udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{address}="02:00:00:00:00:99"\n', False),
         ("network/interfaces", "auto lo\niface lo inet loopback\nsource /etc/network/interfaces.d/*\n", True),
         ("network/interfaces.d/50-cloud-init", "iface ens5 inet dhcp\n# x\niface ens5 inet6 dhcp\n", True),
         # As cloud-init writes it on EC2 and Azure.

@@ -38,6 +38,10 @@ def loaded(name: str, file: str = "", *drop_ins: str) -> LoadedUnit:
     return LoadedUnit(name=name, after=frozenset(), started_us=1, file=file, drop_ins=drop_ins)
 
 
+def socket(name: str) -> ListeningSocket:
+    return ListeningSocket(unit=name, kind="stream", path=None, port=80, records=())
+
+
 def test_the_image_s_own_files(tmp_path: Path) -> None:
     for place in (f"{OWN}/app.service.d/a.conf", f"{UNITS}/service.d/b.conf"):
         put(tmp_path, place, "[Service]\nNice=1\n")
@@ -94,7 +98,7 @@ def test_a_drop_in_for_a_slice_or_a_socket(tmp_path: Path, name: str) -> None:
     put(tmp_path, f"{UNITS}/app.socket", "[Socket]\nListenStream=80\n")
     unit = replace(
         unit_of(tmp_path),
-        sockets=(ListeningSocket(unit="app.socket", kind="stream", path=None, port=80, records=()),),
+        sockets=(socket("app.socket"),),
     )
     file = f"{UNITS}/app.socket" if name == "app.socket" else ""
     assert refused(tmp_path, unit, loaded(name, file)) == ""
@@ -112,4 +116,21 @@ def test_an_init_script_s_unit(tmp_path: Path) -> None:
     assert refused(tmp_path, unit, loaded("app.service", f"{GENERATED}.late/app.service")) == ""
     assert "app.service had /run/systemd/system/app.service" in refused(
         tmp_path, unit, loaded("app.service", "/run/systemd/system/app.service")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [("foo.socket", True), ("app.socket", False), ("systemd-journald.socket", False), ("dbus.socket", False)],
+)
+def test_a_socket_of_another_service(tmp_path: Path, name: str, *, is_refused: bool) -> None:
+    """The application may connect to it."""
+    put(tmp_path, f"{UNITS}/app.socket", "[Socket]\nListenStream=80\n")
+    unit = replace(unit_of(tmp_path), sockets=(socket("app.socket"),))
+    app = replace(loaded("app.service", f"{UNITS}/app.service"), after=frozenset({name}))
+    message = refused(tmp_path, unit, app)
+    assert message == (
+        f"app.service cannot be started early: it comes after {name}, which comes with systemd"
+        if is_refused
+        else ""
     )

@@ -192,6 +192,8 @@ def test_drop_ins_of_the_network_s_files_are_compared(tmp_path: Path) -> None:
         ("install ip_tables /sbin/modprobe --ignore-install ip_tables && nft -f /etc/rules", True),
         ("install floppy /bin/true", False),
         ("install floppy /usr/bin/false ", False),
+        ("install floppy /bin/false # not here", False),
+        ("install floppy true", False),
         ("install floppy /bin/true-not", True),
         ("# install x y", False),
         ("options floppy install=y", False),

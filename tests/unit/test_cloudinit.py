@@ -89,6 +89,9 @@ def test_a_profile_that_never_starts_early(root: ImageRoot, tmp_path: Path) -> N
         ("cloud_init_modules:\n - [write-files, always]\n", True),
         ("cloud_init_modules:\n - [runcmd, once-per-instance]\n", False),
         ("# not always\ncloud_init_modules: []\n", False),
+        ("cloud_init_modules:\n - - write-files\n   - always\n", True),
+        ("cloud_init_modules: [['write-files', 'always']]\n", True),
+        ("write_files:\n- content: |\n    [Service]\n    Restart=always\n", False),
     ],
 )
 def test_a_module_that_runs_at_each_boot(

@@ -321,3 +321,22 @@ def test_a_mount_that_came_later(tmp_path: Path) -> None:
     mounted = booted(local__fs_target="srv.mount", srv_mount="")
     assert "srv.mount" in refused(tmp_path, mounted)
     assert refused(tmp_path, changed(mounted, "srv.mount", started_us=2)) == ""
+
+
+@pytest.mark.parametrize("name", ["cloud-final.service", "cloud-config.service"])
+def test_a_late_stage_of_cloud_init(tmp_path: Path, name: str) -> None:
+    unit = name.replace("-", "__").replace(".", "_")
+    assert name in refused(tmp_path, booted(app_service=f"basic.target {name}", **{unit: ""}))
+    assert refused(tmp_path, booted(app_service="basic.target a.target", a_target=name, **{unit: ""})) == ""
+
+
+def test_a_target_of_cloud_init(tmp_path: Path) -> None:
+    boot = booted(app_service="basic.target cloud-init.target", cloud__init_target="")
+    assert "it comes after cloud-init.target" in refused(tmp_path, boot)
+
+
+def test_a_service_of_netplan_s_generator(tmp_path: Path) -> None:
+    boot = booted(network_target="netplan-ovs-cleanup.service", netplan__ovs__cleanup_service="")
+    name = "netplan-ovs-cleanup.service"
+    assert refused(tmp_path, changed(boot, name, file=f"/run/systemd/system/{name}")) == ""
+    assert name in refused(tmp_path, changed(boot, name, file=f"{OWN}/{name}"))

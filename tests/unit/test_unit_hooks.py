@@ -151,6 +151,9 @@ def test_the_script_of_dhclient(tmp_path: Path) -> None:
         "supersede routers 192.0.2.1",
         'send dhcp-client-identifier "a"',
         "require subnet-mask",
+        "ignore routers",
+        "request subnet-mask, domain-name-servers",
+        'supersede domain-name "#"; supersede routers 192.0.2.1',
         'include "/etc/dhcp/more.conf"',
     ],
 )
@@ -224,7 +227,7 @@ def test_a_hook_of_another_client(tmp_path: Path, path: str) -> None:
 
 def test_a_rule_of_udev_for_another_mac_address(tmp_path: Path) -> None:
     put(tmp_path, "/etc/udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{address}="02:00:00:00:00:99"\n')
-    assert "gives a network card another MAC address" in refused(tmp_path)
+    assert "gives a network card another address or setting" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -269,9 +272,47 @@ def test_a_package_s_generator_and_a_mask(tmp_path: Path) -> None:
     assert refused(tmp_path) == ""
 
 
+@pytest.mark.parametrize("place", ["/usr/local/lib/udev/rules.d", "/usr/lib/udev/rules.d"])
+def test_rules_of_udev_outside_of_etc(tmp_path: Path, place: str) -> None:
+    text = 'SUBSYSTEM=="net", RUN+="/usr/sbin/nft -f /etc/rules"\n'
+    put(tmp_path, f"{place}/99-fw.rules", text)
+    assert f"{place}/99-fw.rules runs `" in refused(tmp_path)
+    # A package's own are those of the reference boot as well.
+    script(tmp_path, f"{place}/99-fw.rules", text, is_packaged=True)
+    assert bool(refused(tmp_path)) is place.startswith("/usr/local")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'SUBSYSTEM=="net", RU\\\nN+="/root/rules"',
+        'SUBSYSTEM=="net", SYSCTL{net.ipv4.ip_forward}="1"',
+        'SUBSYSTEM=="net", ATTR{flags}="0x0"',
+        'SUBSYSTEM=="net", ATTR{[net/ens3]address}="02:00:00:00:00:99"',
+    ],
+)
+def test_rules_of_udev_in_other_words(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/etc/udev/rules.d/80-net.rules", f"{line}\n")
+    assert "/etc/udev/rules.d/80-net.rules" in refused(tmp_path)
+
+
+def test_a_command_that_goes_on_within_a_word(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/network/interfaces", f"{IFACE}  pre-\\\nup /root/rules\n")
+    assert "has `pre-up /root/rules`" in refused(tmp_path)
+
+
+def test_a_mask_of_a_generator_of_the_environment(tmp_path: Path) -> None:
+    name = "/usr/lib/systemd/system-environment-generators/snapd-env-generator"
+    script(tmp_path, name, "#!/bin/sh\n", is_packaged=True)
+    assert f"the generator {name}" in refused(tmp_path)
+    link(tmp_path, "/etc/systemd/system-environment-generators/snapd-env-generator", "/dev/null")
+    assert refused(tmp_path) == ""
+
+
 def test_rules_of_udev_that_do_not(tmp_path: Path) -> None:
     text = """\
 SUBSYSTEM=="net", ACTION=="add", ATTR{address}=="52:54:00:12:34:56", NAME="lan0"
+SUBSYSTEM=="net", ACTION=="add", RUN+="/sbin/ethtool -K $name tso off", RUN+="/sbin/ip link set %k mtu 1400"
 SUBSYSTEM=="net", ACTION=="add", RUN+="/sbin/ethtool -K lan0 tso off", RUN{builtin}+="kmod load bonding"
 SUBSYSTEM=="block", IMPORT{builtin}="blkid", IMPORT{file}="/etc/x"
 """
@@ -286,7 +327,7 @@ SUBSYSTEM=="block", IMPORT{builtin}="blkid", IMPORT{file}="/etc/x"
             "option rfc3442-classless-static-routes code 121 = array of unsigned integer 8;\n#supersede domain-name x;\n",
             True,
         ),
-        ("request subnet-mask, domain-name-servers;\n", True),
+        ("request subnet-mask, routers, domain-name-servers;\n", True),
         ("request subnet-mask, routers;\n", False),
         ("ignore domain-name-servers;\n", False),
         ("supersede domain-name-servers 127.0.0.1;\n", False),

@@ -59,6 +59,13 @@ def refused(base: Path) -> str:
         (f"{OWN}/a.network.d/b.conf", "[DHCPv4]\nRouteMetric=100\n[Link]\nMTUBytes=1400\n"),
         (f"{OWN}/10.link", "[Match]\nMACAddress=52:54:00:12:34:56\n[Link]\nName=lan0\n"),
         ("/etc/netplan/90.yaml", NETPLAN),
+        # As Debian's cloud images have it.
+        (
+            "/etc/netplan/90-default.yaml",
+            "---\nnetwork:\n    version: 2\n    ethernets:\n        all-en:\n            match:\n                name: en*\n"
+            "            dhcp4: true\n            dhcp4-overrides:\n                use-domains: true\n            dhcp6: true\n",
+        ),
+        (f"{OWN}/99-default.link", "[Match]\nOriginalName=*\n[Link]\nMACAddressPolicy=persistent\n"),
         (f"{OWN}/README", "[Network]\nAddress=192.0.2.7/24\n"),
     ],
 )

@@ -41,6 +41,7 @@ _KERNEL_FILES = ("/etc/sysctl.conf", str(_IMA_POLICY))
 # cloud-init writes them on an instance's first boot, after which that machine starts early all the same. Init looks at its fstab.
 _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
 _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
+_OWN_RULES = "/usr/local/lib/udev/rules.d"
 _MACHINE_FILES = (
     *("/etc/crypttab", "/etc/dhcp/dhclient.conf"),
     *("/etc/dhcpcd.conf", "/etc/udhcpc/default.script", "/etc/systemd/networkd.conf"),
@@ -90,7 +91,9 @@ ROOT_FILES = (
 _AUDITORS = ("audit-rules", "auditd")
 _EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
 # modprobe.d(5): a command in place of loading the module. These two only forbid the module.
-_INSTALL = re.compile(r"^[ \t]*install[ \t]+\S+[ \t]+(?!(?:/usr)?/bin/(?:true|false)[ \t]*$).+", re.MULTILINE)
+_INSTALL = re.compile(
+    r"^[ \t]*install[ \t]+\S+[ \t]+(?!(?:(?:/usr)?/bin/)?(?:true|false)[ \t]*(?:#.*)?$).+", re.MULTILINE
+)
 # Packet filters that are enabled for multi-user.target, and not for one of the early targets.
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
 _NETWORK_PRE = "network-pre.target"
@@ -116,7 +119,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     machine.
     """
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
-    yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers"))
+    yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers", _OWN_RULES))
     yield from HOOKS
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS

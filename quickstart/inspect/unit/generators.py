@@ -7,7 +7,6 @@ generator may give each service a variable that an early start lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -27,26 +26,34 @@ GENERATORS = (
 
 def refuse_generators(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a generator of units that no package has, and for any generator of
-    environment variables.
+    environment variables. A mask switches a generator off.
     """
-    by_hand = list(_programs(root, _PACKAGES / _UNITS))
-    packaged = owners(root, by_hand) if by_hand else {}
-    others = [path for path in by_hand if path not in packaged]
-    others += [path for place in GENERATORS for path in _programs(root, place)]
-    for path in others:
+    of_units, of_environment = _used(root, _UNITS), _used(root, _ENVIRONMENT)
+    of_packages = [path for path in of_units if path.parent == _PACKAGES / _UNITS]
+    packaged = owners(root, of_packages) if of_packages else {}
+    for path in (*(path for path in of_units if path not in packaged), *of_environment):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: the generator {brief(str(path))} may change it at each boot",
-            hint="remove the generator from the image, or mask it by a link to /dev/null",
+            hint=f"remove the generator from the image, or mask it by a link of its name in /etc/systemd/{path.parent.name}"
+            " to /dev/null",
         )
 
 
-def _programs(root: ImageRoot, place: PurePosixPath) -> Iterator[PurePosixPath]:
-    """The entries of a directory, by their own names, that systemd would run: executable files, and links to such."""
-    directory = root.resolve(place).canonical
-    for name in (
-        sorted(root.names(directory)) if directory is not None and root.host(directory).is_dir() else ()
-    ):
-        path = directory / name if directory is not None else place
-        program = root.resolve(path).canonical
-        if program is not None and root.host(program).is_file() and root.host(program).stat().st_mode & 0o111:
-            yield path
+def _used(root: ImageRoot, kind: str) -> tuple[PurePosixPath, ...]:
+    """The programs that systemd would run: of those with one name, the first in the order of the directories."""
+    found: dict[str, PurePosixPath] = {}
+    for place in (*(directory / kind for directory in _ADMINISTRATORS), _PACKAGES / kind):
+        directory = root.resolve(place).canonical
+        if directory is not None and root.host(directory).is_dir():
+            for name in root.names(directory):
+                found.setdefault(name, directory / name)
+    return tuple(found[name] for name in sorted(found) if _is_program(root, found[name]))
+
+
+def _is_program(root: ImageRoot, path: PurePosixPath) -> bool:
+    program = root.resolve(path).canonical
+    return (
+        program is not None
+        and root.host(program).is_file()
+        and bool(root.host(program).stat().st_mode & 0o111)
+    )

@@ -54,6 +54,8 @@ _DHCLIENT_STATEMENT = re.compile(
     r"|(?:timeout|retry|reboot|select-timeout|initial-interval|initial-delay|backoff-cutoff) \d+"
     r"|(?:supersede|prepend|append|default) (?:domain-name|domain-search|domain-name-servers|host-name|ntp-servers|dhcp6\.\S+) .*"
 )
+# What init's client takes of a lease.
+_TAKEN = frozenset(("routers", "subnet-mask"))
 _OWN_RESOLVER = re.compile(
     r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE
 )
@@ -69,7 +71,7 @@ _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _MAPPING = re.compile(r"\s*mapping\b")
 # Init's network is DHCP's, and what the kernel does with IPv6 by itself.
 _NO_DHCP = re.compile(
-    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
+    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|dhcp\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
 )
 # run-parts(8) passes by all other names.
 _RUN = re.compile(r"[A-Za-z0-9_-]+")
@@ -77,11 +79,14 @@ _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
 )
 _OPTION = re.compile(r"\s*(?:pre-up|up|post-up)\s+(.*)")
+# udev(7)
+OWN_RULES = (PurePosixPath("/etc/udev/rules.d"), PurePosixPath("/usr/local/lib/udev/rules.d"))
+_RULES = PurePosixPath("/usr/lib/udev/rules.d")
 # udev(7): each of these runs a program, with the words between the quotation marks.
 _RULE_COMMAND = re.compile(
     r"""\b(?:RUN|RUN\{program\}|PROGRAM|IMPORT\{program\})\s*(?:[+:]?=|==|!=)\s*e?"((?:[^"\\]|\\.)*)\"?"""
 )
-_RULE_ADDRESS = re.compile(r"\bATTR\{address\}\s*=(?!=)")
+_RULE_ADDRESS = re.compile(r"\bATTR\{(?:\[[^\]]*\])?(?:address|flags)\}\s*[+:]?=(?!=)|\bSYSCTL\{")
 # Together; Debian's own have a few KiB.
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 256
@@ -115,17 +120,24 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     if dhclient is not None and (other := _other_statement(root.read_text(dhclient))):
         raise _refusal(unit, f"{dhclient} has `{brief(other)}`, and init's DHCP client does not do that")
     for file in rules:
-        for command in _RULE_COMMAND.findall(root.read_text(file).replace("\\\n", " ")):
+        for command in _RULE_COMMAND.findall(_joined(root.read_text(file))):
             if not is_harmless(command):
                 raise _refusal(
                     unit, f"{file} runs `{brief(command.strip())}`, which may set up a packet filter"
                 )
-        if _RULE_ADDRESS.search(root.read_text(file)):
-            raise _refusal(unit, f"{file} gives a network card another MAC address")
+        if _RULE_ADDRESS.search(_joined(root.read_text(file))):
+            raise _refusal(unit, f"{file} gives a network card another address or setting")
     for file in interfaces:
-        for line in root.read_text(file).replace("\\\n", " ").splitlines():
+        for line in _joined(root.read_text(file)).splitlines():
             if why := _why_not(line):
                 raise _refusal(unit, f"{file} has `{brief(line.strip())}`, {why}")
+
+
+def _joined(text: str) -> str:
+    """``text`` with continued lines joined in both ways: with a blank, and within a word."""
+    continued = "\\\n"
+    ways = [text.replace(continued, blank) for blank in (" ", "")]
+    return "\n".join(ways) if continued in text else text
 
 
 def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
@@ -135,8 +147,20 @@ def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 def _other_statement(text: str) -> str:
     """The first statement of dhclient.conf that the DHCP client of an early start would need, or an empty string."""
+    if hidden := re.search(r'"[^"\n]*#.*', text):
+        return hidden[0]
     statements = (" ".join(each.split()) for each in re.sub(r"#.*", "", text).split(";"))
-    return next((each for each in statements if each and not _DHCLIENT_STATEMENT.fullmatch(each)), "")
+    return next((each for each in statements if each and not _is_init_s(each)), "")
+
+
+def _is_init_s(statement: str) -> bool:
+    """Whether init's DHCP client does what the statement says, or an application does without that."""
+    words = set(re.split(r"[\s,]+", statement))
+    if statement.startswith("request") and not words >= _TAKEN:
+        return False
+    if statement.startswith("ignore") and words & {*_TAKEN, "broadcast-address", "interface-mtu"}:
+        return False
+    return _DHCLIENT_STATEMENT.fullmatch(statement) is not None
 
 
 def _why_not(line: str) -> str:
@@ -216,7 +240,13 @@ def _interfaces(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
-    for path in root.glob(PurePosixPath("/etc/udev/rules.d/*.rules")):
+    """The rules of the administrator, and those in the packages' directory that no package has."""
+    paths = [path for place in OWN_RULES for path in root.glob(place / "*.rules")]
+    by_packages = [
+        file for path in root.glob(_RULES / "*.rules") if (file := root.resolve(path).canonical) is not None
+    ]
+    packaged = owners(root, by_packages) if by_packages else {}
+    for path in (*paths, *(file for file in by_packages if file not in packaged)):
         file = root.resolve(path).canonical
         if file is not None and root.host(file).is_file():
             yield file

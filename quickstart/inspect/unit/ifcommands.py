@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-_PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|[12]?>(?:/dev/null|&1)")
+# Names of the card, to ifupdown and to udev.
+_PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|\$name\b|%[kn]\b|[12]?>(?:/dev/null|&1)")
 _SEPARATORS = re.compile(r"\|\||&&|[;|&]")
 _EXPANDING = re.compile(r"[`$(){}<>]")
 _NAME = r"[A-Za-z0-9_.@-]+"

@@ -30,13 +30,13 @@ _SYSTEMDS = frozenset({"systemd", "udev"})
 _NETWORK_KEYS = """
     ConfigureWithoutCarrier DHCP DNS DNSDefaultRoute DNSOverTLS DNSSEC DNSSECNegativeTrustAnchors Description
     Domains EmitLLDP IPv6AcceptRA IPv6DuplicateAddressDetection IPv6LinkLocalAddressGenerationMode
-    IPv6PrivacyExtensions IgnoreCarrierLoss KeepConfiguration LLDP LLMNR LinkLocalAddressing MulticastDNS NTP"""
+    IPForward IPv6PrivacyExtensions IgnoreCarrierLoss KeepConfiguration LLDP LLMNR LinkLocalAddressing MulticastDNS NTP"""
 _DHCP_KEYS = """
     Anonymize ClientIdentifier DUIDRawData DUIDType Hostname IAID RouteMetric RoutesToDNS RoutesToNTP SendHostname
     SendRelease UseDNS UseDomains UseHostname UseMTU UseNTP UseSIP UseTimezone"""
 # systemd.link(5): a card's name comes from the recorded boot.
 _LINK_KEYS = """
-    Alias AlternativeName AlternativeNamesPolicy Description MTUBytes Name NamePolicy RxBufferSize TxBufferSize
+    Alias AlternativeName AlternativeNamesPolicy Description MACAddressPolicy MTUBytes Name NamePolicy RxBufferSize TxBufferSize
     WakeOnLan"""
 _ANY = frozenset("*")
 _OF_NETWORK: Mapping[str, frozenset[str]] = {
@@ -54,10 +54,10 @@ _WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"
 _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
 # In YAML's block style; another style is not taken.
 _NETPLAN_LINE = re.compile(
-    r"\s*(?:#.*|network:|ethernets:|match:|[A-Za-z0-9_.-]+-overrides:|version:\s*\d+|renderer:\s*networkd"
+    r"\s*(?:#.*|---|network:|ethernets:|match:|[A-Za-z0-9_.-]+-overrides:|version:\s*\d+|renderer:\s*networkd"
     r"|dhcp4:\s*(?:true|yes|on)|dhcp6:\s*\w+|optional:\s*\w+|mtu:\s*\d+|critical:\s*\w+|accept-ra:\s*\w+"
     r"|(?:use|send)-(?:dns|domains|hostname|mtu|ntp):\s*\w+|route-metric:\s*\d+"
-    r"|(?:macaddress|name|set-name|driver|dhcp-identifier):\s*[^\s\[{&*|>]+)?\s*(?:#.*)?"
+    r"|wakeonlan:\s*\w+|(?:macaddress|name|set-name|driver|dhcp-identifier):\s*[^\s\[{&*|>#]\S*)?\s*(?:#.*)?"
 )
 # The name of a card.
 _NETPLAN_NAME = re.compile(r"\s*[A-Za-z0-9_.-]+:\s*(?:#.*)?")
@@ -141,7 +141,8 @@ def _is_plain(name: str, value: str, section: str) -> bool:
         return value.lower() in _WITH_IPV4
     if (section, name) == ("[Network]", "LinkLocalAddressing"):
         return value.lower() in _NO_IPV4_LINK_LOCAL
-    return True
+    # A card with an address of its own keeps that.
+    return name != "MACAddressPolicy" or value in ("persistent", "none")
 
 
 def _is_plain_netplan(line: str) -> bool:

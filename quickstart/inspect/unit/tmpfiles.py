@@ -38,6 +38,9 @@ _NOBODYS = frozenset(
         *(f"/etc/{name}.lock" for name in ("group", "gshadow", "passwd", "shadow", "subgid", "subuid")),
     )
 )
+# A file, pipe, link or copy that is missing in /run until systemd-tmpfiles has made it.
+_FILE = re.compile(r"[fFpLCwcb]\S*")
+_OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 
@@ -62,15 +65,29 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     for text in _texts(root):
         for line in text.splitlines():
             kind, *words = line.split(maxsplit=2)[:2] or ("",)
-            if not words or not _DESTRUCTIVE.fullmatch(kind):
+            kind, path = kind.strip("\"'"), " ".join(words).strip("\"'")
+            is_missing = _FILE.fullmatch(kind) and _in_run(path).startswith("/run/") and not _is_known(path)
+            if not path or not (is_missing or _DESTRUCTIVE.fullmatch(kind)):
                 continue
-            path = words[0].strip("\"'")
-            if path in _NOBODYS or (f"{path}/".startswith(_OWN_PLACES) and ".." not in path.split("/")):
+            if not is_missing and (path in _NOBODYS or _is_own_place(path)):
                 continue
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
-                hint="remove the line from the image, or let the service's ExecStartPre= do its work",
+                hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
             )
+
+
+def _in_run(path: str) -> str:
+    return re.sub(r"^(/var/run|%t)(?=/)", "/run", path)
+
+
+def _is_own_place(path: str) -> bool:
+    return f"{path}/".startswith(_OWN_PLACES) and ".." not in path.split("/")
+
+
+def _is_known(path: str) -> bool:
+    """Whether the file below /run is one of systemd's, which no application reads at its start."""
+    return _in_run(path) in _OF_BOOT or f"{_in_run(path)}/".startswith(_OF_SYSTEMD)
 
 
 def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
