@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Never
 
 # Objects and lists within each other. None of our documents has more than six.
@@ -25,15 +26,18 @@ _STRING = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)', re.DOTALL)
 _ALL_BUT_SYNTAX = bytes(sorted(set(range(256)) - set(b"[]{},:")))
 
 
-def parse(data: bytes) -> object:
+def parse(data: bytes, *, keep_long_numbers: bool = False) -> object:
     """The JSON document in ``data`` (UTF-8). Raises ValueError with a readable message for any other data,
     and when a limit is exceeded.
+
+    With ``keep_long_numbers``, an integer with too many digits becomes a Decimal. A model refuses it, and names
+    its place in the document.
     """
     _check_shape(data)
     try:
         return json.loads(
             data.decode("utf-8"),
-            parse_int=_integer,
+            parse_int=_any_integer if keep_long_numbers else _integer,
             parse_constant=_no_constant,
             object_pairs_hook=_object,
         )
@@ -77,6 +81,11 @@ def _integer(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
+
+
+def _any_integer(digits: str) -> int | Decimal:
+    # int() takes time that grows with the square of the number of digits, Decimal() does not.
+    return Decimal(digits) if len(digits) > _MOST_DIGITS else int(digits)
 
 
 def _no_constant(name: str) -> Never:

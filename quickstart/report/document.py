@@ -92,7 +92,7 @@ def parse(text: str, source: str) -> Results:
 
 def _tables(text: str) -> object:
     """The JSON value in ``text``. Raises ValueError for invalid JSON, and for text that no file can have."""
-    found = jsondoc.parse(text.encode())
+    found = jsondoc.parse(text.encode(), keep_long_numbers=True)
     if _SURROGATE.search(text):
         # A half of a pair cannot be written.
         json.dumps(found, ensure_ascii=False).encode()
