@@ -292,7 +292,7 @@ d /run/no-such-user 0755 mysql root
 d /run/systemd/netif 0755
 d /run/%b 0755
 d /var/lib/f 0755
-L /run/link - - - - /x
+L /run/systemd/link - - - - /x
 """
 
 
