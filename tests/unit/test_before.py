@@ -218,3 +218,9 @@ def test_a_split_usr(tmp_path: Path) -> None:
     put(tmp_path, "/lib/systemd/system/other.service", SERVICE)
     with pytest.raises(UnsupportedUnitError, match="/lib/systemd/system is not in /usr/lib"):
         read(tmp_path, SERVICE)
+
+
+def test_places_outside_of_the_usual_ones_are_compared(tmp_path: Path) -> None:
+    read(tmp_path, SERVICE)
+    places = set(map(str, deciding(ImageRoot(tmp_path), "app.service").places))
+    assert {"/etc/apparmor/earlypolicy", "/usr/local/lib/udev/rules.d", "/etc/cloud/handlers"} <= places

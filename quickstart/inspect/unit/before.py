@@ -23,7 +23,7 @@ from quickstart.inspect.unit.files import (
     unit_files,
     unit_texts,
 )
-from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS
+from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS, OWN_RULES
 from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
@@ -41,7 +41,6 @@ _KERNEL_FILES = ("/etc/sysctl.conf", str(_IMA_POLICY))
 # cloud-init writes them on an instance's first boot, after which that machine starts early all the same. Init looks at its fstab.
 _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
 _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
-_OWN_RULES = "/usr/local/lib/udev/rules.d"
 _MACHINE_FILES = (
     *("/etc/crypttab", "/etc/dhcp/dhclient.conf"),
     *("/etc/dhcpcd.conf", "/etc/udhcpc/default.script", "/etc/systemd/networkd.conf"),
@@ -53,8 +52,6 @@ _MACHINE_FILES = (
     "/etc/cloud/cloud-init.disabled",
     # Its bootcmd runs at each boot.
     "/etc/cloud/cloud.cfg",
-    # systemd loads it when it becomes PID 1 (apparmor-setup.c).
-    "/etc/apparmor/earlypolicy",
     # An early start comes before the packages' own units of these names. With other commands, they may filter packets.
     *(f"/usr/lib/systemd/system/{name}.service" for name in ("ifup@", "networking", "systemd-networkd")),
 )
@@ -89,6 +86,7 @@ ROOT_FILES = (
 # The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
 # A process from before these start is never audited.
 _AUDITORS = ("audit-rules", "auditd")
+# systemd loads it when it becomes PID 1 (apparmor-setup.c).
 _EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
 # modprobe.d(5): a command in place of loading the module. These two only forbid the module.
 _INSTALL = re.compile(
@@ -119,7 +117,10 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     machine.
     """
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
-    yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers", _OWN_RULES))
+    yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers"))
+    # Those of /etc, cloud-init may write as well.
+    yield from OWN_RULES[1:]
+    yield _EARLY_POLICY
     yield from HOOKS
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
@@ -206,8 +207,8 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def refuse_audit(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the image audits system calls, has a policy that systemd loads when it
-    starts, or runs commands when the kernel asks for a module. None of these would apply
-    to a process that starts early.
+    starts, or runs commands when the kernel asks for a module. None of these would apply to a process that starts
+    early.
     """
     auditors = {f"{each}.service" for each in _AUDITORS}
     named = started_of(root, (name for name in auditors if _may_filter(root, name)))

@@ -59,8 +59,9 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
 
 
 def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a line that removes or overwrites files outside of /tmp, /var/tmp and /run. In
-    a stock boot it acts before the application starts, and in a fast boot after that.
+    """Raise UnsupportedUnitError for a line that removes or overwrites files outside of /tmp, /var/tmp and /run,
+    or that makes a file below /run. Such a line acts before the application starts in a stock boot, and after
+    that in a fast boot.
     """
     for text in _texts(root):
         for line in text.splitlines():
