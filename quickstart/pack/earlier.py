@@ -25,6 +25,7 @@ from quickstart.pack.harmless import (
     is_generated_socket,
     is_harmless,
     is_only_waiting,
+    may_be_copied,
     may_be_generated,
 )
 from quickstart.parse.printable import brief
@@ -40,6 +41,7 @@ _EXTENDING = frozenset({"systemd-sysext.service", "systemd-confext.service"})
 _PACKAGES = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
 # What systemd's own generators make of fstab(5), for example.
 _GENERATED = "/run/systemd/generator/"
+_ADMINISTRATORS = "/etc/systemd/system/"
 _RUNTIME = "/run/systemd/system/"
 # Of all that the boot started before the application; Debian's have a few KiB.
 _DROP_INS = "the drop-ins of what the boot started"
@@ -135,6 +137,8 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[s
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
     if may_be_generated(unit.name):
         usual = (*usual, _RUNTIME)
+    if may_be_copied(unit.name):
+        usual = (*usual, _ADMINISTRATORS)
     if not _is_below(unit.file, *usual) and (is_service or unit.file):
         return f", by {brief(unit.file) or 'no file'} in place of the package's unit"
     changing = (each for each in unit.drop_ins if is_service or not _is_below(each, _GENERATED))

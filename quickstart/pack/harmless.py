@@ -16,8 +16,8 @@ _SERVICES = {
         lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config open-vm-tools systemd-backlight@* systemd-binfmt
         systemd-fsck-root systemd-fsckd systemd-growfs-root systemd-hibernate-clear systemd-hibernate-resume
         systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
-        systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd udev
-        vgauth""",
+        systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd systemd-zram-setup@*
+        udev vgauth""",
     "the console": """
         console-setup keyboard-setup plymouth-quit plymouth-quit-wait plymouth-read-write plymouth-start
         systemd-ask-password-console systemd-ask-password-plymouth systemd-ask-password-wall
@@ -38,7 +38,7 @@ _SERVICES = {
         systemd-tmpfiles-clean systemd-tmpfiles-setup systemd-tmpfiles-setup-dev
         systemd-tmpfiles-setup-dev-early systemd-user-sessions systemd-userdbd user-runtime-dir@* user@*""",
     "AppArmor (inspect/unit/apparmor.py), the loader's cache": """
-        apparmor ldconfig""",
+        apparmor ldconfig snapd.apparmor""",
     "the network": """
         NetworkManager NetworkManager-dispatcher NetworkManager-wait-online connman dhcpcd ifup@* ifupdown-pre
         ifupdown-wait-online networking resolvconf resolvconf-pull-resolved systemd-network-generator
@@ -83,6 +83,11 @@ def is_generated_socket(name: str) -> bool:
 def may_be_generated(name: str) -> bool:
     """Whether a package's generator makes the service at each boot: netplan(8)'s, for Open vSwitch."""
     return name == "netplan-ovs-cleanup.service"
+
+
+def may_be_copied(name: str) -> bool:
+    """Whether the administrator may have the unit in /etc. Init mounts /tmp with the options of this very file."""
+    return name == "tmp.mount"
 
 
 def is_asked_for(name: str) -> bool:

@@ -208,6 +208,21 @@ def test_commands_in_place_of_a_module(tmp_path: Path, line: str, *, is_refused:
         read(tmp_path, SERVICE)
 
 
+def test_a_file_of_modprobe_s_that_no_package_has(tmp_path: Path) -> None:
+    """Those of packages come with upgrades, and are for their own modules."""
+    path = "/usr/lib/modprobe.d/nvidia.conf"
+    put(tmp_path, path, "install nvidia \\\n  modprobe -i nvidia-current\n")
+    with pytest.raises(UnsupportedUnitError, match=r"modprobe\.d/nvidia\.conf has `install nvidia"):
+        read(tmp_path, SERVICE)
+    put(
+        tmp_path,
+        "/var/lib/dpkg/status",
+        "Package: nvidia\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n",
+    )
+    put(tmp_path, "/var/lib/dpkg/info/nvidia.list", f"/.\n{path}\n")
+    read(tmp_path, SERVICE)
+
+
 def test_an_early_policy_of_apparmor(tmp_path: Path) -> None:
     put(tmp_path, "/etc/apparmor/earlypolicy/app", "x")
     with pytest.raises(UnsupportedUnitError, match="earlypolicy/app confines services"):

@@ -197,6 +197,14 @@ def test_a_harmless_name_is_the_package_s_unit_only(tmp_path: Path) -> None:
     assert f"started networking.service before it, by {OWN}/networking.service" in refused(tmp_path, own)
 
 
+def test_the_administrator_s_tmp_mount(tmp_path: Path) -> None:
+    """Init mounts /tmp by that file (inspect/unit/mounted.py)."""
+    own = changed(
+        booted(basic_target="tmp.mount", tmp_mount=""), "tmp.mount", file=f"{OWN}/tmp.mount", started_us=1
+    )
+    assert refused(tmp_path, own) == ""
+
+
 def test_a_drop_in_of_a_harmless_unit_may_have_no_command(tmp_path: Path) -> None:
     drop_in = f"{OWN}/networking.service.d/a.conf"
     put(tmp_path, drop_in, "[Unit]\nAfter=x.target\n[Service]\nTimeoutStartSec=5\n")

@@ -39,6 +39,8 @@ def script(base: Path, path: str, text: str, *, is_packaged: bool) -> None:
         "Package: tool\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n",
     )
     put(base, "/var/lib/dpkg/info/tool.list", f"/.\n{path}\n" if is_packaged else "/.\n")
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    put(base, "/var/lib/dpkg/info/tool.md5sums", f"{digest}  {path[1:]}\n" if is_packaged else "")
 
 
 @pytest.mark.parametrize("directory", [PRE_UP, UP, ENTER, EXIT])
@@ -175,12 +177,50 @@ def test_what_run_parts_passes_by(tmp_path: Path) -> None:
     assert refused(tmp_path) == ""
 
 
-@pytest.mark.parametrize("line", ["static ip_address=10.0.0.2/24", "script /root/rules", "inform 10.0.0.2"])
+DEBIAN_S_DHCPCD = """# Inform the DHCP server of our hostname for DDNS.
+hostname
+persistent
+vendorclassid
+option domain_name_servers, domain_name, domain_search
+option classless_static_routes
+option interface_mtu
+option rapid_commit
+require dhcp_server_identifier
+slaac private
+interface ens3
+  metric 100
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "static ip_address=10.0.0.2/24",
+        "script /root/rules",
+        "inform 10.0.0.2",
+        "duid",
+        "clientid machine",
+        "nogateway",
+        "nooption routers",
+        "denyinterfaces ens3",
+        "noipv4",
+        "request 10.0.0.2",
+        "include /etc/more",
+    ],
+)
 def test_dhcpcd_s_own_configuration(tmp_path: Path, line: str) -> None:
-    put(tmp_path, "/etc/dhcpcd.conf", f"#{line}\noption classless_static_routes\nslaac private\n")
+    put(tmp_path, "/etc/dhcpcd.conf", f"#{line}\n{DEBIAN_S_DHCPCD}")
     assert refused(tmp_path) == ""
-    put(tmp_path, "/etc/dhcpcd.conf", f"interface ens3\n{line}\n")
-    assert "/etc/dhcpcd.conf names a script, another file or a fixed address" in refused(tmp_path)
+    put(tmp_path, "/etc/dhcpcd.conf", f"{DEBIAN_S_DHCPCD}{line}\n")
+    assert f"/etc/dhcpcd.conf has `{line}`, and init's DHCP client does not do that" in refused(tmp_path)
+
+
+def test_a_hook_of_dhcpcd_edited_in_place(tmp_path: Path) -> None:
+    hook = "/usr/lib/dhcpcd/dhcpcd-hooks/20-resolv.conf"
+    script(tmp_path, hook, "echo\n", is_packaged=True)
+    assert refused(tmp_path) == ""
+    put(tmp_path, hook, "echo\n/root/rules\n")
+    assert f"{hook} runs before it" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(

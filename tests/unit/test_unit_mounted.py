@@ -103,7 +103,12 @@ def test_those_of_systemd(tmp_path: Path) -> None:
         put(tmp_path, f"{UNITS}/{name}", "[Mount]\n")
         link(tmp_path, f"{UNITS}/multi-user.target.wants/{name}", f"../{name}")
     assert refused(tmp_path) == ""
-    put(tmp_path, f"{OWN}/tmp.mount", "[Mount]\nOptions=noexec\n")
+    # As the package's documentation has it for Debian 12.
+    put(tmp_path, f"{OWN}/tmp.mount", f"{TMP}noexec\n")
+    assert refused(tmp_path) == ""
+    assert tmp_options(ImageRoot(tmp_path)) == ("noexec",)
+    put(tmp_path, "/usr/local/lib/systemd/system/tmp.mount", f"{TMP}noexec\n")
+    (tmp_path / OWN[1:] / "tmp.mount").unlink()
     assert "tmp.mount mounts /tmp" in refused(tmp_path)
 
 

@@ -66,6 +66,10 @@ def refused(base: Path) -> str:
             "            dhcp4: true\n            dhcp4-overrides:\n                use-domains: true\n            dhcp6: true\n",
         ),
         (f"{OWN}/99-default.link", "[Match]\nOriginalName=*\n[Link]\nMACAddressPolicy=persistent\n"),
+        (
+            f"{OWN}/20-docker.network",
+            "[Match]\nName=docker* veth* br-*\n[Link]\nUnmanaged=yes\nRequiredForOnline=no\n",
+        ),
         (f"{OWN}/README", "[Network]\nAddress=192.0.2.7/24\n"),
     ],
 )
@@ -88,6 +92,14 @@ def test_what_dhcp_gives(tmp_path: Path, path: str, text: str) -> None:
         (f"{OWN}/a.network", f"{DHCP}Domains=a \\\n[Address]\nAddress=192.0.2.7/24\n", "in [Network]"),
         (f"{OWN}/a.network", "[Match]\nName=en*\n", "has a card without DHCP"),
         (f"{OWN}/a.network", f"{DHCP}[Network\nAddress=192.0.2.7/24\n", "has a section's name without"),
+        (f"{OWN}/a.network", "[Match]\nName=docker* e*\n[Link]\nUnmanaged=yes\n", "has `Unmanaged=yes`"),
+        (f"{OWN}/a.network", "[Match]\nName=!veth0\n[Link]\nUnmanaged=yes\n", "has `Unmanaged=yes`"),
+        (f"{OWN}/a.network", "[Match]\nDriver=veth\n[Link]\nUnmanaged=yes\n", "has `Unmanaged=yes`"),
+        (
+            f"{OWN}/a.network",
+            "[Match]\nName=veth*\n[Network]\nAddress=192.0.2.7/24\n",
+            "has `Address=192.0.2.7/24`",
+        ),
         (f"{OWN}/a.network.d/b.conf", "[Network]\nAddress=192.0.2.7/24\n", "has `Address="),
         (f"{OWN}/br0.netdev", "[NetDev]\nName=br0\nKind=bridge\n", "adds a network interface"),
         (f"{OWN}/br0.netdev.d/a.conf", "[NetDev]\nKind=bridge\n", "adds a network interface"),

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import has_cloud_init
+from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import (
     UNIT_PATHS,
@@ -56,6 +57,7 @@ _MACHINE_FILES = (
     *(f"/usr/lib/systemd/system/{name}.service" for name in ("ifup@", "networking", "systemd-networkd")),
 )
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
+_PACKAGES_MODULES = PurePosixPath("/usr/lib/modprobe.d")
 _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 # systemd-sysext(8), systemd-confext(8): what is in these replaces directories of /usr and /etc, after an early start.
 EXTENSIONS = (
@@ -228,15 +230,23 @@ def refuse_audit(root: ImageRoot, unit: str) -> None:
             f"{unit} cannot be started early: {path} confines services from the time when systemd starts",
             hint=f"remove {path} from the image",
         )
-    for place in _MODULE_PLACES:
-        for path in root.glob(PurePosixPath(place) / "*.conf"):
-            file = root.resolve(path).canonical
-            text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
-            if command := _INSTALL.search(text):
-                raise UnsupportedUnitError(
-                    f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
-                    hint="let a service do its work",
-                )
+    for path in _module_files(root):
+        if command := _INSTALL.search(root.read_text(path).replace("\\\n", " ")):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
+                hint="let a service do its work",
+            )
+
+
+def _module_files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The files of modprobe.d(5) that no package has in /usr/lib, and those of the administrator's directories."""
+    paths = [path for place in _MODULE_PLACES for path in root.glob(PurePosixPath(place) / "*.conf")]
+    by_packages = [*root.glob(_PACKAGES_MODULES / "*.conf")]
+    packaged = owners(root, by_packages) if by_packages else {}
+    for path in (*paths, *(path for path in by_packages if path not in packaged)):
+        file = root.resolve(path).canonical
+        if file is not None and root.host(file).is_file():
+            yield file
 
 
 def refuse_split_usr(root: ImageRoot, unit: str) -> None:

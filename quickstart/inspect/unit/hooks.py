@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.delivered import changed
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.dhcpconf import other_dhclient_statement, other_dhcpcd_line, takes_name_servers
 from quickstart.inspect.unit.ifcommands import is_harmless
 from quickstart.parse.printable import brief
 
@@ -43,22 +45,6 @@ OWN_HOOKS = tuple(
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
 _DHCLIENT_PROGRAM = PurePosixPath("/sbin/dhclient")
 _DHCPCD_CONF = PurePosixPath("/etc/dhcpcd.conf")
-# dhcpcd.conf(5): what runs a script, or gives another address than DHCP.
-_OTHERWISE = re.compile(
-    r"^[^#\n]*(?<![\w-])(?:script|include|static|inform|arping|fallback|reject|allowlist|blacklist|whitelist|denylist)(?![\w-])",
-    re.MULTILINE,
-)
-# dhclient.conf(5): the statements that change neither the address nor the routes that dhclient asks for and takes.
-_DHCLIENT_STATEMENT = re.compile(
-    r"option \S+ code \d+ = .+|send (?:host-name|fqdn\.\S+)\b.*|(?:(?:also )?request|ignore) [\w., -]+"
-    r"|(?:timeout|retry|reboot|select-timeout|initial-interval|initial-delay|backoff-cutoff) \d+"
-    r"|(?:supersede|prepend|append|default) (?:domain-name|domain-search|domain-name-servers|host-name|ntp-servers|dhcp6\.\S+) .*"
-)
-# What init's client takes of a lease.
-_TAKEN = frozenset(("routers", "subnet-mask"))
-_OWN_RESOLVER = re.compile(
-    r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE
-)
 _STATUS = PurePosixPath("/var/lib/dpkg/status")
 _CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp|udhcpc)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
 # interfaces(5): the files that are compared, and what only a running machine has.
@@ -106,19 +92,19 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     configurations = [path for path in (dhclient, dhcpcd) if path is not None]
     rules = _few(unit, _udev_rules(root))
     _refuse_long(root, unit, (*scripts, *interfaces, *configurations, *rules))
-    packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
+    others = _not_delivered(root, scripts)
     for script in scripts:
-        content = root.read_bytes(script)
-        is_changed = digests.get(str(script), _digest(content)) != _digest(content)
-        if script not in packaged or is_changed or _FILTER.search(content.decode(errors="replace")):
+        if script in others or _FILTER.search(root.read_bytes(script).decode(errors="replace")):
             raise _refusal(unit, f"{script} runs before it, and may set up a packet filter")
     for path in OWN_HOOKS:
         if root.resolve(path).canonical is not None:
             raise _refusal(unit, f"{path} runs before it, and may set up a packet filter")
-    if dhcpcd is not None and _OTHERWISE.search(root.read_text(dhcpcd)):
-        raise _refusal(unit, f"{dhcpcd} names a script, another file or a fixed address")
-    if dhclient is not None and (other := _other_statement(root.read_text(dhclient))):
-        raise _refusal(unit, f"{dhclient} has `{brief(other)}`, and init's DHCP client does not do that")
+    for file, other_words in ((dhclient, other_dhclient_statement), (dhcpcd, other_dhcpcd_line)):
+        if file is not None and (other := other_words(root.read_text(file))):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {file} has `{brief(other)}`, and init's DHCP client does not do that",
+                hint=f"remove it from {file} in the image",
+            )
     for file in rules:
         for command in _RULE_COMMAND.findall(_joined(root.read_text(file))):
             if not is_harmless(command):
@@ -143,24 +129,6 @@ def _joined(text: str) -> str:
 def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
     file = root.resolve(path).canonical
     return file if file is not None and root.host(file).is_file() else None
-
-
-def _other_statement(text: str) -> str:
-    """The first statement of dhclient.conf that the DHCP client of an early start would need, or an empty string."""
-    if hidden := re.search(r'"[^"\n]*#.*', text):
-        return hidden[0]
-    statements = (" ".join(each.split()) for each in re.sub(r"#.*", "", text).split(";"))
-    return next((each for each in statements if each and not _is_init_s(each)), "")
-
-
-def _is_init_s(statement: str) -> bool:
-    """Whether init's DHCP client does what the statement says, or an application does without that."""
-    words = set(re.split(r"[\s,]+", statement))
-    if statement.startswith("request") and not words >= _TAKEN:
-        return False
-    if statement.startswith("ignore") and words & {*_TAKEN, "broadcast-address", "interface-mtu"}:
-        return False
-    return _DHCLIENT_STATEMENT.fullmatch(statement) is not None
 
 
 def _why_not(line: str) -> str:
@@ -201,6 +169,18 @@ def _refuse_long(root: ImageRoot, unit: str, files: Iterable[PurePosixPath]) -> 
             raise _refusal(unit, f"{file} is too long to be looked through for a packet filter")
 
 
+def _not_delivered(root: ImageRoot, scripts: Sequence[PurePosixPath]) -> frozenset[PurePosixPath]:
+    """The scripts that no package has, or that are not as their package has delivered them."""
+    packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
+    conffiles = {script for script in scripts if script.parts[1] != "usr"}
+    edited = {
+        script
+        for script in conffiles
+        if digests.get(str(script), _digest(root, script)) != _digest(root, script)
+    }
+    return changed(root, {*scripts} - conffiles) | edited | {*scripts} - {*packaged}
+
+
 def _conffiles(root: ImageRoot) -> Mapping[str, str]:
     """The hexadecimal MD5 of each package's configuration files in /etc/network and /etc/dhcp, by path. It is
     the MD5 of the file as the package delivered it (deb-conffiles(5)).
@@ -209,8 +189,8 @@ def _conffiles(root: ImageRoot) -> Mapping[str, str]:
     return dict(_CONFFILE.findall(root.read_text(status))) if status else {}
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+def _digest(root: ImageRoot, file: PurePosixPath) -> str:
+    return hashlib.md5(root.read_bytes(file), usedforsecurity=False).hexdigest()
 
 
 def _scripts(root: ImageRoot) -> Iterator[PurePosixPath]:
@@ -263,7 +243,4 @@ def writes_resolver(root: ImageRoot) -> bool:
         or any("make_resolv_conf" in root.read_text(each) for each in _scripts(root))
     ):
         return False
-    text = re.sub(r"#.*", "", root.read_text(conf))
-    requests = re.findall(r"\brequest\b([^;]*)", text)
-    asks = all("domain-name-servers" in words for words in requests)
-    return asks and _OWN_RESOLVER.search(text) is None and re.search(r"\bignore\b", text) is None
+    return takes_name_servers(root.read_text(conf))

@@ -31,8 +31,9 @@ _KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
 _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
 # No service has its files there.
 _UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi")))
-# Debian 13 has it in each image. Init makes the same mount, which systemd takes over.
+# Debian 13 has it in each image; administrators of Debian 12 copy it into /etc. Init mounts the same, and systemd takes it over.
 _TMP = "tmp.mount"
+_PLACES_OF_TMP = ("/etc/systemd/system", UNIT_PATHS[-1])
 # tmpfs(5), and words of systemd's own for what the mount may do without (systemd.mount(5), x-systemd.graceful-option=).
 _TMP_OPTIONS = re.compile(r"[a-z0-9_=%,.-]+")
 _GRACEFUL = "x-systemd.graceful-option="
@@ -152,7 +153,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
         except (StartSetError, UnsupportedUnitError):
             # It is masked.
             continue
-        if name != _TMP or str(file.parent) != UNIT_PATHS[-1]:
+        if name != _TMP or str(file.parent) not in _PLACES_OF_TMP:
             yield _Mount(place, name, name in started)
 
 

@@ -52,6 +52,10 @@ _OF_LINK: Mapping[str, frozenset[str]] = {"[Match]": _ANY, "[Link]": frozenset(_
 # The only values of DHCP= with an IPv4 address.
 _WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"})
 _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
+# Interfaces of containers, virtual machines and tunnels, by the names that their programs give them.
+_MADE_LATER = re.compile(
+    r"(?:docker|veth|br-|virbr|vnet|lxc|lxd|cni|cali|flannel|cilium|podman|tun|tap|wg|tailscale)[\w.*-]*"
+)
 # In YAML's block style; another style is not taken.
 _NETPLAN_LINE = re.compile(
     r"\s*(?:#.*|---|network:|ethernets:|match:|[A-Za-z0-9_.-]+-overrides:|version:\s*\d+|renderer:\s*networkd"
@@ -124,6 +128,8 @@ def _why_not(path: PurePosixPath, text: str) -> str:
         return "adds a network interface"
     if fault := first_fault(text):
         return f"has {fault}"
+    if kind == ".network" and _is_of_others(text):
+        return ""
     known = _OF_LINK if kind == ".link" else _OF_NETWORK
     for section in dict.fromkeys(re.findall(r"^\s*(\[.*\])\s*$", text, re.MULTILINE)):
         for name, value in assignments((text,), section):
@@ -134,6 +140,25 @@ def _why_not(path: PurePosixPath, text: str) -> str:
     if is_whole and not any(name == "DHCP" for name, _ in assignments((text,), "[Network]")):
         return "has a card without DHCP"
     return ""
+
+
+def _is_of_others(text: str) -> bool:
+    """Whether the file only keeps networkd away from interfaces that other programs make, such as Docker's."""
+    given = [(section, *each) for section in ("[Match]", "[Link]") for each in assignments((text,), section)]
+    sections = set(re.findall(r"^\s*(\[.*\])\s*$", text, re.MULTILINE))
+    names = [
+        word
+        for section, name, value in given
+        if (section, name) == ("[Match]", "Name")
+        for word in value.split()
+    ]
+    return (
+        sections <= {"[Match]", "[Link]"}
+        and {(section, name) for section, name, _ in given}
+        <= {("[Match]", "Name"), ("[Link]", "Unmanaged"), ("[Link]", "RequiredForOnline")}
+        and bool(names)
+        and all(_MADE_LATER.match(word) for word in names)
+    )
 
 
 def _is_plain(name: str, value: str, section: str) -> bool:
