@@ -159,15 +159,20 @@ def run_verb(
     except KeyboardInterrupt:
         return _failed(verb, "interrupted", None, "KeyboardInterrupt", _INTERRUPTED)
     except OSError as error:
-        if error.errno in _NO_PLACE and error.filename:
-            shown_path = brief(os.fsdecode(error.filename))
-            return _failed(verb, f"{shown_path}: {error.strerror}", "give another path", "OSError", 2)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise
-        where = error.filename or "a file"
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free some space there" if full else "it is another user's, or on a read-only file system"
-        return _failed(verb, f"{where}: {error.strerror}", hint, "OSError", 3)
+        return _failed_on_a_file(verb, error)
+
+
+def _failed_on_a_file(verb: Verb, error: OSError) -> int:
+    """The exit code for a path that cannot be used, a full disk or a missing right. Raises any other error again."""
+    shown_path = brief(os.fsdecode(error.filename)) if error.filename else "a file"
+    what = f"{shown_path}: {error.strerror}"
+    if error.errno in _NO_PLACE and error.filename:
+        return _failed(verb, what, "give another path", "OSError", 2)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _failed(verb, what, "free some space there", "OSError", 3)
+    if error.errno in (errno.EACCES, errno.EROFS):
+        return _failed(verb, what, "it is another user's, or on a read-only file system", "OSError", 3)
+    raise error
 
 
 def _cut(text: str) -> str:

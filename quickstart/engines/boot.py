@@ -191,16 +191,7 @@ def build(
     door.need_root(_ROOT_STEP)
     door.need_tools(*build_tools(profile, options, context.store))
     reference = _reference(profile, rootfs, options.tracing, context)
-    refuse_bound_port(
-        read_stack(ImageRoot(reference.tree), profile.units, profile.run_start_pre), profile.ready
-    )
-    check_includes(ImageRoot(reference.tree), profile.files)
-    check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options.payload))
-    if (
-        not options.tracing.guest_package
-        and early_start(ImageRoot(reference.tree), profile.early) == Early.SEEN
-    ):
-        context.progress.note(_NEVER_SEEN)
+    _check_image(reference, profile, options, context)
     subject = subject_of(profile, reference, context)
     traced = trace_disk(subject, options.tracing, context)
     form = PackOptions(
@@ -227,6 +218,20 @@ def build(
             artefacts.write(directory, made)
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
+
+
+def _check_image(
+    reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
+) -> None:
+    """Raise the error of what the profile asks for and the image does not have, before the image is booted. A note
+    says when no machine of this image would ever start early.
+    """
+    root = ImageRoot(reference.tree)
+    refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)
+    check_includes(root, profile.files)
+    check_kernel(root, reference.kernel_version, payload_of(profile, options.payload))
+    if not options.tracing.guest_package and early_start(root, profile.early) == Early.SEEN:
+        context.progress.note(_NEVER_SEEN)
 
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
@@ -298,12 +303,9 @@ def rootfs_of(options: TraceOptions, progress: Progress) -> Rootfs | None:
 
 
 def _reference_inputs(profile: Profile, rootfs: Rootfs | None, options: TraceOptions) -> Mapping[str, object]:
-    wanted = options.guest_package
-    return (
-        rootfs_inputs(rootfs, guest_package=wanted)
-        if rootfs
-        else reference_inputs(profile, guest_package=wanted)
-    )
+    if rootfs:
+        return rootfs_inputs(rootfs, guest_package=options.guest_package)
+    return reference_inputs(profile, guest_package=options.guest_package)
 
 
 def _reference(

@@ -100,12 +100,7 @@ def make(
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)
     root = ImageRoot(reference.tree)
-    draft, wrapper = with_own_unit(root, draft)
-    draft, needed = with_needed(root, draft)
-    if wrapper:
-        context.progress.note(_WRAPS.format(wrapper=wrapper, unit=draft.unit))
-    for name, why in needed.items():
-        context.progress.note(_NEEDED.format(unit=name, why=brief(why)))
+    draft, wrapper, needed = _with_units(root, draft, context)
     unit, pre, run_start_pre = examine(root, draft)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
     subject = pipeline.subject_of(draft, reference, context)
@@ -140,11 +135,24 @@ def make(
         written=written,
         bound=packed.recipe.bound,
         wrapper=wrapper,
-        needed=tuple(needed),
+        needed=needed,
         why_ready=why_ready,
     )
     _write(found, place)
     return found
+
+
+def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Profile, str, tuple[str, ...]]:
+    """``draft`` with the unit that does the work and the services that it needs; the wrapper that the user has
+    named in place of that unit (empty when it is none); and the names of the needed services. Each is noted.
+    """
+    draft, wrapper = with_own_unit(root, draft)
+    draft, needed = with_needed(root, draft)
+    if wrapper:
+        context.progress.note(_WRAPS.format(wrapper=wrapper, unit=draft.unit))
+    for name, why in needed.items():
+        context.progress.note(_NEEDED.format(unit=name, why=brief(why)))
+    return draft, wrapper, tuple(needed)
 
 
 def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:

@@ -8,13 +8,11 @@ filter, because the service would be open to the network before the filter is ac
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import has_cloud_init
-from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import (
     UNIT_PATHS,
@@ -25,20 +23,19 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS, OWN_RULES
+from quickstart.inspect.unit.linked import PULLING_DIRECTORIES, enabled_services, may_start
 from quickstart.inspect.unit.order import owned_texts
+from quickstart.inspect.unit.policies import AUDITORS, EARLY_POLICY, IMA_POLICY, MODULE_PLACES
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
-from quickstart.parse.printable import brief
 
 _OWN = PurePosixPath("/etc/systemd/system")
 # systemd.special(7): what these pull in is there before a service without settings of its own is started.
 _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-pre.target")
 # The usual goals of a boot. Each package with a service adds a link there, so that of these only the drop-ins count.
 _GOALS = ("multi-user.target", "graphical.target")
-_PULLING = ("wants", "requires", "upholds")
 # sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
-_IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
-_KERNEL_FILES = ("/etc/sysctl.conf", str(_IMA_POLICY))
+_KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY))
 # cloud-init writes them on an instance's first boot, after which that machine starts early all the same. Init looks at its fstab.
 _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
 _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
@@ -56,9 +53,6 @@ _MACHINE_FILES = (
     # An early start comes before the packages' own units of these names. With other commands, they may filter packets.
     *(f"/usr/lib/systemd/system/{name}.service" for name in ("ifup@", "networking", "systemd-networkd")),
 )
-# modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
-_PACKAGES_MODULES = PurePosixPath("/usr/lib/modprobe.d")
-_MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 # systemd-sysext(8), systemd-confext(8): what is in these replaces directories of /usr and /etc, after an early start.
 EXTENSIONS = (
     *("/etc/extensions", "/var/lib/extensions", "/usr/lib/extensions", "/usr/local/lib/extensions"),
@@ -85,15 +79,6 @@ ROOT_FILES = (
     "/etc/bilibop/bilibop.conf",
     "/etc/default/fsprotect",
 )
-# The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
-# A process from before these start is never audited.
-_AUDITORS = ("audit-rules", "auditd")
-# systemd loads it when it becomes PID 1 (apparmor-setup.c).
-_EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
-# modprobe.d(5): a command in place of loading the module. These two only forbid the module.
-_INSTALL = re.compile(
-    r"^[ \t]*install[ \t]+\S+[ \t]+(?!(?:(?:/usr)?/bin/)?(?:true|false)[ \t]*(?:#.*)?$).+", re.MULTILINE
-)
 # Packet filters that are enabled for multi-user.target, and not for one of the early targets.
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
 _NETWORK_PRE = "network-pre.target"
@@ -108,7 +93,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The configuration files, existing or not, by which a boot prepares the machine for services."""
     yield from map(PurePosixPath, (*_KERNEL_FILES, *_MACHINE_FILES, *ROOT_FILES))
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
-    yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
+    yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*AUDITORS, *_FILTERS))
     yield from _filters_links(root)
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _CLOUD_FILES)
@@ -118,16 +103,16 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, existing or not, whose entries are configuration files by which a boot prepares the
     machine.
     """
-    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
+    yield from map(PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
     yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers"))
     # Those of /etc, cloud-init may write as well.
     yield from OWN_RULES[1:]
-    yield _EARLY_POLICY
+    yield EARLY_POLICY
     yield from HOOKS
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
-    names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in _PULLING]
+    names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in PULLING_DIRECTORIES]
     yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in dict.fromkeys(names))
     yield from map(PurePosixPath, ("/etc/systemd/networkd.conf.d", "/usr/local/lib/systemd/network"))
     yield from _network_drop_ins(root)
@@ -148,11 +133,11 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when an enabled service starts before the network, as a packet filter does.
     The application would otherwise answer before this service is active.
     """
-    enabled = _enabled(root)
+    enabled = {name for name in enabled_services(root) if _may_filter(name)}
     found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
     # What another unit names as its own need is in no directory of links.
     named = {name for _, names, text in owned_texts(root) if _NETWORK_PRE in text for name in names} - enabled
-    may = _before_the_network(root, {name for name in named if _may_filter(root, name)})
+    may = _before_the_network(root, {name for name in named if _may_filter(name) and may_start(root, name)})
     for name in (*found, *sorted(started_of(root, (name for name, _ in may)))):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
@@ -202,51 +187,9 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
     ours = {name for name in names if not name.startswith(_NO_FILTERS)}
     for name, texts in _before_the_network(root, ours):
         install = directives(assignments(texts, "[Install]"))
-        for kind, key in zip(_PULLING, ("WantedBy", "RequiredBy", "UpheldBy"), strict=True):
+        for kind, key in zip(PULLING_DIRECTORIES, ("WantedBy", "RequiredBy", "UpheldBy"), strict=True):
             targets = " ".join(install.get(key, ())).split()
             yield from (_OWN / f"{target}.{kind}" / name for target in targets if "/" not in target)
-
-
-def refuse_audit(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the image audits system calls, has a policy that systemd loads when it
-    starts, or runs commands when the kernel asks for a module. None of these would apply to a process that starts
-    early.
-    """
-    auditors = {f"{each}.service" for each in _AUDITORS}
-    named = started_of(root, (name for name in auditors if _may_filter(root, name)))
-    for name in sorted(named | auditors & _enabled(root)):
-        raise UnsupportedUnitError(
-            f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
-            hint=f"disable {name} in the image",
-        )
-    # systemd hands it to the kernel when it becomes PID 1 (ima-setup.c); what runs by then was neither measured nor appraised.
-    if root.resolve(_IMA_POLICY).canonical is not None:
-        raise UnsupportedUnitError(
-            f"{unit} cannot be started early: {_IMA_POLICY} is there, and what starts before systemd escapes it",
-            hint=f"remove {_IMA_POLICY} from the image",
-        )
-    for path in root.glob(_EARLY_POLICY / "*"):
-        raise UnsupportedUnitError(
-            f"{unit} cannot be started early: {path} confines services from the time when systemd starts",
-            hint=f"remove {path} from the image",
-        )
-    for path in _module_files(root):
-        if command := _INSTALL.search(root.read_text(path).replace("\\\n", " ")):
-            raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
-                hint="let a service do its work",
-            )
-
-
-def _module_files(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files of modprobe.d(5) that no package has in /usr/lib, and those of the administrator's directories."""
-    paths = [path for place in _MODULE_PLACES for path in root.glob(PurePosixPath(place) / "*.conf")]
-    by_packages = [*root.glob(_PACKAGES_MODULES / "*.conf")]
-    packaged = owners(root, by_packages) if by_packages else {}
-    for path in (*paths, *(path for path in by_packages if path not in packaged)):
-        file = root.resolve(path).canonical
-        if file is not None and root.host(file).is_file():
-            yield file
 
 
 def refuse_split_usr(root: ImageRoot, unit: str) -> None:
@@ -259,32 +202,5 @@ def refuse_split_usr(root: ImageRoot, unit: str) -> None:
         )
 
 
-def _enabled(root: ImageRoot) -> set[str]:
-    """The services that are enabled by links, and whose unit files exist and are not masked."""
-    return {
-        link.name
-        for place in UNIT_PATHS
-        for kind in _PULLING
-        for link in root.glob(PurePosixPath(place) / f"*.{kind}/*.service")
-        if _may_filter(root, link.name)
-    }
-
-
-def _may_filter(root: ImageRoot, unit: str) -> bool:
-    return (
-        unit.endswith(".service")
-        and "/" not in unit
-        and not unit.startswith(_NO_FILTERS)
-        and _has_file(root, unit)
-    )
-
-
-def _has_file(root: ImageRoot, unit: str) -> bool:
-    """Whether the first entry with the unit's name in the search path leads to a regular file, and is not a mask."""
-    for directory in map(PurePosixPath, UNIT_PATHS):
-        if root.link_target(directory / unit) == "/dev/null":
-            return False
-        canonical = root.resolve(directory / unit).canonical
-        if canonical is not None:
-            return root.host(canonical).is_file()
-    return False
+def _may_filter(unit: str) -> bool:
+    return not unit.startswith(_NO_FILTERS)

@@ -14,7 +14,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import refuse_bootcmd
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
-from quickstart.inspect.unit.before import refuse_audit, refuse_filters, refuse_split_usr
+from quickstart.inspect.unit.before import refuse_filters, refuse_split_usr
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.inspect.unit.conditions import condition_records
@@ -44,6 +44,7 @@ from quickstart.inspect.unit.neighbours import (
     refuse_shared_namespaces,
 )
 from quickstart.inspect.unit.networkd import refuse_networkd
+from quickstart.inspect.unit.policies import refuse_policies
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
@@ -80,19 +81,7 @@ def read_unit(
 
     Raises UnsupportedUnitError for everything that an early start could not repeat.
     """
-    texts = unit_texts(root, unit)
-    assigned = assignments(texts, "[Service]")
-    # Only who needs them pays for reading systemd's library.
-    groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
-    defaults = assignments(manager_texts(root), "[Manager]")
-    source = Source(unit, assigned, directives(defaults), groups)
-    refuse_unknown(source)
-    _refuse_faults(
-        unit,
-        (*texts, *manager_texts(root), *(t for each in slice_names(source) for t in slice_texts(root, each))),
-    )
-    _refuse_emptied(unit, (*assigned, *defaults))
-    _refuse_manager(source)
+    source = _source(root, unit)
     _refuse_last_word(root, unit)
     _refuse_hidden(root, unit)
     socket_units = _refuse_neighbours(root, unit, stack)
@@ -120,7 +109,7 @@ def read_unit(
         group=f"{slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
         settings=(
-            *condition_records(unit, assignments(texts, "[Unit]")),
+            *condition_records(unit, assignments(unit_texts(root, unit), "[Unit]")),
             *(record for name in socket_units for record in socket_conditions(root, name)),
             *_notify(source, kind),
             *_main_process(source, kind),
@@ -131,6 +120,23 @@ def read_unit(
         late_binds=late_binds(source),
         sockets=sockets_of(root, source, socket_units),
     )
+
+
+def _source(root: ImageRoot, unit: str) -> Source:
+    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError for a setting, an empty
+    value or a fault of these files that an early start could not follow.
+    """
+    texts, manager = unit_texts(root, unit), manager_texts(root)
+    assigned, defaults = assignments(texts, "[Service]"), assignments(manager, "[Manager]")
+    # Only who needs them pays for reading systemd's library.
+    groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
+    source = Source(unit, assigned, directives(defaults), groups)
+    refuse_unknown(source)
+    slices = (text for name in slice_names(source) for text in slice_texts(root, name))
+    _refuse_faults(unit, (*texts, *manager, *slices))
+    _refuse_emptied(unit, (*assigned, *defaults))
+    _refuse_manager(source)
+    return source
 
 
 def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tuple[str, ...]:
@@ -149,7 +155,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     refuse_hooks(root, unit)
     refuse_networkd(root, unit)
     refuse_bootcmd(root, unit)
-    refuse_audit(root, unit)
+    refuse_policies(root, unit)
     refuse_mounts(root, unit)
     refuse_tmpfiles(root, unit)
     refuse_split_usr(root, unit)

@@ -1,0 +1,75 @@
+"""What the kernel applies only to processes that start after it was set up: audit, IMA, AppArmor's early policy,
+and commands in place of loading a module.
+
+systemd or a service sets these up before any other service starts. A process that starts early would escape them,
+so a build refuses an image that has one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.dpkg import owners
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.linked import enabled_services, may_start
+from quickstart.inspect.unit.pulled import started_of
+from quickstart.parse.printable import brief
+
+IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
+# The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
+# A process from before these start is never audited.
+AUDITORS = ("audit-rules", "auditd")
+# systemd loads it when it becomes PID 1 (apparmor-setup.c).
+EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
+# modprobe.d(5): a command in place of loading the module. These two only forbid the module.
+_INSTALL = re.compile(
+    r"^[ \t]*install[ \t]+\S+[ \t]+(?!(?:(?:/usr)?/bin/)?(?:true|false)[ \t]*(?:#.*)?$).+", re.MULTILINE
+)
+# modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
+_PACKAGES_MODULES = PurePosixPath("/usr/lib/modprobe.d")
+MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
+
+
+def refuse_policies(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when the image audits system calls, has a policy that systemd loads when it
+    starts, or runs commands when the kernel asks for a module. None of these would apply to a process that starts
+    early.
+    """
+    auditors = {f"{each}.service" for each in AUDITORS}
+    named = started_of(root, (name for name in auditors if may_start(root, name)))
+    for name in sorted(named | auditors & enabled_services(root)):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
+            hint=f"disable {name} in the image",
+        )
+    # systemd hands it to the kernel when it becomes PID 1 (ima-setup.c); what runs by then was neither measured nor appraised.
+    if root.resolve(IMA_POLICY).canonical is not None:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {IMA_POLICY} is there, and what starts before systemd escapes it",
+            hint=f"remove {IMA_POLICY} from the image",
+        )
+    for path in root.glob(EARLY_POLICY / "*"):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {path} confines services from the time when systemd starts",
+            hint=f"remove {path} from the image",
+        )
+    for path in _module_files(root):
+        if command := _INSTALL.search(root.read_text(path).replace("\\\n", " ")):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
+                hint="let a service do its work",
+            )
+
+
+def _module_files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The files of modprobe.d(5) that no package has in /usr/lib, and those of the administrator's directories."""
+    paths = [path for place in MODULE_PLACES for path in root.glob(PurePosixPath(place) / "*.conf")]
+    by_packages = [*root.glob(_PACKAGES_MODULES / "*.conf")]
+    packaged = owners(root, by_packages) if by_packages else {}
+    for path in (*paths, *(path for path in by_packages if path not in packaged)):
+        file = root.resolve(path).canonical
+        if file is not None and root.host(file).is_file():
+            yield file
