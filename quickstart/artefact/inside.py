@@ -137,7 +137,7 @@ def _walk(artefact: Artefact) -> Iterator[_Met]:
     with ExitStack() as stack:
         fd = stack.enter_context(opened_regular(artefact.initramfs))
         stream = stack.enter_context(os.fdopen(os.dup(fd), "rb"))
-        for number, (raw, pieces) in enumerate(walk_archive(stream, limits)):
+        for number, (raw, pieces) in enumerate(walk_archive(stream, limits, exact=True)):
             key = (raw.archive, raw.inode) if raw.nlink > 1 and stat.S_ISREG(raw.mode) else None
             yield _Met(_member(raw, pieces, number), pieces, key)
             if raw.name == IMAGE and stat.S_ISREG(raw.mode):
@@ -171,6 +171,11 @@ def _read_at(fd: int, begin: int, at: int, count: int) -> bytes:
 
 def _member(raw: CpioMember, pieces: Iterator[bytes], number: int) -> Member:
     target = b"".join(pieces).decode(errors="surrogateescape") if stat.S_ISLNK(raw.mode) else ""
+    if "\0" in target:
+        raise ArtefactError(
+            f"the initramfs has the link {brief(raw.name)} to a name with a NUL, where the kernel stops",
+            hint="build the artefact again",
+        )
     return Member(
         name=raw.name,
         part="B" if raw.archive else "A",

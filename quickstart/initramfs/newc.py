@@ -151,21 +151,24 @@ def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
     is_directory: dict[str, bool] = {}
     linked: dict[str, tuple[int, CpioEntry]] = {}
     for number, entry in enumerate(entries, start=1):
-        _check_name(entry.name, is_directory)
-        _check_numbers(entry)
+        check_name(entry.name, is_directory)
+        check_numbers(entry)
         _check_data(entry)
         is_directory[entry.name] = stat.S_ISDIR(entry.mode)
         inode = _linked_inode(entry, linked) if entry.link_to else number
         if entry.names > 1 and not entry.link_to:
             linked[entry.name] = number, entry
         written += _write_entry(stream, entry, inode)
-    end = _head(CpioEntry(name=TRAILER, mode=0), inode=0, size=0)
+    end = TRAILER_HEAD
     end += bytes(-(written + len(end)) % ARCHIVE_ALIGNMENT)
     stream.write(end)
     return written + len(end)
 
 
-def _check_name(name: str, is_directory: dict[str, bool]) -> None:
+def check_name(name: str, is_directory: dict[str, bool]) -> None:
+    """Raise BadInputError for a name that ``write_archive`` does not take. ``is_directory`` has the earlier names of
+    the archive.
+    """
     parts = name.split("/")
     if name.startswith("/"):
         raise BadInputError(f"cpio entry {name!r} has an absolute name", hint="give it relative to the root")
@@ -187,7 +190,8 @@ def _check_name(name: str, is_directory: dict[str, bool]) -> None:
         )
 
 
-def _check_numbers(entry: CpioEntry) -> None:
+def check_numbers(entry: CpioEntry) -> None:
+    """Raise BadInputError for a mode without a file type, and for a number that a header cannot hold."""
     if stat.S_IFMT(entry.mode) not in _TYPES or not 0 <= entry.mode <= 0o177777:
         raise BadInputError(
             f"cpio entry {entry.name!r} has mode {entry.mode:#o}, which names no file type",
@@ -248,7 +252,7 @@ def _member_bytes(entry: CpioEntry, inode: int) -> Iterator[bytes]:
     if isinstance(entry.data, Path):
         yield from _host_file_bytes(entry, entry.data, inode)
     else:
-        yield _head(entry, inode, len(entry.data))
+        yield head_of(entry, inode, len(entry.data))
         yield entry.data
 
 
@@ -261,7 +265,7 @@ def _host_file_bytes(entry: CpioEntry, source: Path, inode: int) -> Iterator[byt
     try:
         with source.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            yield _head(entry, inode, size)
+            yield head_of(entry, inode, size)
             remaining = size
             while chunk := file.read(min(CHUNK_BYTES, remaining)):
                 remaining -= len(chunk)
@@ -279,7 +283,7 @@ def _host_file_bytes(entry: CpioEntry, source: Path, inode: int) -> Iterator[byt
         )
 
 
-def _head(entry: CpioEntry, inode: int, size: int) -> bytes:
+def head_of(entry: CpioEntry, inode: int, size: int) -> bytes:
     """The header, the name with its NUL, and the padding. The padding depends only on the length of the name,
     because every member begins at a multiple of 4 bytes.
     """
@@ -306,3 +310,6 @@ def _head(entry: CpioEntry, inode: int, size: int) -> bytes:
     )
     head = header.pack() + name
     return head + bytes(-len(head) % 4)
+
+
+TRAILER_HEAD = head_of(CpioEntry(name=TRAILER, mode=0), inode=0, size=0)

@@ -26,7 +26,15 @@ from quickstart.initramfs.newc import (
     TRAILER,
     Header,
 )
-from quickstart.initramfs.payload import MAGIC_BYTES, Allowance, Unpacked, form_of
+from quickstart.initramfs.newc_exact import Exactness
+from quickstart.initramfs.payload import (
+    HEADER_MOST_BYTES,
+    MAGIC_BYTES,
+    Allowance,
+    Unpacked,
+    form_of,
+    has_our_header,
+)
 from quickstart.model.words import Payload
 
 _HEADER_FIELDS = tuple(each.name for each in dataclasses.fields(Header))
@@ -91,7 +99,7 @@ def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iter
 
 
 def walk_archive(
-    stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST
+    stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST, *, exact: bool = False
 ) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
     """Yield the members of all archives in the stream, in order, without their trailers. The stream is never
     rewound.
@@ -103,6 +111,9 @@ def walk_archive(
     Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError, with
     the offset, for bytes that are not a member, for padding that is not zero, when ``limits`` are exceeded,
     and for a stream that does not end after a trailer. An empty stream has no members.
+
+    With ``exact``, also raises ArtefactError for an archive that is not exactly what ``write_archive`` writes
+    (newc_exact.py), and for a compressed stream with more than one archive or with another header than ours.
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)
@@ -110,24 +121,32 @@ def walk_archive(
     while source.skip_zeros():
         form = form_of(source.peek(MAGIC_BYTES))
         if form is Payload.CPIO:
-            yield from _walk_one(source, tally, in_stream=False)
+            yield from _walk_one(source, tally, in_stream=False, exact=exact)
         else:
             # One without an archive takes time as well.
             tally.stream(source.offset)
+            if exact and not has_our_header(form, source.peek(HEADER_MOST_BYTES)):
+                raise _damaged(
+                    source.offset, f"a {form.value} stream with another header than quickstart writes"
+                )
             inner = _Source(Unpacked(source, form, unpacked), tally)
             while inner.skip_zeros():
-                yield from _walk_one(inner, tally, in_stream=True)
+                if exact and inner.archives:
+                    raise _damaged(source.offset, "a second archive in one compressed stream")
+                inner.archives += 1
+                yield from _walk_one(inner, tally, in_stream=True, exact=exact)
 
 
 def _walk_one(
-    source: _Source, tally: _Tally, *, in_stream: bool
+    source: _Source, tally: _Tally, *, in_stream: bool, exact: bool
 ) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
     if source.offset % 4:
         raise _damaged(source.offset, "a header that does not begin at a multiple of 4 bytes")
     archive = tally.archive(source.offset)
+    exactness = Exactness() if exact else None
     while True:
         start = source.offset
-        member = _read_member(source, archive, in_stream)
+        member = _read_member(source, archive, in_stream, exactness)
         tally.member(start, member)
         pieces = source.pieces(member.size, f"data of {member.name!r}")
         if member.name != TRAILER:
@@ -186,7 +205,7 @@ class _Source:
     def __init__(self, stream: Stream, tally: _Tally) -> None:
         self._stream, self._tally = stream, tally
         self._ahead = b""
-        self.offset = 0
+        self.offset = self.archives = 0
 
     def take(self, count: int, what: str) -> bytes:
         """Exactly ``count`` bytes. Even for a damaged length, this takes no more memory than the stream has bytes."""
@@ -246,7 +265,7 @@ def _decode(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _read_member(source: _Source, archive: int, in_stream: bool) -> CpioMember:
+def _read_member(source: _Source, archive: int, in_stream: bool, exactness: Exactness | None) -> CpioMember:
     start = source.offset
     raw = source.take(HEADER_BYTES, "header")
     if not raw.startswith(MAGIC):
@@ -261,6 +280,9 @@ def _read_member(source: _Source, archive: int, in_stream: bool) -> CpioMember:
     if name.find(b"\0") != header.name_bytes - 1:
         raise _damaged(start, f"name {name[:60]!r}, whose first NUL is not its end")
     source.take_padding()
+    head = raw + name
+    if exactness and (fault := exactness.fault(_decode(name[:-1]), header, head + bytes(-len(head) % 4))):
+        raise _damaged(start, fault)
     return CpioMember(
         name=_decode(name[:-1]),
         inode=header.inode,

@@ -54,6 +54,9 @@ _MAGICS = {
     Payload.ZSTD: b"\x28\xb5\x2f\xfd",
 }
 MAGIC_BYTES = 4
+# What GzipFile writes: no optional field, which the kernel would skip otherwise than zlib (RFC 1952, lib/decompress_inflate.c).
+_GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff"
+HEADER_MOST_BYTES = len(_GZIP_HEADER)
 # Of the kernel, where it is not the option of that name.
 _OPTIONS = {
     Payload.SQUASHFS: ("CONFIG_BLK_DEV_LOOP=y", "CONFIG_SQUASHFS=y", "CONFIG_SQUASHFS_LZ4=y"),
@@ -182,6 +185,13 @@ class Packed(Protocol):
 def form_of(first: bytes) -> Payload:
     """The form of a stream that begins with the bytes ``first``. CPIO for uncompressed archives and unknown forms."""
     return next((each for each, magic in _MAGICS.items() if first.startswith(magic)), Payload.CPIO)
+
+
+def has_our_header(payload: Payload, first: bytes) -> bool:
+    """Whether a stream of the form ``payload`` begins as `packing` begins it. ``first`` are its first
+    ``HEADER_MOST_BYTES``. Only gzip's header has fields that readers skip in different ways.
+    """
+    return payload is not Payload.GZIP or first == _GZIP_HEADER
 
 
 class Allowance:

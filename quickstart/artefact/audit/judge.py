@@ -11,12 +11,12 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.artefact import inside
 from quickstart.artefact.audit.given import CONTENTS, LAUNCH, TRACER, Given, OutFile
-from quickstart.artefact.audit.names import is_too_long, nearest_above, plain
+from quickstart.artefact.audit.names import Links, is_too_long, nearest_above
 from quickstart.artefact.directory import RUN_SCRIPT
 from quickstart.artefact.manifest import MANIFEST, Manifest
 from quickstart.errors import ArtefactError
@@ -27,7 +27,7 @@ from quickstart.initramfs.layout import MARKER, OURS, PRIVATE, PRIVATE_NAMES
 from quickstart.inspect.globs import matches
 from quickstart.inspect.secrets import SECRET_GLOBS
 from quickstart.model.words import KernelOptions
-from quickstart.parse.printable import brief, command
+from quickstart.parse.printable import command
 
 ERROR = "error"
 NOTE = "note"
@@ -80,8 +80,6 @@ def judge(given: Given) -> tuple[Finding, ...]:
     """
     secrets = given.manifest.secrets
     findings = [*_out(given, secrets), *_command_lines(given.manifest), *_names(given)]
-    # From here on a file has one name, however the archive spells it.
-    given = replace(given, members=tuple(replace(each, name=plain(each.name)) for each in given.members))
     findings += [*_parts(given), *_digests(given), *_agreement(given)]
     closed = {
         member.name
@@ -89,9 +87,10 @@ def judge(given: Given) -> tuple[Finding, ...]:
         if stat.S_ISDIR(member.mode) and not member.mode & stat.S_IXOTH
     }
     below = nearest_above((each.name for each in given.members), closed)
+    links = Links({each.name: each.target for each in given.members if stat.S_ISLNK(each.mode)})
     for member in given.members:
         findings += [*_secret(member, secrets), *_mode(member, secrets, below.get(member.name))]
-        findings += [*_stranger(member), *_link(member)]
+        findings += [*_stranger(member), *_link(member, links)]
     return tuple(sorted(findings, key=lambda each: each.severity != ERROR))
 
 
@@ -160,18 +159,10 @@ def _chmod(mode: str, name: str) -> str:
 
 
 def _names(given: Given) -> Iterator[Finding]:
-    """A finding for each member whose name leads the kernel to another place than the name of a build does,
-    or to none.
-    """
+    """A finding for each member whose name no file can have: the kernel leaves it out."""
     for member in given.members:
-        if member.name != plain(member.name):
-            what = f"is spelled {brief(member.name)}, as no build spells it"
-            yield Finding(ERROR, f"/{plain(member.name)}", what, _REBUILD)
         if is_too_long(member.name):
             yield Finding(ERROR, f"/{member.name}", "has a name that no file can have", _REBUILD)
-    links = {plain(each.name) for each in given.members if stat.S_ISLNK(each.mode)}
-    for name, link in nearest_above((plain(each.name) for each in given.members), links).items():
-        yield Finding(ERROR, f"/{name}", f"lies below the link /{link}: the kernel follows it", _REBUILD)
 
 
 def _parts(given: Given) -> Iterator[Finding]:
@@ -346,14 +337,12 @@ def _stranger(member: inside.Member) -> Iterator[Finding]:
         yield Finding(ERROR, f"/{member.name}", "is a tracer", "exclude it in the profile")
 
 
-def _link(member: inside.Member) -> Iterator[Finding]:
+def _link(member: inside.Member, links: Links) -> Iterator[Finding]:
     if not stat.S_ISLNK(member.mode) or not member.name.startswith("fast/"):
         return
-    absolute = member.target.startswith("/")
-    place = os.path.normpath(f"/{PurePosixPath(member.name).parent}/{'' if absolute else member.target}")
-    leads_to = os.path.normpath(member.target) if absolute else place
-    # A file that stays on the volume is a link to its own path there.
-    if leads_to == f"/{member.name.removeprefix('fast/')}":
-        return
-    if leads_to != "/fast" and not leads_to.startswith("/fast/"):
-        yield Finding(ERROR, f"/{member.name}", f"leads out of /fast, to {member.target}", _REBUILD)
+    end = links.end(member.name)
+    if end is None:
+        yield Finding(ERROR, f"/{member.name}", "leads through too many links", _REBUILD)
+    elif end != "/fast" and not end.startswith("/fast/"):
+        through = "" if end == member.target else f", and so to {end}"
+        yield Finding(ERROR, f"/{member.name}", f"leads out of /fast, to {member.target}{through}", _REBUILD)

@@ -1,5 +1,5 @@
-"""What the kernel makes of the names of an initramfs' members (pure). It resolves a name as any path, through
-links and `..`, so one file can have many names, and a name can lead to another place than it says.
+"""What the kernel makes of the names and links of an initramfs' members (pure). The names are plain: the reader takes
+no archive in which a file has several spellings or lies below a link (initramfs/newc_exact.py).
 """
 
 from __future__ import annotations
@@ -7,15 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
+# The kernel follows no more links on the way to a file (path_resolution(7)).
+_MOST_LINKS = 40
+# Those of a build's links have some ten components together with what they lead through.
+_MOST_COMPONENTS = 2_000_000
 # A file system takes no longer name; the kernel leaves such a member out.
 _MOST_NAME_BYTES = 255
-
-
-def plain(name: str) -> str:
-    """``name`` as a build writes it: relative to the root, without ``.``, ``..`` or empty components. The root
-    is the empty string. Links are not followed.
-    """
-    return os.path.normpath(f"//{name}").lstrip("/")
 
 
 def is_too_long(name: str) -> bool:
@@ -40,3 +37,42 @@ def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str
         if name in holders:
             above.append(name)
     return found
+
+
+def stays(name: str, target: str) -> bool:
+    """Whether a link ``name`` to ``target`` is that of a file which stays on the volume (docs/adr/0017-left.md)."""
+    return target == f"/{name.removeprefix('fast/')}" != f"/{name}"
+
+
+class Links:
+    """The links of an archive by plain name, each with its target, as the kernel follows them."""
+
+    def __init__(self, targets: Mapping[str, str]) -> None:
+        self._targets = targets
+        self._left = _MOST_COMPONENTS
+
+    def end(self, name: str) -> str | None:
+        """The absolute path that ``name`` leads to, through links in each component. A link to the root volume's file
+        of the same path is the end. None when that takes too many links, or when the links of the whole archive have
+        too many components to be followed.
+        """
+        place: list[str] = []
+        left, links = name.split("/")[::-1], 0
+        while left:
+            self._left -= 1
+            if self._left < 0:
+                return None
+            part = left.pop()
+            if part == "..":
+                del place[-1:]
+            elif part not in ("", "."):
+                place.append(part)
+                path = "/".join(place)
+                target = self._targets.get(path)
+                if target is not None and (left or not stays(path, target)):
+                    links += 1
+                    if links > _MOST_LINKS:
+                        return None
+                    place = [] if target.startswith("/") else place[:-1]
+                    left += target.split("/")[::-1]
+        return "/" + "/".join(place)
