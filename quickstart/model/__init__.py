@@ -192,15 +192,15 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Everything that the reference boot opened, executed, mapped, listed and failed to find, with the
-    process.
+    """What the reference boot opened, executed, mapped, listed and failed to find, by process.
 
-    ``events`` are the events of the unit's programs in the order of the log, without duplicates.
-    ``processes`` is the number of the unit's processes. ``blind`` names the programs that set up an io_uring,
-    through which files may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps
-    an ELF file to the libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel
-    modules that were loaded when PID 1 began, and at ready. ``resident`` has the large files that a process
-    of the unit opened. ``loaded`` is the boot's state at ready. ``trace_hash`` is the SHA-256 of the logs.
+    ``events`` are those of the unit's programs in the order of the log, without duplicates, and
+    ``processes`` the number of the unit's processes. ``blind`` names the programs with an io_uring, which
+    may open files without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the
+    libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the loaded kernel modules
+    when PID 1 began and at ready. ``resident`` has the large files that the unit opened, ``loaded`` the
+    boot's state at ready, ``trace_hash`` the SHA-256 of the logs. ``others`` are paths that other processes
+    had changed before the unit used them.
     """
 
     events: tuple[Event, ...]
@@ -216,6 +216,7 @@ class Trace:
     log_lines: int
     resident: tuple[Resident, ...] = ()
     loaded: Loaded = NOTHING_LOADED
+    others: tuple[PurePosixPath, ...] = ()
 
 
 # ---------------------------------------------------------------- start set
@@ -360,7 +361,7 @@ class Beacon:
 
 @dataclass(frozen=True)
 class ReadyStamp:
-    """The first correct answer: the guest's uptime at that moment, and the client's clock when the message about it arrived."""
+    """The first correct answer: the guest's uptime at that moment, and the client's clock when its message arrived."""
 
     uptime_ns: int
     answer: str

@@ -25,6 +25,7 @@ from quickstart.initramfs.facts import watched
 from quickstart.initramfs.guestconfig import HandOff, Served
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
+from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack
 from quickstart.model import Initramfs, RootDisk, StartSet, Trace
@@ -35,6 +36,7 @@ from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
+from quickstart.pack.others import refuse_made_before
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
@@ -134,6 +136,7 @@ def _recipe(
     refuse_edited(traced.traces, units, root)
     refuse_other_files(traced.traces, unit, root)
     refuse_other_network(traced.traces, unit.unit)
+    refuse_made_before(traced.traces, unit.unit, root, early_start(root, subject.profile.early))
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     programs_run = executed(traced.traces, root)
     directories = searched(start_set, programs_run, root)

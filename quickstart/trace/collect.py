@@ -17,6 +17,7 @@ from quickstart.errors import TraceError
 from quickstart.model import Event, Op
 from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
+from quickstart.trace.others import Others
 from quickstart.trace.strace import MAX_LINE_BYTES
 
 # The child of systemd 254 and later executes this program, which then executes the unit's command.
@@ -37,7 +38,8 @@ class UnitLog:
     a process executed a program.
 
     ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
-    an io_uring. ``lines`` is the number of lines in the log that have system calls.
+    an io_uring. ``others`` are the paths that other processes of the boot had changed before a program of the
+    units used them, in the order of this use. ``lines`` is the number of lines in the log that have system calls.
     """
 
     events: tuple[Event, ...]
@@ -46,6 +48,7 @@ class UnitLog:
     blind: tuple[str, ...]
     lines: int
     units: frozenset[str]
+    others: tuple[PurePosixPath, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -76,13 +79,19 @@ class _Collector:
     made_lengths: set[int] = field(default_factory=set)
     found: dict[tuple[str, Op, str, str | None, bool, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
+    others: Others = field(init=False)
     used_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.others = Others(self.use)
 
     def check_room(self) -> None:
         """Raise TraceError when there are more processes and actions than in any real boot. The guest's
         programs determine the number of processes and actions, so this number needs a limit.
         """
-        if len(self.pids) + len(self.found) + len(self.made) > _MOST_FACTS:
+        # What gives content is a change as well.
+        changed = max(len(self.made), len(self.others.changed))
+        if len(self.pids) + len(self.found) + changed > _MOST_FACTS:
             raise TraceError(
                 f"the strace log has more than {_MOST_FACTS} processes, made files and different actions"
             )
@@ -113,6 +122,12 @@ class _Collector:
                 member.program, member.bare = name, item.bare
             if member.program:
                 self._keep(item, member)
+        if item.op is Op.WRITE:
+            if item.error is None:
+                # systemd's child makes the unit's directories, as the starter does.
+                self.others.change({item.path, item.real} - {""}, by_unit=item.number in self.members)
+        elif member is not None and member.program and item.error in (None, "ENOENT"):
+            self.others.use({item.path, item.real} - {""})
         if item.makes and not item.path.startswith(_VOLATILE):
             for name in {item.path, item.real} - {""} - self.made:
                 self.use(name)
@@ -193,6 +208,7 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
         blind=tuple(sorted(collector.blind)),
         lines=last,
         units=frozenset(member.unit for member in members if member.program),
+        others=tuple(map(PurePosixPath, collector.others.used)),
     )
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import lzma
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quickstart.errors import TraceError
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Op
+from quickstart.model.words import Early
+from quickstart.pack.others import refuse_made_before
 from quickstart.trace.collect import UnitLog, collect
+from tests.unit.imagebuilder import trace
 
 LOGS = Path(__file__).parent.parent / "logs"
 UNITS = sorted(path.name.removesuffix(".txt") for path in LOGS.glob("*.txt"))
@@ -75,3 +80,11 @@ def test_a_line_that_is_lost_in_the_middle_of_a_call_is_noticed() -> None:
     begun = next(n for n, line in enumerate(lines) if n > 10_000 and line.endswith(b"<unfinished ...>\n"))
     with pytest.raises(TraceError, match="did not begin"):
         collect([*lines[:begun], *lines[begun + 1 :]], "apache2.service")
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_nothing_of_the_boot_is_used_but_what_an_early_start_has(name: str, tmp_path: Path) -> None:
+    """A package's rule in tmpfiles.d makes /run/mysqld and the like, as the starter does."""
+    made = {"/run/mysqld", "/run/lock", "/run/apache2", "/run/sshd"}
+    found = [path for path in unit_log(name).others if str(path) not in made]
+    refuse_made_before([replace(trace(), others=tuple(found))], name, ImageRoot(tmp_path), Early.ALWAYS)

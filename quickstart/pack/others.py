@@ -1,0 +1,65 @@
+"""Refuse an early start when the unit uses something that the rest of the boot has made or changed before.
+
+The readers of the image know many ways in which a boot prepares a machine: tmpfiles.d, cloud-init, generators,
+other services. The reference boot shows the result of all ways, also of those that no reader knows. In an early
+start, the file would not be there yet, or would be that of the previous boot. Apart from reading tmpfiles.d of the
+image, the functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.tmpfiles import run_directories
+from quickstart.model import Trace
+from quickstart.model.words import Early
+from quickstart.parse.printable import brief
+
+# Of systemd and its parts; an application finds them as late in an early start, or init makes them
+# (docs/internals/guest.md). What is below them counts as well.
+_OF_SYSTEMD = (
+    *("/run/credentials", "/run/dbus", "/run/initctl", "/run/lock", "/run/log", "/run/mount", "/run/nologin"),
+    *("/run/systemd", "/run/udev", "/run/user", "/run/utmp", "/run/machine-id", "/etc/machine-id"),
+    *("/var/lib/systemd", "/var/log/journal", "/var/log/wtmp", "/var/log/btmp", "/var/log/lastlog"),
+)
+# The DHCP client's (docs/users/limits.md, "Name servers"), and the loader's, which only makes it faster.
+_KNOWN = ("/etc/resolv.conf", "/run/resolvconf", "/run/network", "/etc/ld.so.cache")
+# systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
+_PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
+_MOST_SHOWN = 3
+
+
+def refuse_made_before(traces: Sequence[Trace], unit: str, root: ImageRoot, early: Early) -> None:
+    """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed something before
+    a program of the unit looked it up, unless an early start provides it as well.
+
+    ``early`` says on which machines the image starts early. On those that cloud-init has been through (SEEN), what
+    the first boot changes on the volume is there, so only /run counts.
+    """
+    made = set(_run_directories(root))
+    found = sorted({path for trace in traces for path in trace.others if not _is_known(str(path), made)})
+    if early is Early.SEEN:
+        found = [path for path in found if path.is_relative_to("/run")]
+    if found:
+        shown = ", ".join(brief(str(path)) for path in found[:_MOST_SHOWN])
+        more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: in the reference boot, another program made or changed {shown}{more}"
+            " before the unit used it",
+            hint="let ExecStartPre= of the unit do this, or have it done in the image",
+        )
+
+
+def _run_directories(root: ImageRoot) -> Iterator[str]:
+    """The directories that the starter makes, and those above them."""
+    for record in run_directories(root):
+        path = PurePosixPath(record[-1])
+        yield from map(str, (path, *path.parents))
+
+
+def _is_known(path: str, made: set[str]) -> bool:
+    is_below = any(path == each or path.startswith(f"{each}/") for each in (*_OF_SYSTEMD, *_KNOWN))
+    return is_below or path in made or path.startswith(_PRIVATE_TMP)

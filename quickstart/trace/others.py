@@ -1,0 +1,51 @@
+"""Find what the rest of a boot has changed before a unit's programs use it (pure).
+
+A service that starts early comes before the rest of the boot. So a file that a generator, a rule of tmpfiles.d or
+another service makes, changes or removes is not yet, or still, there. The log shows this whatever program does it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+# The kernel's own, in which a boot writes all the time.
+_KERNELS = ("/proc/", "/sys/", "/dev/")
+# Links of each image; the log has the path as it was spelled.
+_SPELLED = re.compile(r"^/var/(run|lock)(?=/|$)")
+_IN_RUN = {"run": "/run", "lock": "/run/lock"}
+
+
+@dataclass
+class Others:
+    """``changed`` are the paths that processes outside of the units changed last. ``used`` are those of them that the
+    units' programs looked up later, directly or as a directory above. ``note`` is called with each path that is kept.
+    """
+
+    note: Callable[[str], None]
+    changed: set[str] = field(default_factory=set)
+    used: dict[str, None] = field(default_factory=dict)
+
+    def change(self, paths: Iterable[str], *, by_unit: bool) -> None:
+        """Note that a process has made, changed or removed what is at ``paths``."""
+        for path in map(_plain, paths):
+            if by_unit:
+                self.changed.discard(path)
+            elif path not in self.changed and not f"{path}/".startswith(_KERNELS):
+                self.note(path)
+                self.changed.add(path)
+
+    def use(self, paths: Iterable[str]) -> None:
+        """Note that a program of a unit has looked up ``paths``."""
+        for path in map(_plain, paths):
+            end = len(path)
+            while end > 0:
+                if path[:end] in self.changed:
+                    self.used[path[:end]] = None
+                    break
+                end = path.rfind("/", 0, end)
+
+
+def _plain(path: str) -> str:
+    return _SPELLED.sub(lambda match: _IN_RUN[match[1]], path)

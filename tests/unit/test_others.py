@@ -1,0 +1,121 @@
+"""What the rest of the reference boot made before the unit used it: the log shows it, and a build refuses it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model.words import Early
+from quickstart.pack.others import refuse_made_before
+from tests.unit.imagebuilder import trace
+from tests.unit.test_strace_unit import unit_log
+from tests.unit.test_unit_sockets import put
+
+TMPFILES = "20"
+
+
+def opened(path: str, flags: str = "O_RDONLY", pid: int = 11) -> str:
+    return f'{pid} openat(AT_FDCWD</>, "{path}", {flags}) = 3<{path}>'
+
+
+def used(*rows: str) -> list[str]:
+    return [str(path) for path in unit_log(*rows).others]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        f'{TMPFILES} openat(7</etc/app>, "acl.conf", O_WRONLY|O_CREAT|O_EXCL, 0644) = 3</etc/app/acl.conf>',
+        f'{TMPFILES} symlinkat("/srv/acl.conf", 7</etc/app>, "acl.conf") = 0',
+        f'{TMPFILES} rename("/etc/app/.tmp", "/etc/app/acl.conf") = 0',
+        # No new content, but another mode.
+        f'{TMPFILES} chmod("/etc/app/acl.conf", 0600) = 0',
+        f'{TMPFILES} openat(AT_FDCWD</>, "/etc/app/acl.conf", O_WRONLY|O_APPEND) = 3</etc/app/acl.conf>',
+    ],
+)
+def test_what_another_process_changes_before(change: str) -> None:
+    read = opened("/etc/app/acl.conf")
+    assert used(change, read) == ["/etc/app/acl.conf"]
+    # Afterwards, it is the same in an early start.
+    assert used(read, change) == []
+
+
+def test_a_directory_above_and_a_file_that_is_gone() -> None:
+    made = f'{TMPFILES} mkdirat(AT_FDCWD</>, "/var/cache/app", 0755) = 0'
+    assert used(made, '11 newfstatat(AT_FDCWD</>, "/var/cache/app/db", 0x1, 0) = 0') == ["/var/cache/app"]
+    removed = f'{TMPFILES} unlink("/var/lib/app/lock") = 0'
+    looked = '11 access("/var/lib/app/lock", F_OK) = -1 ENOENT (No such file or directory)'
+    assert used(removed, looked) == ["/var/lib/app/lock"]
+
+
+def test_what_the_unit_makes_itself() -> None:
+    """systemd's child of the unit, too: StateDirectory= and the like."""
+    own = opened("/etc/own", "O_WRONLY|O_CREAT", 10)
+    assert used(own, opened("/etc/own")) == []
+    # It writes over what another process made.
+    assert used(opened("/etc/own", "O_WRONLY|O_CREAT", 20), own, opened("/etc/own")) == []
+    child = (
+        "1 clone(flags=SIGCHLD) = 30",
+        opened("/sys/fs/cgroup/system.slice/a.service/cgroup.procs", "O_WRONLY", 30),
+        '30 mkdir("/var/lib/a", 0755) = 0',
+        '30 execve("/bin/a", ["a"], 0x1 /* 0 vars */) = 0',
+    )
+    assert used(*child, opened("/var/lib/a/x", pid=30)) == []
+
+
+def test_two_spellings_of_run() -> None:
+    made = f'{TMPFILES} openat(7</run>, "acl", O_WRONLY|O_CREAT|O_EXCL, 0644) = 3</run/acl>'
+    assert used(made, '11 newfstatat(AT_FDCWD</>, "/var/run/acl", 0x1, 0) = 0') == ["/run/acl"]
+
+
+def test_the_kernel_s_files_do_not_count() -> None:
+    assert used(opened("/proc/sys/x", "O_WRONLY", 20), opened("/proc/sys/x")) == []
+    assert used(opened("/dev/null", "O_RDWR", 20), opened("/dev/null")) == []
+
+
+def refused(base: Path, *paths: str, early: Early = Early.ALWAYS) -> str:
+    found = replace(trace(), others=tuple(map(PurePosixPath, paths)))
+    try:
+        refuse_made_before([found], "app.service", ImageRoot(base), early)
+    except UnsupportedUnitError as error:
+        return error.message
+    return ""
+
+
+def test_it_is_refused_and_named(tmp_path: Path) -> None:
+    message = refused(tmp_path, *(f"/etc/app/{name}" for name in "abcd"))
+    assert "another program made or changed /etc/app/a, /etc/app/b, /etc/app/c and 1 more before" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "another"),
+    [
+        ("/run/systemd/journal", "/run/systemdx"),
+        ("/run/lock", "/run/locks"),
+        ("/run/utmp", "/run/utmpx"),
+        ("/etc/resolv.conf", "/etc/resolv.conf.d"),
+        ("/tmp/systemd-private-1-app/tmp", "/tmp/app"),
+    ],
+)
+def test_what_an_early_start_has_as_well(tmp_path: Path, path: str, another: str) -> None:
+    assert refused(tmp_path, path) == ""
+    assert another in refused(tmp_path, another)
+
+
+def test_a_directory_of_the_starter_s(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n")
+    put(tmp_path, "/etc/group", "root:x:0:\n")
+    assert "/run/app/a" in refused(tmp_path, "/run/app", "/run/app/a")
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", "d /run/app/a 0755 root root -\n")
+    assert refused(tmp_path, "/run/app", "/run/app/a") == ""
+    assert "/run/app/a/acl" in refused(tmp_path, "/run/app/a/acl")
+
+
+def test_on_a_machine_that_cloud_init_has_been_through(tmp_path: Path) -> None:
+    """Its first boot is a stock boot, and what that changed is on the volume."""
+    assert refused(tmp_path, "/etc/passwd", early=Early.SEEN) == ""
+    assert "/run/app" in refused(tmp_path, "/etc/passwd", "/run/app", early=Early.SEEN)
