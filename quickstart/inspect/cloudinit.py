@@ -18,12 +18,13 @@ _UNITS = (
 )
 _UNIT_DIRECTORIES = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 _CONFIGURED = PurePosixPath("/etc/cloud")
+# YAML and JSON may break a line anywhere, so the lines are joined. The guest package has the same rules (`runs_each_boot`).
+_BLANKS = str.maketrans("\n\t", "  ")
+_COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 # In the list of modules it is `- bootcmd`.
-_BOOTCMD = re.compile(r"""^(?:[^#\n]*[\s{,"'])?bootcmd["']?\s*:(?!\s*\[\s*\])""", re.MULTILINE)
-# A module that runs at each boot, and not once for an instance: `[write-files, always]`.
-_ALWAYS = re.compile(
-    r"""^(?:[^#\n]*,[ \t]*|[ \t]*(?:-[ \t]+)+)["']?always["']?[ \t]*(?:[],#]|$)""", re.MULTILINE
-)
+_BOOTCMD = re.compile(r"""[ {,"']bootcmd["']? *:(?! *\[ *\])""")
+# A module that runs at each boot, and not once for an instance: `[write-files, always]`, `frequency: always`.
+_ALWAYS = re.compile(r"""(?:[\[,]| -|frequency["']? *:) *["']?always["']? *(?:[\],}]| )""")
 _HANDLERS = PurePosixPath("/etc/cloud/handlers")
 # cloud-init documentation, "How to disable cloud-init".
 _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
@@ -46,7 +47,7 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
     files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
     for path in files:
         file = root.resolve(path).canonical
-        text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
+        text = _joined(root.read_text(file)) if file is not None and root.host(file).is_file() else ""
         if _BOOTCMD.search(text):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {path} has bootcmd, which cloud-init runs before it at each boot",
@@ -62,6 +63,12 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
             f"{unit} cannot be started early: {path} may run at each boot, before all services",
             hint="remove the handler from the image",
         )
+
+
+def _joined(text: str) -> str:
+    """``text`` without comments, as one line that begins and ends with a blank."""
+    line = _COMMENT.sub("", text).translate(_BLANKS)
+    return f" {line} "
 
 
 def _is_enabled(root: ImageRoot, unit: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from quickstart.host.namespaces import own_namespaces
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.enabled import enabled_text
+from tests.unit.test_cloudinit import ALWAYS, BOOTCMD
 
 # It mounts what only root of the host may.
 pytestmark = pytest.mark.host_root
@@ -346,3 +348,19 @@ def test_a_wrong_word_is_status_2(machine: Machine) -> None:
         "quickstart forgets 2>/dev/null || echo $?; quickstart 2>/dev/null || echo $?; quickstart help"
     )
     assert said.startswith("2\n2\nquickstart status")
+
+
+@pytest.mark.parametrize(("text", "runs"), [*ALWAYS, *BOOTCMD])
+def test_what_cloud_init_runs_at_each_boot(text: str, *, runs: bool) -> None:
+    """The same as at the build (inspect/cloudinit.py)."""
+    script = resources.files("quickstart.reference").joinpath("guestpkg", "scripts", "quickstart").read_text()
+    found = re.search(r"^runs_each_boot\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
+    assert found
+    done = subprocess.run(
+        ["dash", "-eu", "-c", f"{found[0]}\nif runs_each_boot; then echo runs; fi"],
+        input=text.encode(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout == b"runs\n", done.stderr) == (runs, b"")

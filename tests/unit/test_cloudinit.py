@@ -12,6 +12,30 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
 
 LOCAL = "cloud-init-local.service"
+# Configurations of cloud-init, each with whether it runs something at each boot. The contract tests ask the guest package the same.
+ALWAYS = [
+    ("cloud_init_modules:\n - [write-files, always]\n", True),
+    ("cloud_init_modules:\n - [runcmd, once-per-instance]\n", False),
+    ("# not always\ncloud_init_modules: []\n", False),
+    ("cloud_init_modules:\n - - write-files\n   - always\n", True),
+    ("cloud_init_modules: [['write-files', 'always']]\n", True),
+    ("write_files:\n- content: |\n    [Service]\n    Restart=always\n", False),
+    ("services:\n  web:\n    restart: always\n", False),
+    ("cloud_init_modules:\n - name: write-files\n   frequency: always\n", True),
+    ("cloud_init_modules: [{name: write-files, frequency: always}]\n", True),
+    ('{"cloud_init_modules": [\n [\n  "write-files",\n  "always"\n ]\n]}\n', True),
+    ("cloud_init_modules:\n - [write-files,\n    always]\n", True),
+]
+BOOTCMD = [
+    ("cloud_init_modules:\n - bootcmd\n - write-files\n", False),
+    ("# bootcmd: [x]\n", False),
+    ("bootcmd: []\n", False),
+    ("bootcmd:\n - nft -f /etc/rules\n", True),
+    ('{"bootcmd": ["nft -f /etc/rules"]}\n', True),
+    ('{"bootcmd":\n [\n  "nft -f /etc/rules"]}\n', True),
+    ("? bootcmd\n: [nft -f /etc/rules]\n", True),
+    ("bootcmd: [ ]\n", False),
+]
 
 
 @pytest.fixture
@@ -83,17 +107,7 @@ def test_a_profile_that_never_starts_early(root: ImageRoot, tmp_path: Path) -> N
     assert early_start(ImageRoot(tmp_path / "none"), Early.NEVER) is Early.NEVER
 
 
-@pytest.mark.parametrize(
-    ("text", "is_refused"),
-    [
-        ("cloud_init_modules:\n - [write-files, always]\n", True),
-        ("cloud_init_modules:\n - [runcmd, once-per-instance]\n", False),
-        ("# not always\ncloud_init_modules: []\n", False),
-        ("cloud_init_modules:\n - - write-files\n   - always\n", True),
-        ("cloud_init_modules: [['write-files', 'always']]\n", True),
-        ("write_files:\n- content: |\n    [Service]\n    Restart=always\n", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "is_refused"), ALWAYS)
 def test_a_module_that_runs_at_each_boot(
     root: ImageRoot, tmp_path: Path, text: str, *, is_refused: bool
 ) -> None:
@@ -112,16 +126,7 @@ def test_a_part_handler_of_the_image(root: ImageRoot, tmp_path: Path) -> None:
         refuse_bootcmd(root, "app.service")
 
 
-@pytest.mark.parametrize(
-    ("text", "is_refused"),
-    [
-        ("cloud_init_modules:\n - bootcmd\n - write-files\n", False),
-        ("# bootcmd: [x]\n", False),
-        ("bootcmd: []\n", False),
-        ("bootcmd:\n - nft -f /etc/rules\n", True),
-        ('{"bootcmd": ["nft -f /etc/rules"]}\n', True),
-    ],
-)
+@pytest.mark.parametrize(("text", "is_refused"), BOOTCMD)
 @pytest.mark.parametrize("file", ["cloud.cfg", "cloud.cfg.d/90-rules.cfg"])
 def test_commands_of_each_boot(
     root: ImageRoot, tmp_path: Path, file: str, text: str, is_refused: bool
