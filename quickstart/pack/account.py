@@ -7,7 +7,7 @@ Apart from looking up names in the image, the functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -34,8 +34,10 @@ def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
     for trace in traces:
         loaded = {each.name: each for each in trace.loaded.units}
+        # PID 1 binds the sockets of the whole stack before it starts any of the services.
+        own = {socket.unit for each in unit.all_units for socket in each.sockets}
         for each in unit.all_units:
-            _refuse_sockets(each, loaded)
+            _refuse_sockets(each, loaded, own)
         for name in names:
             if name in loaded and (other := next(_others(root, loaded[name]), "")):
                 raise UnsupportedUnitError(
@@ -45,11 +47,12 @@ def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
                 )
 
 
-def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit]) -> None:
-    """Raise UnsupportedUnitError when the unit comes after a socket of another service, to which it may connect."""
-    own = {socket.unit for socket in unit.sockets}
+def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit], own: Collection[str]) -> None:
+    """Raise UnsupportedUnitError when the unit comes after a socket of another service than those of the stack, whose
+    sockets are ``own``. The unit may connect to it.
+    """
     after = loaded[unit.unit].after if unit.unit in loaded else frozenset()
-    for name in sorted(after - own):
+    for name in sorted(after - {*own}):
         if name.endswith(".socket") and not name.startswith(_SYSTEMDS) and name not in _KNOWN_SOCKETS:
             raise UnsupportedUnitError(
                 f"{unit.unit} cannot be started early: it comes after {name}, which comes with systemd",

@@ -11,12 +11,12 @@ Apart from reading drop-ins of the image, the functions are pure.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import assignments
+from quickstart.inspect.unit.files import assignments, unit_texts
 from quickstart.inspect.unit.order import Budget
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
@@ -64,12 +64,27 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
                 raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
             _refuse_root(unit, trace.loaded.roots)
             _refuse_last(loaded, unit)
+            asked_for = _asked_for(root, loaded[unit])
             for name in sorted(units_before(loaded, unit) - stack):
-                if why := _why_not(loaded[name], loaded[unit], has_command):
+                if why := _why_not(loaded[name], asked_for, has_command):
                     raise UnsupportedUnitError(
                         f"{unit} cannot be started early: the reference boot started {brief(name)} before it{why}",
                         hint=_hint(name),
                     )
+
+
+def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
+    """The units that the application comes after directly. A service of cloud-init's counts only when the
+    application's own unit names it: cloud-init itself comes before ssh, on any machine.
+    """
+    if not any(name.startswith("cloud-") for name in application.after):
+        return application.after
+    try:
+        texts = unit_texts(root, application.name)
+    except UnsupportedUnitError:
+        return application.after
+    own = {word for name, value in assignments(texts, "[Unit]") if name == "After" for word in value.split()}
+    return frozenset(name for name in application.after if name in own or not name.startswith("cloud-"))
 
 
 def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
@@ -120,9 +135,9 @@ def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
     )
 
 
-def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[str], bool]) -> str | None:
-    """The reason why ``application`` must not start before ``unit``, as the end of a message. None when it
-    may start before ``unit``.
+def _why_not(unit: LoadedUnit, asked_for: Collection[str], has_command: Callable[[str], bool]) -> str | None:
+    """The reason why an application that asks for the units ``asked_for`` must not start before ``unit``, as the end
+    of a message. None when it may start before ``unit``.
     """
     if unit.name.endswith(".socket"):
         is_known = is_generated_socket(unit.name) and _is_below(unit.file, _GENERATED)
@@ -130,7 +145,7 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[s
         return next((f", with the commands of {brief(each)}" for each in files if has_command(each)), None)
     if not is_harmless(unit.name):
         return ", and what it prepares is not known"
-    if is_asked_for(unit.name) and unit.name in application.after:
+    if is_asked_for(unit.name) and unit.name in asked_for:
         return ", because the unit itself comes after it"
     is_service = unit.name.endswith(".service")
     # A mount that a program made has no file.

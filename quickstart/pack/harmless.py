@@ -13,11 +13,11 @@ from fnmatch import fnmatchcase
 _SERVICES = {
     "devices, modules, disks": """
         blk-availability dm-event dracut-shutdown e2scrub_reap kmod kmod-static-nodes lvm2-lvmpolld lvm2-monitor
-        lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config open-vm-tools systemd-backlight@* systemd-binfmt
+        lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config systemd-backlight@* systemd-binfmt
         systemd-fsck-root systemd-fsckd systemd-growfs-root systemd-hibernate-clear systemd-hibernate-resume
         systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
         systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd systemd-zram-setup@*
-        udev vgauth""",
+        udev""",
     "the console": """
         console-setup keyboard-setup plymouth-quit plymouth-quit-wait plymouth-read-write plymouth-start
         systemd-ask-password-console systemd-ask-password-plymouth systemd-ask-password-wall
@@ -33,10 +33,10 @@ _SERVICES = {
         rsyslog syslog-ng systemd-boot-update systemd-journal-catalog-update systemd-journal-flush
         systemd-journald systemd-journald@* systemd-update-done systemd-update-utmp systemd-update-utmp-runlevel""",
     "users, directories (the starter makes them as well), the message bus and what it starts": """
-        dbus dbus-broker polkit systemd-firstboot systemd-homed systemd-hostnamed systemd-initctl
+        dbus dbus-broker polkit systemd-firstboot systemd-hostnamed systemd-initctl
         systemd-localed systemd-logind systemd-machine-id-commit systemd-oomd systemd-sysusers systemd-timedated
         systemd-tmpfiles-clean systemd-tmpfiles-setup systemd-tmpfiles-setup-dev
-        systemd-tmpfiles-setup-dev-early systemd-user-sessions systemd-userdbd user-runtime-dir@* user@*""",
+        systemd-tmpfiles-setup-dev-early systemd-user-sessions user-runtime-dir@* user@*""",
     "AppArmor (inspect/unit/apparmor.py), the loader's cache": """
         apparmor ldconfig snapd.apparmor""",
     "the network": """
@@ -45,14 +45,13 @@ _SERVICES = {
         systemd-networkd systemd-networkd-persistent-storage systemd-networkd-wait-online
         systemd-networkd-wait-online@* systemd-resolved wpa_supplicant wpa_supplicant@* netplan-ovs-cleanup
         netplan-configure""",
-    "cloud-init, which has rules of its own (docs/users/cloud-init.md)": """
-        cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
-        cloud-init-network""",
 }
-# An application does without these, unless its own unit names them: name servers, the clock, iSCSI, late stages of cloud-init.
+# An application does without these, unless its own unit names them: name servers, the clock, iSCSI, further users, VMware's guest
+# tools, cloud-init (docs/users/cloud-init.md).
 _ON_DEMAND_SERVICES = """
-    avahi-daemon bind9 chrony cloud-config cloud-final dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi openntpd
-    rpcbind systemd-timesyncd unbound unscd"""
+    avahi-daemon bind9 chrony cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
+    cloud-init-network dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi open-vm-tools openntpd rpcbind systemd-homed
+    systemd-timesyncd systemd-userdbd unbound unscd vgauth"""
 # Init mounts these itself, or no application uses them.
 _MOUNTS = r"""
     - boot boot-efi efi tmp dev-hugepages dev-mqueue proc-fs-nfsd proc-sys-fs-binfmt_misc proc-xen sys-fs-*

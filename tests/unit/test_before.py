@@ -11,7 +11,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.before import settling_files
+from quickstart.inspect.unit.before import settling_files, settling_places
 from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.read import HAND_OFF_DROP_IN
 from tests.unit.test_unit import SERVICE, put, read
@@ -221,6 +221,30 @@ def test_a_file_of_modprobe_s_that_no_package_has(tmp_path: Path) -> None:
     )
     put(tmp_path, "/var/lib/dpkg/info/nvidia.list", f"/.\n{path}\n")
     read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [("0.0 0 0.0\n0\nLOCAL\n", True), ("0.0 0 0.0\n0\nUTC\n", False), ("LOCAL\n", False)],
+)
+def test_a_hardware_clock_with_the_local_time(tmp_path: Path, text: str, *, is_refused: bool) -> None:
+    put(tmp_path, "/etc/adjtime", text)
+    if not is_refused:
+        read(tmp_path, SERVICE)
+        return
+    with pytest.raises(UnsupportedUnitError, match="the hardware clock has the local time"):
+        read(tmp_path, SERVICE)
+
+
+def test_drop_ins_of_link_files(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/network/99-default.link", "[Link]\nNamePolicy=keep\n")
+    put(tmp_path, "/usr/local/lib/systemd/network/5-lan.network.d/a.conf", "")
+    places = {str(path) for path in settling_places(ImageRoot(tmp_path))}
+    assert {
+        "/etc/systemd/network/99-default.link.d",
+        "/usr/local/lib/systemd/network/99-default.link.d",
+        "/usr/local/lib/systemd/network/5-lan.network.d",
+    } <= places
 
 
 def test_an_early_policy_of_apparmor(tmp_path: Path) -> None:

@@ -172,6 +172,30 @@ def test_what_is_asked_for_by_name_is_not_overtaken(tmp_path: Path, name: str) -
     )
 
 
+@pytest.mark.parametrize(
+    "name", ["cloud-init", "cloud-init-local", "cloud-final", "open-vm-tools", "systemd-homed"]
+)
+def test_what_prepares_the_machine_is_asked_for(tmp_path: Path, name: str) -> None:
+    """/run/cloud-init/instance-data.json, /etc/hosts, further users."""
+    word = name.replace("-", "__")
+    service = {f"{word}_service": ""}
+    by_target = booted(network_target=f"networking.service {name}.service", **service)
+    assert refused(tmp_path, by_target) == ""
+    named = booted(app_service=f"network.target {name}.service", **service)
+    assert f"started {name}.service before it, because the unit itself comes after it" in refused(
+        tmp_path, named
+    )
+
+
+def test_cloud_init_that_comes_before_the_unit_by_itself(tmp_path: Path) -> None:
+    """cloud-init.service has Before=sshd.service."""
+    named = booted(app_service="network.target cloud-init.service", cloud__init_service="")
+    put(tmp_path, f"{PACKAGES}/app.service", "[Unit]\nAfter=network.target\n")
+    assert refused(tmp_path, named) == ""
+    put(tmp_path, f"{PACKAGES}/app.service", "[Unit]\nAfter=network.target cloud-init.service\n")
+    assert "because the unit itself comes after it" in refused(tmp_path, named)
+
+
 def test_a_generator_s_drop_in(tmp_path: Path) -> None:
     """What it says cannot be read from the image."""
     drop_in = "/run/systemd/generator/networking.service.d/a.conf"

@@ -265,6 +265,32 @@ def test_a_hook_of_another_client(tmp_path: Path, path: str) -> None:
     assert f"{path} runs before it" in refused(tmp_path)
 
 
+def test_a_rule_of_a_package_s_edited_in_place(tmp_path: Path) -> None:
+    rules = "/usr/lib/udev/rules.d/80-net-setup-link.rules"
+    script(tmp_path, rules, 'IMPORT{program}="/lib/udev/tool"\n', is_packaged=True)
+    assert refused(tmp_path) == ""
+    put(tmp_path, rules, 'IMPORT{program}="/root/rules"\n')
+    assert f"{rules} runs `/root/rules`" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_harmless"),
+    [
+        ("/bin/sh -c 'echo none > /sys/block/%k/queue/scheduler'", True),
+        ("/bin/sh -c 'echo 1024 >/sys/class/block/%k/queue/read_ahead_kb; true'", True),
+        ("/bin/sh -c 'echo none > /sys/block/%k/queue/scheduler; /root/rules'", False),
+        ("/bin/sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward'", False),
+        ("/bin/sh -c 'echo none > /sys/block/../../proc/x'", False),
+        ("/bin/sh -c 'echo `/root/rules`'", False),
+        ("/root/sh -c 'echo none'", False),
+    ],
+)
+def test_a_rule_of_udev_for_disks(tmp_path: Path, command: str, *, is_harmless: bool) -> None:
+    rule = f'ACTION=="add", KERNEL=="vd*", SUBSYSTEM=="block", RUN+="{command}"\n'
+    put(tmp_path, "/etc/udev/rules.d/60-disks.rules", rule)
+    assert (refused(tmp_path) == "") is is_harmless
+
+
 def test_a_rule_of_udev_for_another_mac_address(tmp_path: Path) -> None:
     put(tmp_path, "/etc/udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{address}="02:00:00:00:00:99"\n')
     assert "gives a network card another address or setting" in refused(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles
+from tests.unit.test_unit_hooks import script
 from tests.unit.test_unit_sockets import link, put
 
 
@@ -40,6 +41,10 @@ def refused(base: Path) -> str:
         'R "/var/lib/a b"',
         "R /tmp/../var/lib/app",
         "R %S/app",
+        "f //run/app.conf",
+        "f /./run/./app.conf",
+        "Z /srv/private 0700 root root",
+        "a+ /srv/private - - - - d:group::r-x",
     ],
 )
 @pytest.mark.parametrize("place", ["/etc", "/usr/local/lib", "/usr/lib"])
@@ -75,6 +80,20 @@ def test_what_removes_or_overwrites(tmp_path: Path, place: str, line: str) -> No
 def test_what_does_not_matter(tmp_path: Path, line: str) -> None:
     put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"{line}\n")
     assert refused(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("L+ %t/docker.sock - - - - %t/podman/podman.sock", False),
+        ("z /etc/app.key 0640 root app", False),
+        ("R /var/lib/app", True),
+    ],
+)
+def test_a_line_of_a_package_s(tmp_path: Path, line: str, *, is_refused: bool) -> None:
+    """What the application uses of it, the reference boot shows (pack/others.py)."""
+    script(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"{line}\n", is_packaged=True)
+    assert (refused(tmp_path) != "") is is_refused
 
 
 def test_a_mask(tmp_path: Path) -> None:

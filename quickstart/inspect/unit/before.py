@@ -79,6 +79,11 @@ ROOT_FILES = (
     "/etc/bilibop/bilibop.conf",
     "/etc/default/fsprotect",
 )
+# systemd.network(5), systemd.link(5)
+OWN_NETWORKS = (PurePosixPath("/etc/systemd/network"), PurePosixPath("/usr/local/lib/systemd/network"))
+_PACKAGES_NETWORKS = PurePosixPath("/usr/lib/systemd/network")
+# hwclock(8): its third line says whether the hardware clock has the local time.
+_CLOCK = PurePosixPath("/etc/adjtime")
 # Packet filters that are enabled for multi-user.target, and not for one of the early targets.
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
 _NETWORK_PRE = "network-pre.target"
@@ -122,11 +127,11 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The administrator's drop-in directories, existing or not, for the image's own network files (networkctl(1), edit)."""
-    own = PurePosixPath("/etc/systemd/network")
-    yield from root.glob(own / "*.network.d")
-    for place in (own, PurePosixPath("/usr/lib/systemd/network")):
-        for path in root.glob(place / "*.network"):
-            yield own / f"{path.name}.d"
+    for own in OWN_NETWORKS:
+        for kind in ("network", "link"):
+            yield from root.glob(own / f"*.{kind}.d")
+            for place in (*OWN_NETWORKS, _PACKAGES_NETWORKS):
+                yield from (own / f"{path.name}.d" for path in root.glob(place / f"*.{kind}"))
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:
@@ -190,6 +195,19 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
         for kind, key in zip(PULLING_DIRECTORIES, ("WantedBy", "RequiredBy", "UpheldBy"), strict=True):
             targets = " ".join(install.get(key, ())).split()
             yield from (_OWN / f"{target}.{kind}" / name for target in targets if "/" not in target)
+
+
+def refuse_local_clock(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock when
+    it becomes PID 1, so an application that starts before would run with a clock that is hours off.
+    """
+    file = root.resolve(_CLOCK).canonical
+    text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
+    if text.splitlines()[2:3] == ["LOCAL"]:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {_CLOCK} says that the hardware clock has the local time",
+            hint="let the hardware clock have UTC, and write this into the file",
+        )
 
 
 def refuse_split_usr(root: ImageRoot, unit: str) -> None:

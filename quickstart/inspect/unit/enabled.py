@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.before import EXTENSIONS
+from quickstart.inspect.unit.before import EXTENSIONS, OWN_NETWORKS
 from quickstart.inspect.unit.facts import Deciding, way_to
 from quickstart.inspect.unit.files import UNIT_PATHS, names_of, unit_file
 from quickstart.inspect.unit.initscripts import started_scripts
@@ -66,7 +66,7 @@ def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories that are extensions (systemd-sysext(8)), and the directories of drop-ins for
     systemd-networkd's files. Files and links in the same places are packed facts (unit/before.py).
     """
-    patterns = (*(f"{place}/*" for place in EXTENSIONS), "/etc/systemd/network/*.d")
+    patterns = (*(f"{place}/*" for place in EXTENSIONS), *(f"{place}/*.d" for place in OWN_NETWORKS))
     for pattern in map(PurePosixPath, patterns):
         for path in root.glob(pattern):
             if root.host(path).is_dir() and not root.host(path).is_symlink():

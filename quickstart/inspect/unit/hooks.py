@@ -220,13 +220,12 @@ def _interfaces(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The rules of the administrator, and those in the packages' directory that no package has."""
+    """The rules of the administrator, and those in the packages' directory that are not as a package delivered them."""
     paths = [path for place in OWN_RULES for path in root.glob(place / "*.rules")]
     by_packages = [
-        file for path in root.glob(_RULES / "*.rules") if (file := root.resolve(path).canonical) is not None
+        file for path in root.glob(_RULES / "*.rules") if (file := _regular(root, path)) is not None
     ]
-    packaged = owners(root, by_packages) if by_packages else {}
-    for path in (*paths, *(file for file in by_packages if file not in packaged)):
+    for path in (*paths, *sorted(changed(root, by_packages))):
         file = root.resolve(path).canonical
         if file is not None and root.host(file).is_file():
             yield file

@@ -10,6 +10,9 @@ import re
 
 # Names of the card, to ifupdown and to udev.
 _PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|\$name\b|%[kn]\b|[12]?>(?:/dev/null|&1)")
+# What a shell writes into a disk's own settings, which udev's rules for disks do.
+_SHELL = re.compile(r"(?:/usr)?/?(?:bin/)?(?:ba|da)?sh -c '([^']*)'")
+_DISK_SETTING = re.compile(r" ?> ?/sys/(?:class/)?block/[\w%$.-]+/(?:queue|device)/[\w/]+")
 _SEPARATORS = re.compile(r"\|\||&&|[;|&]")
 _EXPANDING = re.compile(r"[`$(){}<>]")
 _NAME = r"[A-Za-z0-9_.@-]+"
@@ -32,7 +35,9 @@ _COMMANDS = tuple(
 
 def is_harmless(command: str) -> bool:
     """Whether ``command``, a line for a shell, consists of commands on the list."""
-    command = _PLAIN.sub("x", command)
+    if shell := _SHELL.fullmatch(command.strip()):
+        command = shell[1]
+    command = _PLAIN.sub("x", _DISK_SETTING.sub("", command))
     if _EXPANDING.search(command):
         return False
     parts = (" ".join(each.split()) for each in _SEPARATORS.split(command))

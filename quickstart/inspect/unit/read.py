@@ -14,7 +14,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import refuse_bootcmd
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
-from quickstart.inspect.unit.before import refuse_filters, refuse_split_usr
+from quickstart.inspect.unit.before import refuse_filters, refuse_local_clock, refuse_split_usr
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.inspect.unit.conditions import condition_records
@@ -156,6 +156,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     refuse_networkd(root, unit)
     refuse_bootcmd(root, unit)
     refuse_policies(root, unit)
+    refuse_local_clock(root, unit)
     refuse_mounts(root, unit)
     refuse_tmpfiles(root, unit)
     refuse_split_usr(root, unit)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.parse.printable import brief
 
@@ -22,7 +23,11 @@ _MOST_CHARACTERS = 1 << 20
 # What removes something, empties it, or writes over it.
 _DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 # Init sees to these places (earlier-files, the run directories of the starter), or they are the kernel's.
-_OWN_PLACES = ("/tmp/", "/var/tmp/", "/run/", "/var/run/", "/var/lock/", "/dev/", "/proc/", "/sys/", "%t/")  # noqa: S108
+_OWN_PLACES = (
+    *("/tmp/", "/var/tmp/", "/run/", "/var/lock/", "/dev/", "/proc/", "/sys/"),  # noqa: S108
+    # systemd's.
+    *("/var/log/journal/", "/var/lib/systemd/"),
+)
 # Of packages that each Debian may have; no service has these files.
 _NOBODYS = frozenset(
     (
@@ -40,6 +45,9 @@ _NOBODYS = frozenset(
 )
 # A file, pipe, link or copy that is missing in /run until systemd-tmpfiles has made it.
 _FILE = re.compile(r"[fFpLCwcb]\S*")
+# What gives a file another mode, owner, ACL or attribute.
+_CHANGES = re.compile(r"[zZmaAtThH]\S*")
+_TEMPORARY = {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
@@ -51,7 +59,7 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     """
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
-    for text in _texts(root):
+    for _, text in _files(root):
         for path, mode, user, group in _directories(text):
             if user in users and group in groups:
                 found.setdefault(path, ("run-directory", mode, user, group, path))
@@ -59,27 +67,45 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
 
 
 def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a line that removes or overwrites files outside of /tmp, /var/tmp and /run,
-    or that makes a file below /run. Such a line acts before the application starts in a stock boot, and after
-    that in a fast boot.
+    """Raise UnsupportedUnitError for a line that removes or overwrites files outside of /tmp, /var/tmp and /run. Such
+    a line acts before the application starts in a stock boot, and after that in a fast boot.
+
+    In a file that no package has, also for a line that makes a file below /run, or that gives a file another mode,
+    owner or attribute. When the application uses what other lines make, the reference boot shows it
+    (pack/others.py).
     """
-    for text in _texts(root):
+    files = tuple(_files(root))
+    packaged = owners(root, [path for path, _ in files]) if files else {}
+    for path, text in files:
         for line in text.splitlines():
             kind, *words = line.split(maxsplit=2)[:2] or ("",)
-            kind, path = kind.strip("\"'"), " ".join(words).strip("\"'")
-            is_missing = _FILE.fullmatch(kind) and _in_run(path).startswith("/run/") and not _is_known(path)
-            if not path or not (is_missing or _DESTRUCTIVE.fullmatch(kind)):
-                continue
-            if not is_missing and (path in _NOBODYS or _is_own_place(path)):
-                continue
-            raise UnsupportedUnitError(
-                f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
-                hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
-            )
+            what = _plain(" ".join(words).strip("\"'"))
+            if what and _is_refused(kind.strip("\"'"), what, is_own=path not in packaged):
+                raise UnsupportedUnitError(
+                    f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
+                    hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
+                )
+
+
+def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
+    """Whether a stock boot does before the application what an early start does not. ``is_own`` says that no package
+    has the line.
+    """
+    if is_own and path.startswith("/run/") and (_CHANGES.fullmatch(kind) or _FILE.fullmatch(kind)):
+        return not _is_known(path)
+    if path in _NOBODYS or _is_own_place(path):
+        return False
+    return bool(_DESTRUCTIVE.fullmatch(kind) or (is_own and _CHANGES.fullmatch(kind)))
+
+
+def _plain(path: str) -> str:
+    """``path`` as systemd-tmpfiles takes it: without ``.`` and double slashes, with the links of /var followed."""
+    named = re.sub(r"/(?:\./|/)+", "/", path)
+    return re.sub(r"^(?:%T|%V)(?=/|$)", lambda match: _TEMPORARY[match[0]], _in_run(named))
 
 
 def _in_run(path: str) -> str:
-    return re.sub(r"^(/var/run|%t)(?=/)", "/run", path)
+    return re.sub(r"^(?:/var/run|%t)(?=/)", "/run", path)
 
 
 def _is_own_place(path: str) -> bool:
@@ -88,7 +114,7 @@ def _is_own_place(path: str) -> bool:
 
 def _is_known(path: str) -> bool:
     """Whether the file below /run is one of systemd's, which no application reads at its start."""
-    return _in_run(path) in _OF_BOOT or f"{_in_run(path)}/".startswith(_OF_SYSTEMD)
+    return path in _OF_BOOT or f"{path}/".startswith(_OF_SYSTEMD)
 
 
 def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
@@ -96,7 +122,7 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
         match = _LINE.match(line.strip())
         if match is None:
             continue
-        path = re.sub(r"^(/var/run|%t)(?=/)", "/run", match[1]).rstrip("/")
+        path = _plain(match[1]).rstrip("/")
         mode = _MODE.fullmatch(match[2] or "0755")
         if path.startswith("/run/") and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
             if f"{path}/".startswith(_OF_SYSTEMD):
@@ -107,8 +133,8 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
             yield path, f"0{int(mode[1] if mode else '755', 8):o}", user, group
 
 
-def _texts(root: ImageRoot) -> Iterator[str]:
-    """The texts of the files, sorted by file name. When several files have the same name, the administrator's
+def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
+    """The files with their texts, sorted by file name. When several files have the same name, the administrator's
     is used. Raises UnsupportedUnitError for implausibly much text.
     """
     files: dict[str, PurePosixPath] = {}
@@ -128,7 +154,7 @@ def _texts(root: ImageRoot) -> Iterator[str]:
                     f"the image's tmpfiles.d has more than {_MOST_CHARACTERS} characters, the last read is {files[name]}",
                     hint="take away what is not needed of it",
                 )
-            yield text
+            yield canonical, text
 
 
 def _names(root: ImageRoot, file: str) -> frozenset[str]:
