@@ -66,8 +66,8 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
 
 
 def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: Context) -> ReferenceImage:
-    """The content of ``disk`` as a reference image. The image comes from the store, or is copied now. Copying
-    needs root, so that files keep their owners.
+    """The content of ``disk`` as a reference image. If the store has this image, it is used. Otherwise, the content
+    of ``disk`` is copied into the store. Copying needs root, so that files keep their owners.
 
     ``planned_bytes`` is the size of the disk in the profile. Raises BadInputError when the copy would have
     more data than ``planned_bytes`` and also more than the disk's file uses on this host, and when the disk has

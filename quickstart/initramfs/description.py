@@ -33,7 +33,7 @@ def description_text(
 ) -> str:
     """The text of the whole description. ``environment`` has the variables that we set (PATH …).
 
-    With ``from_fast``, packed programs start from /fast, but their argv[0] is the ordinary path. The files
+    With ``from_fast``, packed programs start from /fast, with the same argv[0] as in a stock start. The files
     ``bound`` are bound over the volume's files in the unit's mount namespace. Raises StartSetError when
     programs start from /fast, but the unit's main program is not in the start set.
     """

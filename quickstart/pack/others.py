@@ -29,6 +29,8 @@ _OF_SYSTEMD = (
 _KNOWN = ("/etc/resolv.conf", "/run/resolvconf", "/run/network", "/etc/ld.so.cache")
 # systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
+# Where systemd or init may have mounted a tmpfs.
+_IN_MEMORY = ("/run", "/tmp")  # noqa: S108
 _MOST_SHOWN = 3
 
 
@@ -36,13 +38,14 @@ def refuse_made_before(traces: Sequence[Trace], unit: str, root: ImageRoot, earl
     """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed something before
     a program of the unit looked it up, unless an early start provides it as well.
 
-    ``early`` says on which machines the image starts early. On those that cloud-init has been through (SEEN), what
-    the first boot changes on the volume is there, so only /run counts.
+    ``early`` says on which machines the image starts early. With SEEN, only machines on which cloud-init has
+    completed a boot start early. Their volume already has the changes of that boot, so only changes in memory
+    (/run, /tmp) lead to a refusal.
     """
     made = set(_run_directories(root))
     found = sorted({path for trace in traces for path in trace.others if not _is_known(str(path), made)})
     if early is Early.SEEN:
-        found = [path for path in found if path.is_relative_to("/run")]
+        found = [path for path in found if any(path.is_relative_to(place) for place in _IN_MEMORY)]
     if found:
         shown = ", ".join(brief(str(path)) for path in found[:_MOST_SHOWN])
         more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""

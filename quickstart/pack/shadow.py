@@ -203,7 +203,9 @@ def _libraries(start_set: StartSet, image: _Image) -> Iterator[_Library]:
 
 
 def _plain(directory: PurePosixPath) -> PurePosixPath:
-    """The directory of a library, for the directory of one of its variants (ld.so(8), glibc-hwcaps)."""
+    """Map the directory of a glibc-hwcaps variant (ld.so(8)) to the directory of the library itself. Any other
+    directory is returned unchanged.
+    """
     return directory.parent.parent if directory.parent.name == _VARIANTS else directory
 
 

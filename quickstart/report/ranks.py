@@ -23,8 +23,8 @@ _MOST_ADDITIONS = 1 << 18
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The one-sided p. It is the probability that, by chance alone, ``second`` is later than ``first`` in at
-    least as many pairs of values as observed. Each series has at least one value.
+    """The one-sided p-value: the probability, if only chance is at work, that at least as many pairs as observed
+    have a later value in ``second`` than in ``first``. Each series has at least one value.
 
     Two equal values do not count as later, so ties can only make p larger.
     """

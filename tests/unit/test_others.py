@@ -119,3 +119,4 @@ def test_on_a_machine_that_cloud_init_has_been_through(tmp_path: Path) -> None:
     """Its first boot is a stock boot, and what that changed is on the volume."""
     assert refused(tmp_path, "/etc/passwd", early=Early.SEEN) == ""
     assert "/run/app" in refused(tmp_path, "/etc/passwd", "/run/app", early=Early.SEEN)
+    assert "/tmp/app" in refused(tmp_path, "/tmp/app", early=Early.SEEN)

@@ -220,6 +220,8 @@ def test_limits_and_their_defaults(tmp_path: Path) -> None:
         ("TimeoutStartSec=infinity", 0),
         ("TimeoutSec=2min 1s", 121_000),
         ("TimeoutSec=5\nTimeoutStartSec=500ms", 500),
+        ("TimeoutStartSec=10\nTimeoutSec=20", 20_000),
+        ("TimeoutStartSec=500us", 1),
     ],
 )
 def test_timeout(tmp_path: Path, text: str, milliseconds: int) -> None:

@@ -17,8 +17,9 @@ _BENEATH = BENEATH | NO_SYMLINKS | NO_XDEV
 class Directories:
     """The directories below the open directory ``top``.
 
-    A stranger may make a million of them, each with a KiB of path and many KiB of attributes. So the members
-    are kept in ``file``, an empty temporary file, and only their places are kept in memory. A way is resolved by
+    An untrusted archive may contain a million directories, each with a path of about 1 KiB and many KiB of
+    extended attributes. So the directories are kept in ``file``, an empty temporary file, and only their
+    places are kept in memory. A way is resolved by
     the kernel in one call, however many directories it has.
     """
 

@@ -70,8 +70,8 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _variables_places(
     root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
 ) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose files define the variables in the heads of profiles. The head
-    is the text before a profile's opening brace. Empty when no head has a variable.
+    """The directories whose files define the variables that AppArmor profiles use before their opening brace. Empty
+    when no profile uses one there. ``local`` and ``tunables`` need not exist.
     """
     if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
         yield from (_PROFILES / name for name in _MEANING)

@@ -345,8 +345,8 @@ def manager_texts(root: ImageRoot) -> tuple[str, ...]:
 
 
 def texts_of(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
-    """The texts of the files. Raises UnsupportedUnitError when their total length exceeds the limit. ``what``
-    names the unit for the message.
+    """The texts of the files. Raises UnsupportedUnitError when all texts together are longer than the limit.
+    ``what`` names the unit for the message.
     """
     found: list[str] = []
     left = _MAX_TEXT_CHARACTERS

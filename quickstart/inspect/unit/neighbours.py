@@ -43,8 +43,8 @@ _MAX_SOCKET_BYTES = 1 << 20
 def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The socket units that pass their listening sockets to ``unit``, sorted by name (systemd.socket(5)).
 
-    Raises UnsupportedUnitError for a socket unit that systemd does not start at every boot, because init
-    would bind its sockets at every boot.
+    Raises UnsupportedUnitError for a socket unit that is neither enabled for sockets.target nor pulled in by the
+    unit: systemd may not start it at every boot, and init would bind its sockets at every boot.
     """
     enabled = {path.name for path in _enabled(root)}
     wanted = enabled | set(_pulled_in(root, unit))

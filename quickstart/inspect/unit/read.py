@@ -58,6 +58,7 @@ _NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
 _ACCESS = ("none", "main", "exec", "all")
 _D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/internals/starter.md"
+_TIMEOUTS = ("TimeoutStartSec", "TimeoutSec")
 _DEFAULT_TIMEOUT = "90s"
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
@@ -308,13 +309,11 @@ def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 def _timeout_ms(source: Source) -> int:
     """The unit's start timeout in milliseconds. 0 when there is no timeout."""
-    given = next((name for name in ("TimeoutStartSec", "TimeoutSec") if name in source.found), None)
-    if given is None:
-        default = source.manager.get("DefaultTimeoutStartSec", (_DEFAULT_TIMEOUT,))[-1]
-        found = source.converted("DefaultTimeoutStartSec", default, span_us)
-    else:
-        found = source.value(given, span_us)
-    return (found or 0) // 1000
+    # Both are names of one setting: the last assignment counts (systemd's config_parse_service_timeout).
+    given = next((each for each in reversed(source.assigned) if each[0] in _TIMEOUTS and each[1]), None)
+    default = source.manager.get("DefaultTimeoutStartSec", (_DEFAULT_TIMEOUT,))[-1]
+    found = source.converted(*(given or ("DefaultTimeoutStartSec", default)), span_us)
+    return -(-(found or 0) // 1000)
 
 
 def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, ...]:
