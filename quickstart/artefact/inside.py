@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from quickstart.artefact.manifest import read_manifest, read_start_set
+from quickstart.artefact.manifest import StartSetFacts, read_manifest, read_start_set
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host.beneath import opened_regular
 from quickstart.initramfs.layout import IMAGE, MARKER, OURS
@@ -314,12 +314,9 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
     if artefact is not None and _is_ours(artefact, asked):
         return Why(asked, ("part A: what init needs itself",), "")
     wanted = PurePosixPath("/", *asked.parts[2:]) if asked.parts[1:2] == (_FAST,) else asked
-    known = _known(directory)
-    if str(wanted) in known:
-        return known[str(wanted)]
-    canonical = _through_links(directory, wanted)
-    if str(canonical) in known:
-        return known[str(canonical)]
+    document = read_start_set(directory)
+    if found := _said(document, wanted) or _said(document, _through_links(document, wanted)):
+        return found
     raise BadInputError(f"{wanted} was not met: no trace, library, link or rule leads to it")
 
 
@@ -331,9 +328,9 @@ def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
     )
 
 
-def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
+def _through_links(document: StartSetFacts, wanted: PurePosixPath) -> PurePosixPath:
     """``wanted`` with the links of the start set followed. For example, /bin/sh becomes /usr/bin/dash."""
-    links = {file.path: file.target for file in read_start_set(directory).files if file.target}
+    links = {file.path: file.target for file in document.files if file.target}
     name = str(wanted)[1:]
     for _ in range(_MAX_LINKS):
         parts = PurePosixPath(name).parts
@@ -346,13 +343,16 @@ def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
     return PurePosixPath("/", name)
 
 
-def _known(directory: Path) -> Mapping[str, Why]:
-    """The content of start-set.json about each file, by path."""
-    document = read_start_set(directory)
-    found = {each.path: Why(PurePosixPath(each.path), (), each.rule) for each in document.excluded}
-    for file in document.files:
-        found[file.path] = Why(PurePosixPath(file.path), file.reasons, "", file.package)
-    return found
+def _said(document: StartSetFacts, path: PurePosixPath) -> Why | None:
+    """What start-set.json says about ``path``. None when it says nothing.
+
+    There is no table of all paths: a stranger's file may have 300 000.
+    """
+    name = str(path)
+    for file in reversed(document.files):
+        if file.path == name:
+            return Why(path, file.reasons, "", file.package)
+    return next((Why(path, (), each.rule) for each in reversed(document.excluded) if each.path == name), None)
 
 
 def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:

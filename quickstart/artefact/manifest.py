@@ -39,6 +39,8 @@ REBUILD = "build it again with --force, which throws its root disk away"
 # Ours have 2 KiB, and some 400 bytes for each file of the start set.
 _MANIFEST_BYTES = 1 * MIB
 _START_SET_BYTES = 16 * MIB
+# As many as an initramfs may have members (newc_reader.Limits). The largest start set that we have met has some thousand.
+_MOST_FILES = 100_000
 _GIB = 1 << 30
 # The kernel's of x86 (COMMAND_LINE_SIZE in arch/x86/include/asm/setup.h).
 _COMMAND_LINE_BYTES = 2048
@@ -267,8 +269,8 @@ class Excluded(_Open):
 class StartSetFacts(_Open):
     """The part of start-set.json that quickstart reads."""
 
-    files: Annotated[tuple[StartFileFacts, ...], Field(strict=False, fail_fast=True)]
-    excluded: Annotated[tuple[Excluded, ...], Field(strict=False, fail_fast=True)]
+    files: Annotated[tuple[StartFileFacts, ...], Field(strict=False, max_length=_MOST_FILES, fail_fast=True)]
+    excluded: Annotated[tuple[Excluded, ...], Field(strict=False, max_length=_MOST_FILES, fail_fast=True)]
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -6,7 +6,8 @@ returned in pieces of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h): a superblock, data blocks, and then tables of inodes, directories and fragments in
-metadata blocks of at most 8 KiB. The only supported compression is LZ4, which our images use.
+metadata blocks of at most 8 KiB. The only supported compression is LZ4, which our images use. Extended
+attributes are not read, and an image that has any is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import lz4.block
 from quickstart.errors import ArtefactError
 from quickstart.initramfs.newc import PATH_MAX
 from quickstart.initramfs.newc_reader import Limits
+from quickstart.initramfs.squashfs_exact import METADATA_BYTES, Entry, Inodes, Mark, Order, number_of
 
 # At most so many bytes from a place in the image; fewer only at its end.
 Reader = Callable[[int, int], bytes]
@@ -33,10 +35,12 @@ _SUPERBLOCK = struct.Struct("<5I6H8Q")
 _MAGIC = 0x73717368
 _LZ4 = 5
 _BLOCK_LOGS = range(12, 21)
-_METADATA_BYTES = 8192
+_NO_TABLE = 0xFFFFFFFFFFFFFFFF
 _METADATA_HEAD = struct.Struct("<H")
 _METADATA_PLAIN = 0x8000
 _DATA_PLAIN = 1 << 24
+_DATA_BITS = 25
+_MODE_BITS = 0o7777
 _NO_FRAGMENT = 0xFFFFFFFF
 _FRAGMENTS_IN_BLOCK = 512
 _FRAGMENT = struct.Struct("<QII")
@@ -55,6 +59,8 @@ _LINK = struct.Struct("<II")
 # What a list of a directory has in excess of its bytes, for "." and "..".
 _LIST_EXCESS = 3
 _RUN = struct.Struct("<3I")
+# Position in the list, metadata block, length of the name less one.
+_MARK = struct.Struct("<3I")
 _MOST_IN_RUN = 256
 _ENTRY = struct.Struct("<HhHH")
 _TYPES = {
@@ -94,13 +100,17 @@ class _Content:
 class _Inode:
     """An inode. ``target`` is the target of a link, and ``content`` the place of a regular file's data.
     ``list_at`` locates the list of a directory's entries: its block, its offset in the block, and its length
-    in bytes.
+    in bytes. The list's index has ``marks`` entries and begins at ``index_at``.
     """
 
+    number: int
+    kind: int
     mode: int
     target: bytes = b""
     content: _Content | None = None
     list_at: tuple[int, int, int] = (0, 0, 0)
+    marks: int = 0
+    index_at: tuple[int, int] = (0, 0)
 
 
 def walk_image(
@@ -138,13 +148,18 @@ class _Image:
         self._left_names_bytes = limits.names_bytes
         head = _SUPERBLOCK.unpack(self._bytes(0, _SUPERBLOCK.size))
         magic, _, _, self._block_bytes, self._fragments, way, log, _, _, major, _ = head[:11]
-        self._root, _, _, _, self._inodes_at, self._directories_at, self._fragments_at, _ = head[11:]
+        self._root, _, _, attributes_at, self._inodes_at, self._directories_at, self._fragments_at, _ = head[
+            11:
+        ]
         if magic != _MAGIC or major != 4:
             raise ValueError("it is no SquashFS 4 image")
         if way != _LZ4:
             raise ValueError(f"it is compressed by the way {way}, and not by LZ4 ({_LZ4})")
         if log not in _BLOCK_LOGS or self._block_bytes != 1 << log:
             raise ValueError(f"it has blocks of {self._block_bytes} bytes")
+        if attributes_at != _NO_TABLE:
+            # A capability of a program is one of them.
+            raise ValueError("it has extended attributes, and build packs none")
         # What follows one another lies in the same block, mostly.
         self._metadata = functools.lru_cache(maxsize=64)(self._read_metadata)
         self._fragment = functools.lru_cache(maxsize=8)(self._read_fragment)
@@ -153,15 +168,20 @@ class _Image:
 
     def walk(self) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
         # Lists that are not at their end, with the names of their directories: no recursion, and a loop ends by its length.
-        stack = [(b"", self._entries(self._inode(*_split(self._root))))]
+        root, inodes = self._inode(*_split(self._root)), Inodes()
+        inodes.add(root.number, self._root, is_directory=True)
+        stack = [(b"", self._entries(root))]
         while stack:
             above, entries = stack[-1]
             entry = next(entries, None)
             if entry is None:
                 stack.pop()
                 continue
-            name = above + entry[0]
-            inode = self._inode(entry[1], entry[2])
+            name = above + entry.name
+            inode = self._inode(entry.block, entry.offset)
+            if (inode.number, inode.kind) != (entry.number, entry.kind):
+                raise ValueError("a directory's list gives another number or type than the inode has")
+            inodes.add(inode.number, entry.reference, is_directory=stat.S_ISDIR(inode.mode))
             self._left_files -= 1
             self._left_names_bytes -= len(name) + len(inode.target)
             if self._left_files < 0 or self._left_names_bytes < 0 or len(name) >= PATH_MAX:
@@ -189,8 +209,8 @@ class _Image:
         length = head & (_METADATA_PLAIN - 1)
         data = self._bytes(at + _METADATA_HEAD.size, length)
         if not head & _METADATA_PLAIN:
-            data = lz4.block.decompress(data, uncompressed_size=_METADATA_BYTES)
-        if not 0 < len(data) <= _METADATA_BYTES:
+            data = lz4.block.decompress(data, uncompressed_size=METADATA_BYTES)
+        if not 0 < len(data) <= METADATA_BYTES:
             raise ValueError(f"a block of {len(data)} bytes in a table")
         return data, at + _METADATA_HEAD.size + length
 
@@ -213,7 +233,7 @@ class _Image:
         that says whether the block is uncompressed.
         """
         length = size & (_DATA_PLAIN - 1)
-        if length > self._block_bytes:
+        if length > self._block_bytes or size >> _DATA_BITS:
             raise ValueError(f"a block of {length} bytes")
         data = self._bytes(at, length)
         if not size & _DATA_PLAIN:
@@ -224,24 +244,23 @@ class _Image:
 
     def _inode(self, block: int, offset: int) -> _Inode:
         cursor = _Cursor(self._metadata, self._inodes_at + block, offset)
-        kind, bits, _, _, _, _ = cursor.unpack(_INODE)
+        kind, bits, _, _, _, number = cursor.unpack(_INODE)
         is_long = kind > _LONG_TYPES
         kind -= _LONG_TYPES if is_long else 0
-        if kind not in _TYPES:
-            raise ValueError(f"a file of the type {kind}")
-        mode = _TYPES[kind] | stat.S_IMODE(bits)
+        # The kernel adds the type to the mode, and another type would be both.
+        if kind not in _TYPES or bits & ~_MODE_BITS:
+            raise ValueError(f"a file of the type {kind} and the mode {bits:o}")
+        mode = _TYPES[kind] | bits
         if stat.S_ISDIR(mode) and is_long:
-            _, length, at, _, _, place, _ = cursor.unpack(_LONG_DIRECTORY)
-            return _Inode(mode, list_at=(at, place, length))
+            _, length, at, _, marks, place, _ = cursor.unpack(_LONG_DIRECTORY)
+            return _Inode(number, kind, mode, list_at=(at, place, length), marks=marks, index_at=cursor.place)
         if stat.S_ISDIR(mode):
             at, _, length, place, _ = cursor.unpack(_DIRECTORY)
-            return _Inode(mode, list_at=(at, place, length))
+            return _Inode(number, kind, mode, list_at=(at, place, length))
         if stat.S_ISLNK(mode):
-            _, length = cursor.unpack(_LINK)
-            if length >= PATH_MAX:
-                raise ValueError(f"a link to a name of {length} bytes")
-            return _Inode(mode, target=cursor.take(length))
-        return _Inode(mode, content=self._content(cursor, is_long) if stat.S_ISREG(mode) else None)
+            return _Inode(number, kind, mode, target=_target(cursor))
+        content = self._content(cursor, is_long) if stat.S_ISREG(mode) else None
+        return _Inode(number, kind, mode, content=content)
 
     def _content(self, cursor: _Cursor, is_long: bool) -> _Content:
         if is_long:
@@ -257,29 +276,36 @@ class _Image:
             begin=begin, size_bytes=size_bytes, fragment=fragment, fragment_at=fragment_at, sizes=cursor.place
         )
 
-    def _entries(self, directory: _Inode) -> Iterator[tuple[bytes, int, int]]:
-        """For each entry of a directory: its name, and the block and offset of its inode."""
+    def _entries(self, directory: _Inode) -> Iterator[Entry]:
         if not stat.S_ISDIR(directory.mode):
             raise ValueError("its root is no directory")
         at, place, length = directory.list_at
         cursor = _Cursor(self._metadata, self._directories_at + at, place)
-        left = length - _LIST_EXCESS
+        order = Order(self._marks(directory), place)
+        left = whole = length - _LIST_EXCESS
         while left > 0:
-            count, block, _ = cursor.unpack(_RUN)
+            position, (block_at, offset_at) = whole - left, cursor.settled()
+            count, block, base = cursor.unpack(_RUN)
             if count >= _MOST_IN_RUN:
                 raise ValueError(f"a directory's list with a run of {count + 1}")
             left -= _RUN.size
-            for _ in range(count + 1):
-                offset, _, _, name_bytes = cursor.unpack(_ENTRY)
-                if name_bytes >= _MOST_IN_RUN:
-                    raise ValueError(f"a name of {name_bytes + 1} bytes")
-                name = cursor.take(name_bytes + 1)
-                if name in (b".", b"..") or b"/" in name or b"\0" in name:
-                    raise ValueError(f"the name {name!r}, which is none of a file")
+            for each in range(count + 1):
+                offset, delta, kind, name_bytes = cursor.unpack(_ENTRY)
+                name = _name(cursor, name_bytes)
                 left -= _ENTRY.size + len(name)
-                yield name, block, offset
+                if each == 0:
+                    order.begin_run(position, (block_at - self._directories_at, offset_at), name)
+                order.add(name)
+                yield Entry(name, block, offset, kind, number_of(base, delta))
         if left < 0:
             raise ValueError("a directory's list goes on behind its end")
+        order.end()
+
+    def _marks(self, directory: _Inode) -> Iterator[Mark]:
+        cursor = _Cursor(self._metadata, *directory.index_at)
+        for _ in range(directory.marks):
+            position, block, name_bytes = cursor.unpack(_MARK)
+            yield Mark(position, block, _name(cursor, name_bytes))
 
     # ------------------------------------------------------------ content
 
@@ -315,6 +341,11 @@ class _Cursor:
     def place(self) -> tuple[int, int]:
         return self._block, self._offset
 
+    def settled(self) -> tuple[int, int]:
+        """The position of the next byte, which is in the next block when this one is at its end."""
+        data, following = self._metadata(self._block)
+        return (following, 0) if self._offset == len(data) else self.place
+
     def take(self, count: int) -> bytes:
         found = b""
         while len(found) < count:
@@ -330,6 +361,27 @@ class _Cursor:
 
     def unpack(self, record: struct.Struct) -> tuple[int, ...]:
         return record.unpack(self.take(record.size))
+
+
+def _name(cursor: _Cursor, excess: int) -> bytes:
+    """The name at ``cursor``, which has a byte more than ``excess``."""
+    if excess >= _MOST_IN_RUN:
+        raise ValueError(f"a name of {excess + 1} bytes")
+    name = cursor.take(excess + 1)
+    if name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise ValueError(f"the name {name!r}, which is none of a file")
+    return name
+
+
+def _target(cursor: _Cursor) -> bytes:
+    _, length = cursor.unpack(_LINK)
+    if not 0 < length < PATH_MAX:
+        raise ValueError(f"a link to a name of {length} bytes")
+    target = cursor.take(length)
+    if b"\0" in target:
+        # The kernel stops there.
+        raise ValueError("a link to a name with a NUL")
+    return target
 
 
 def _split(reference: int) -> tuple[int, int]:

@@ -124,12 +124,18 @@ def largest_file(disk: int | None, disk_format: str) -> int:
 
 
 def limited(
-    words: Iterable[str | Path], file_bytes: int, *, tool: str = "qemu-system-x86_64"
+    words: Iterable[str | Path],
+    file_bytes: int,
+    *,
+    tool: str = "qemu-system-x86_64",
+    memory_bytes: int | None = None,
 ) -> tuple[str, ...]:
     """The argv of QEMU, or of ``tool``, with the arguments ``words``, under prlimit(1): no file may grow
-    beyond ``file_bytes`` bytes (setrlimit(2)), and no core is dumped.
+    beyond ``file_bytes`` bytes (setrlimit(2)), no core is dumped, and the program has at most ``memory_bytes``
+    bytes of address space. By default, it has what it wants: a machine's memory is its own affair.
     """
-    limits = (f"--fsize={file_bytes}", door.core_limit())
+    memory = () if memory_bytes is None else (f"--as={memory_bytes}",)
+    limits = (f"--fsize={file_bytes}", door.core_limit(), *memory)
     return ("prlimit", *limits, "--", str(door.tool_path(tool)), *map(str, words))
 
 

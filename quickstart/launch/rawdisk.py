@@ -1,7 +1,7 @@
 """Convert a root disk in the format qcow2, which may be a stranger's, to a raw image.
 
 qemu-img reads the stranger's bytes, so it runs as QEMU does: in a jail with a copy of the file, as a user of
-its own, without privileges, and with a limit on the files that it writes. It needs neither a network nor other
+its own, without privileges, and with limits on the files that it writes and on its memory. It needs neither a network nor other
 processes, so it gets namespaces of its own where the host allows them.
 """
 
@@ -30,28 +30,32 @@ _SECTOR_BYTES = 512
 # What stays free in the temporary directory, for the tables of the file system and for others.
 _SPARE_BYTES = 64 * MIB
 _WORDS_BYTES = 4096
+# It needs less than 400 MiB of address space for a disk of any size that we accept: its tables' caches have 32 MiB, and most is
+# stacks and heaps of its threads.
+_MEMORY_BYTES = 1024 * MIB
 # What qemu-img would leave running ends with it.
 _ALONE = ("unshare", "--user", "--net", "--ipc", "--pid", "--fork", "--kill-child=SIGKILL", "--")
 _COPY, _RAW = "disk", "raw"
 _HINT = "build it again, with --format raw"
 
 
-def made_raw(disk: Path, most_bytes: int, place: Path) -> Path:
+def made_raw(disk: Path, place: Path) -> Path:
     """Convert the qcow2 image ``disk`` to a raw image in our directory ``place``. Return the path of the raw
-    image. ``most_bytes`` is the size of the disk in the manifest.
+    image. The disk may be larger than the manifest says, because its user may have enlarged it; what is behind
+    its data is a hole.
 
-    Raises ArtefactError when the disk is larger, rests on another file, is damaged, or stands for more data
-    than its file has; HostLacksError when the raw image has no room on the host; and BadInputError when
+    Raises ArtefactError when the disk is not as `build` makes it, is damaged, or stands for more data than its
+    file has; HostLacksError when the raw image has no room on the host; and BadInputError when
     another process writes to ``disk`` during the call.
     """
     with jail.made_jail(place) as cell:
         with opened_regular(disk) as fd:
-            _check(fd, disk, most_bytes)
+            _check(fd, disk)
             with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
                 copy = _copied(fd, disk, cell)
         # What counts is the copy: nobody else can change it any more.
         with opened_regular(copy) as fd:
-            size_bytes = _check(fd, disk, most_bytes)
+            size_bytes = _check(fd, disk)
         try:
             with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
                 _convert(cell, size_bytes + -size_bytes % _SECTOR_BYTES)
@@ -64,15 +68,13 @@ def made_raw(disk: Path, most_bytes: int, place: Path) -> Path:
             ) from error
 
 
-def _check(fd: int, disk: Path, most_bytes: int) -> int:
+def _check(fd: int, disk: Path) -> int:
     """The size in bytes of the disk in the image that is open as ``fd``. Raises ArtefactError and
     HostLacksError as `made_raw` does.
     """
     room_bytes = _room()
     try:
         size_bytes = virtual_bytes(fd)
-        if size_bytes > most_bytes:
-            raise ValueError(f"the disk has {size_bytes} bytes, and {most_bytes} according to manifest.json")
         written_bytes = data_bytes(fd, room_bytes)
     except ValueError as error:
         raise ArtefactError(f"{disk} cannot be converted: {error}", hint=_HINT) from error
@@ -113,7 +115,7 @@ def _copied(fd: int, disk: Path, cell: jail.Jail) -> Path:
 def _convert(cell: jail.Jail, most_bytes: int) -> None:
     """Run qemu-img in the jail. Raises CommandError when it fails, with the first line of its messages."""
     words = ("convert", "-f", "qcow2", "-O", "raw", _COPY, _RAW)
-    argv = jail.limited(words, most_bytes, tool="qemu-img")
+    argv = jail.limited(words, most_bytes, tool="qemu-img", memory_bytes=_MEMORY_BYTES)
     status, said = _ended(cell, (*_ALONE, *argv) if _may_be_alone(cell) else argv, _LIMIT_S)
     if status != 0:
         raise CommandError(argv, status, said or f"qemu-img ended with status {status}")

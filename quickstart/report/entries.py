@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import FailFast, Field, StringConstraints
+from pydantic import BeforeValidator, FailFast, Field, StringConstraints
 
 from quickstart.measure.results import (
     CLOCKS,
@@ -28,6 +28,21 @@ Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\
 Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 # A report is made of a stranger's results, too: nothing of them is without measure.
 Number = Annotated[int, Field(ge=1, le=1000)]
+
+
+T = TypeVar("T")
+# As many as a plan can have cells. `build` and `bench` write some ten.
+_MOST_KEYS = 10_000
+
+
+def _few_keys(found: object) -> object:
+    # Before the values are looked at, and not by max_length, which is looked at when each has told its faults: `{}` has six.
+    if isinstance(found, dict) and len(found) > _MOST_KEYS:
+        raise ValueError(f"it has {len(found)} keys, at most {_MOST_KEYS} are read")
+    return found
+
+
+Named = Annotated[dict[str, T], BeforeValidator(_few_keys)]
 
 
 class CellEntry(Table):
@@ -88,7 +103,7 @@ class BootedEntry(Table):
     kernel: Word
     initramfs: Word
     image: Word
-    command_lines: dict[str, str]
+    command_lines: Named[str]
     unit: Word
     unit_lines: Annotated[tuple[str, ...], Field(strict=False), FailFast()]
 
@@ -100,13 +115,13 @@ class Document(Table):
     name: Word
     command: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1000), FailFast()]
     began: Time
-    host: dict[str, str]
-    versions: dict[str, str]
-    artefacts: dict[str, str]
+    host: Named[str]
+    versions: Named[str]
+    artefacts: Named[str]
     poll_interval_ms: Count
-    boots: dict[str, BootedEntry] = Field(default_factory=dict)
-    contents: dict[str, dict[str, Count]] = Field(default_factory=dict)
-    packages: dict[str, dict[str, str]] = Field(default_factory=dict)
+    boots: Named[BootedEntry] = Field(default_factory=dict)
+    contents: Named[dict[str, Count]] = Field(default_factory=dict)
+    packages: Named[dict[str, str]] = Field(default_factory=dict)
     plan: Annotated[
         tuple[PlannedEntry, ...], Field(strict=False, min_length=1, max_length=10_000), FailFast()
     ]

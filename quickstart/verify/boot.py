@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from quickstart.artefact.manifest import read_manifest, read_start_set
+from quickstart.artefact.manifest import read_start_set
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
@@ -210,9 +210,8 @@ def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
     if artefact.disk_format == DiskFormat.RAW:
         yield artefact.disk
         return
-    most_bytes = read_manifest(artefact.directory).disk.size_bytes
     with workspace("quickstart-verify-", keep=keep) as place:
-        yield made_raw(artefact.disk, most_bytes, place)
+        yield made_raw(artefact.disk, place)
 
 
 def packed_files(artefact: Artefact) -> Packed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from quickstart.artefact import inside
 from quickstart.errors import ArtefactError
 from quickstart.host import door
+from quickstart.initramfs import squashfs
 from quickstart.initramfs.layout import IMAGE, image_part_b
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink
 from quickstart.initramfs.newc_reader import Limits
@@ -55,6 +57,115 @@ def test_what_is_packed_is_read() -> None:
     wanted["usr/second"] = (0o100640, b"two names")
     assert found == wanted
     assert len(image) < 1 << 20
+
+
+MANY = (
+    directory("d"),
+    *(regular(f"d/{number:05}{'x' * (number % 90)}", b"%d" % number, 0o644) for number in range(3000)),
+    symlink("d/zz", "over/there"),
+    directory("e"),
+)
+
+
+@functools.cache
+def plain() -> bytes:
+    """An image of many entries, whose tables are not compressed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(squashfs, "_OPTIONS", (*squashfs._OPTIONS, "-noI"))
+        return write_image(MANY)
+
+
+def entry_of(image: bytes, name: bytes) -> int:
+    """Where the entry of ``name`` begins in the list of its directory: offset, number, type, length, name."""
+    (table,) = struct.unpack_from("<Q", image, 72)
+    return image.index(struct.pack("<H", len(name) - 1) + name, table) - 6
+
+
+def changed(at: int, form: str, *values: int) -> bytes:
+    image = bytearray(plain())
+    struct.pack_into(form, image, at, *values)
+    return bytes(image)
+
+
+def test_a_directory_of_many_entries_is_read() -> None:
+    """Its list goes through many blocks, and it has an index."""
+    wanted = {each.name: (each.mode, each.data) for each in MANY}
+    assert read(write_image(MANY)) == wanted and read(plain()) == wanted
+
+
+def test_the_index_of_a_directory_is_that_of_its_list() -> None:
+    """The kernel begins there, and would find other entries than we list."""
+    inodes, table = struct.unpack_from("<QQ", plain(), 64)
+    first = next(at for at in range(inodes, table) if plain()[at : at + 5].isdigit() and plain()[at - 1] == 0)
+    position, block, excess = struct.unpack_from("<3I", plain(), first - 12)
+    assert 0 < position < 8192 and block == 0 and plain()[first : first + excess + 1].rstrip(b"x").isdigit()
+    for change in (
+        changed(first - 12, "<I", position + 1),
+        changed(first - 12, "<I", position - 1),
+        changed(first - 12, "<I", 1 << 30),
+        changed(first - 8, "<I", 8194),
+        changed(first, "<B", ord("1")),
+    ):
+        with pytest.raises(ArtefactError, match="the index of a directory"):
+            read(change)
+
+
+def test_numbers_of_inodes_are_those_of_the_entries() -> None:
+    """The kernel takes the inode that it has read under this number before."""
+    entry = entry_of(plain(), b"00007xxxxxxx")
+    (delta,) = struct.unpack_from("<h", plain(), entry + 2)
+    with pytest.raises(ArtefactError, match="another number or type"):
+        read(changed(entry + 2, "<h", delta - 3))
+    with pytest.raises(ArtefactError, match="another number or type"):
+        read(changed(entry + 4, "<H", 1))
+    # The inode itself as well.
+    offset, _ = struct.unpack_from("<Hh", plain(), entry)
+    (inodes,) = struct.unpack_from("<Q", plain(), 64)
+    inode = inodes + 2 + offset
+    (number,) = struct.unpack_from("<I", plain(), inode + 12)
+    image = bytearray(changed(entry + 2, "<h", delta - 3))
+    struct.pack_into("<I", image, inode + 12, number - 3)
+    with pytest.raises(ArtefactError, match=f"two files have the inode {number - 3}"):
+        read(bytes(image))
+    # A type beside that of the inode, as the kernel adds both.
+    with pytest.raises(ArtefactError, match="the mode 120644"):
+        read(changed(inode + 2, "<H", 0o120644))
+
+
+def test_a_directory_has_one_name() -> None:
+    """Two empty ones, the second of which is the first again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(squashfs, "_OPTIONS", (*squashfs._OPTIONS, "-noI"))
+        image = bytearray(write_image([directory("dd1"), directory("dd2")]))
+    first, second = entry_of(bytes(image), b"dd1"), entry_of(bytes(image), b"dd2")
+    image[second : second + 4] = image[first : first + 4]
+    with pytest.raises(ArtefactError, match="two files have the inode"):
+        read(bytes(image))
+
+
+@pytest.mark.parametrize("name", [b"00001wx", b"00004xx"])
+def test_names_are_in_order(name: bytes) -> None:
+    """The kernel looks no further than the first name behind the one that it looks for."""
+    image, entry = bytearray(plain()), entry_of(plain(), b"00002xx")
+    image[entry + 8 : entry + 15] = name
+    with pytest.raises(ArtefactError, match="twice or out of order"):
+        read(bytes(image))
+
+
+@pytest.mark.parametrize(("length", "target"), [(10, b"over\0there"), (0, b"over/there")])
+def test_a_link_leads_where_the_kernel_goes(length: int, target: bytes) -> None:
+    at = plain().index(b"over/there") - 4
+    image = bytearray(changed(at, "<I", length))
+    image[at + 4 : at + 14] = target
+    with pytest.raises(ArtefactError, match="a link to a name"):
+        read(bytes(image))
+
+
+def test_extended_attributes_are_refused() -> None:
+    """A capability gives as much as a set-user-ID bit, and `audit` would not see it."""
+    assert plain()[56:64] == b"\xff" * 8
+    with pytest.raises(ArtefactError, match="extended attributes"):
+        read(changed(56, "<Q", len(plain()) - 8))
 
 
 def test_the_same_entries_make_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

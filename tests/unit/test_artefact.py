@@ -34,7 +34,7 @@ def qcow2(*changes: tuple[int, str, int], extensions: bytes = b"", version: int 
     header = bytearray(104 if version == 3 else 72)
     struct.pack_into(">4sIQIIQ", header, 0, b"QFI\xfb", version, 0, 0, 16, DISK_BYTES)
     if version == 3:
-        struct.pack_into(">I", header, 100, 104)
+        struct.pack_into(">II", header, 96, 4, 104)
     for at, form, value in changes:
         struct.pack_into(form, header, at, value)
     return bytes(header) + extensions + bytes(8)
@@ -317,10 +317,24 @@ def extension(kind: int, data: bytes) -> bytes:
             qcow2(extensions=extension(0x6803F857, bytes(48)) + extension(0x44415441, b"x")),
             "external data file",
         ),
-        (qcow2(extensions=extension(0x44415441, b"x"), version=2), "external data file"),
+        (qcow2(version=2), "no qcow2"),
+        (qcow2((20, ">I", 12)), "no qcow2"),
+        # Each is memory for QEMU: 512 MiB for one bitmap of a file of 0.5 MB.
+        (qcow2(extensions=extension(0x23852875, bytes(24))), "dirty bitmaps"),
+        (qcow2(extensions=extension(0x11223344, b"")), "never writes .0x11223344"),
+        (qcow2((60, ">I", 1)), "has snapshots"),
+        (qcow2((64, ">Q", 1 << 16)), "has snapshots"),
+        # Dirty, corrupt, a way of compression, subclusters, one that there is not; lazy counts; bitmaps.
+        *((qcow2((72, ">Q", bit)), "features that build does not use") for bit in (1, 2, 8, 16, 1 << 40)),
+        (qcow2((80, ">Q", 1)), "features that build does not use"),
+        (qcow2((88, ">Q", 1)), "dirty bitmaps"),
+        (qcow2((88, ">Q", 2)), "features that build does not use"),
+        (qcow2((96, ">I", 6)), "features that build does not use"),
+        (qcow2((100, ">I", 112), extensions=b"\1" + bytes(7)), "way of compression"),
+        (qcow2((100, ">I", 120), extensions=bytes(16)), "header is damaged"),
     ],
 )
-def test_a_qcow2_that_rests_on_a_file_of_the_host(out: Path, disk: bytes, said: str) -> None:
+def test_a_qcow2_that_build_never_makes(out: Path, disk: bytes, said: str) -> None:
     entry = {"name": "root.qcow2", "format": "qcow2", "size_bytes": DISK_BYTES}
     change(out, lambda manifest: manifest.update(disk=entry))
     (out / "root.qcow2").write_bytes(qcow2(extensions=extension(0x6803F857, bytes(48))))

@@ -327,6 +327,15 @@ def test_a_fault_has_no_copy_of_its_table() -> None:
         document.parse(text, "x")
 
 
+@pytest.mark.parametrize("key", ["host", "boots", "contents"])
+def test_a_map_of_many_keys_tells_no_faults_of_its_values(key: str) -> None:
+    """Each empty object had six: 2.6 MB of results took 739 MiB."""
+    keys = ",".join(f'"{number}": {{}}' for number in range(10_001))
+    with pytest.raises(ResultsError, match=f"{key}: it has 10001 keys, at most 10000 are read") as error:
+        document.parse(f'{{"{key}": {{{keys}}}}}', "x")
+    assert f"{key}.0" not in str(error.value)
+
+
 @pytest.mark.parametrize("text", ['{"name": "\\ud800"}', '{"a": 1, "a": 1}', "[" * 100, "\ud800"])
 def test_json_that_nobody_writes(text: str) -> None:
     with pytest.raises(ResultsError, match="the whole: "):

@@ -17,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError
+from quickstart.inspect.foreign import tar
 from quickstart.inspect.foreign.attributes import acl_attribute, attributes_in
 from quickstart.inspect.foreign.home import Limits, NotHome, bring_home
 from quickstart.inspect.foreign.members import Kind, Member, read_members, write_end, write_member
 from quickstart.inspect.foreign.reader import tell
 from quickstart.inspect.foreign.tar import read_archive
+from quickstart.model import MIB
 from tests.contract.test_ext4 import ACL
 from tests.unit.hostile import bounded, little_memory
 
@@ -112,6 +114,55 @@ def test_global_headers_are_not_copied_for_each_member(headers: dict[str, str]) 
             archive.addfile(tarfile.TarInfo(str(number)))
     with bounded(), pytest.raises(BadInputError, match="its global pax headers have more than"):
         list(read_archive(io.BytesIO(packed.getvalue())))
+
+
+def headed(kind: bytes, data: bytes) -> bytes:
+    """A header of the type ``kind`` with ``data``."""
+    info = tarfile.TarInfo("of")
+    info.type, info.size = kind, len(data)
+    return info.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        # 200 of them, which are 305 KB of tar.gz, took half a minute.
+        (headed(b"x", b"5 a=\n" * 200_000) * 20, "all have more than 2048 for each member"),
+        (headed(b"x", b"5 a=\n" * 300_000), "a header has more than 1048576 bytes"),
+        (headed(b"L", b"n" * 3 * 1024 * 1024), "a header has more than 1048576 bytes"),
+        # tarfile took three seconds for these, and four times as long for twice as many.
+        (headed(b"x", b"1" * 32_768), "a number of 200 digits or more"),
+    ],
+)
+def test_headers_of_members_have_a_limit(headers: bytes, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tar, "_SPARE_BYTES", 2 * MIB)
+    archive = b"".join(headers + headed(b"5", b"") for _ in range(20))
+    with bounded(), pytest.raises(BadInputError, match=said):
+        list(read_archive(io.BytesIO(archive + bytes(1024))))
+
+
+def test_the_map_of_a_sparse_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old GNU one says in each block that another follows. tarfile reads them all."""
+    monkeypatch.setattr(tar, "_SPARE_BYTES", 2 * MIB)
+    head = bytearray(headed(b"S", b""))
+    head[257:265] = b"ustar  \0"
+    head[482] = 1
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    block = bytes(504) + b"\1" + bytes(7)
+    with bounded(), pytest.raises(BadInputError, match="all have more than 2048 for each member"):
+        list(read_archive(io.BytesIO(bytes(head) + block * 5000)))
+
+
+def test_many_attributes_of_members_are_taken() -> None:
+    """As of an image with a label and a signature for each file, and a few large attributes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for number in range(5000):
+            info = tarfile.TarInfo(f"{number:0150}")
+            info.pax_headers = {"SCHILY.xattr.x": "v" * (60_000 if number % 50 == 0 else 300)}
+            archive.addfile(info)
+    assert sum(1 for _ in read_archive(io.BytesIO(packed.getvalue()))) == 5000
 
 
 def test_the_global_header_of_git_is_taken() -> None:

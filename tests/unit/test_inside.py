@@ -12,11 +12,13 @@ import pytest
 
 from quickstart.artefact import inside
 from quickstart.artefact.directory import load
+from quickstart.artefact.manifest import Excluded, StartSetFacts
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink, write_archive
 from quickstart.initramfs.payload import packing
 from quickstart.model import Artefact
 from quickstart.model.words import Payload
+from tests.unit.hostile import little_memory
 from tests.unit.outs import change, write_manifest
 
 PART_A = (directory("fast"), directory("fast/quickstart"), regular("fast/quickstart/config", b"A=1\n", 0o644))
@@ -147,6 +149,17 @@ def test_why_of_a_name_that_only_looks_like_one_of_part_a(tmp_path: Path, path: 
 def test_why_of_a_file_that_nothing_met(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="/etc/motd was not met"):
         inside.why(artefact(tmp_path).directory, "/etc/motd")
+
+
+def test_why_keeps_no_table_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path and an answer for each of 295 000 took 170 MiB."""
+    excluded = tuple(Excluded(path=f"/{number}", rule="x") for number in range(50_000))
+    document = StartSetFacts(files=(), excluded=excluded)
+    monkeypatch.setattr(inside, "read_start_set", lambda directory: document)
+    with little_memory():
+        assert inside.why(tmp_path, "/49999").excluded == "x"
+        with pytest.raises(BadInputError, match="was not met"):
+            inside.why(tmp_path, "/zz")
 
 
 @pytest.mark.parametrize(

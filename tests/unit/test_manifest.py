@@ -228,5 +228,19 @@ def test_the_start_set_of_the_largest_budget_is_read(tmp_path: Path) -> None:
     assert len(read_start_set(tmp_path).files) == 20_000
 
 
+@pytest.mark.parametrize(("key", "entry"), [("files", FILE), ("excluded", {"path": "/x", "rule": "x"})])
+def test_a_start_set_has_no_more_files_than_an_initramfs(
+    tmp_path: Path, key: str, entry: dict[str, object]
+) -> None:
+    """9.6 MB of them took 453 MiB."""
+    for count in (100_000, 100_001):
+        document = {"files": [], "excluded": [], key: [entry] * count}
+        (tmp_path / "start-set.json").write_text(json.dumps(document))
+        if count == 100_000:
+            assert len(getattr(read_start_set(tmp_path), key)) == count
+    with pytest.raises(ArtefactError, match=f"cannot be read: {key}: .*at most 100000 items"):
+        read_start_set(tmp_path)
+
+
 def test_the_limits_are_larger_than_what_is_written(tmp_path: Path) -> None:
     assert len(json.dumps(manifest_of(tmp_path), indent=1)) < manifests._MANIFEST_BYTES // 100

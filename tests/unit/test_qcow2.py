@@ -21,16 +21,14 @@ PACKED, ZEROS = 1 << 62, 1
 OWN = 1 << 63
 
 
-def image(
-    second: list[int], *, size_bytes: int = GIB, first: list[int] | None = None, features: int = 0
-) -> bytes:
+def image(second: list[int], *, size_bytes: int = GIB, first: list[int] | None = None) -> bytes:
     """An image of 64 KiB clusters: its header, the first table, a second table with the entries ``second``, and three clusters
     of data.
     """
     header = struct.pack(
         ">4sIQIIQIIQ", b"QFI\xfb", 3, 0, 0, 16, size_bytes, 0, -(-size_bytes // (GIB // 2)), CLUSTER
     )
-    header += struct.pack(">QIIQQQQII", 0, 0, 0, 0, features, 0, 0, 4, 104)
+    header += struct.pack(">QIIQQQQII", 0, 0, 0, 0, 0, 0, 0, 4, 104)
     first = [2 * CLUSTER | OWN] if first is None else first
     parts = [header, *(struct.pack(f">{len(each)}Q", *each) for each in (first, second))]
     return (
@@ -57,7 +55,6 @@ A, B, C = 3 * CLUSTER | OWN, 4 * CLUSTER | OWN, 5 * CLUSTER | OWN
         ([], 0),
         ([A, 0, 0, C], 2),
         ([0, A | ZEROS, ZEROS], 0),
-        ([PACKED | 3 * CLUSTER, PACKED | 3 * CLUSTER + 900, B], 3),
         # It is behind the end of the file, and QEMU says so itself.
         ([A, 1 << 40, 1 << 40], 3),
     ],
@@ -67,9 +64,13 @@ def test_what_is_written_is_what_has_data(second: list[int], clusters: int) -> N
         assert data_bytes(fd, GIB) == clusters * CLUSTER
 
 
-def test_entries_of_subclusters_have_a_second_half() -> None:
-    with opened(image([A, 0xFFFF, 0, 0, B, A], features=0x10)) as fd:
-        assert data_bytes(fd, GIB) == 2 * CLUSTER
+def test_compressed_data_are_refused() -> None:
+    """81 KB were 14 GiB: all entries named one place, and each took QEMU the time of a cluster."""
+    with (
+        opened(image([A, PACKED | 4 * CLUSTER])) as fd,
+        pytest.raises(ValueError, match="has compressed data"),
+    ):
+        data_bytes(fd, GIB)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +87,9 @@ def test_no_place_has_two_parts_of_the_disk(second: list[int], first: list[int] 
 
 
 def test_it_counts_no_further_than_is_asked() -> None:
-    packed = [PACKED | 3 * CLUSTER] * 8192
-    with opened(image(packed, first=[2 * CLUSTER | OWN, 0])) as fd:
+    # What is behind the end of the file is not looked at twice.
+    beyond = [1 << 40] * 8192
+    with opened(image(beyond, first=[2 * CLUSTER | OWN, 0])) as fd:
         assert MIB_64 < data_bytes(fd, MIB_64) <= GIB
 
 
@@ -95,7 +97,7 @@ def test_few_bytes_for_64_tib() -> None:
     """One file, whose tables are all one; one with more tables than are read; one of 1 EiB, nearly all a hole."""
     tables = 64 * TIB // (GIB // 2)
     with bounded():
-        one = image([0], size_bytes=64 * TIB, first=[20 * CLUSTER] * tables)
+        one = image([0], size_bytes=64 * TIB, first=[17 * CLUSTER] * tables)
         with opened(one) as fd, pytest.raises(ValueError, match="in one place"):
             data_bytes(fd, GIB)
         with opened(image([A], size_bytes=65 * TIB)) as fd, pytest.raises(ValueError, match="133120 tables"):

@@ -7,18 +7,71 @@ keeps in memory.
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 from collections.abc import Iterator, Mapping
-from typing import BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self, cast
 
 from quickstart.errors import BadInputError
 from quickstart.inspect.foreign.members import CHUNK_BYTES, DEVICES, Kind, Member
+from quickstart.model import MIB
 
 _XATTR, _ACL = "SCHILY.xattr.", "SCHILY.acl."
 _HINT = "is it cut?"
 # tarfile copies what global pax headers say for each member, so that their size counts as often as there are
 # members. Git writes one record of 52 bytes.
 _GLOBAL_RECORDS, _GLOBAL_BYTES = 64, 4096
+# Of headers: of one, and of all beside the share of each member. tarfile takes a second for a million records, of five bytes
+# each. A member has half a KiB, and another for its names and attributes; few have attributes of 64 KiB.
+_HEADER_BYTES, _SPARE_BYTES, _SHARE_BYTES = MIB, 16 * MIB, 2048
+# tarfile searches for "\d+ hdrcharset", and begins anew at each digit. A field of numbers has at most 155 of them.
+_DIGITS = re.compile(rb"\d{200}")
+
+
+class _Headers:
+    """The stream of an archive, as tarfile reads headers from it: names, attributes and maps of holes are among
+    them. tarfile does not look at their size.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self._left_bytes = _SPARE_BYTES
+
+    def give_share(self) -> None:
+        """A member's headers have been read."""
+        self._left_bytes += _SHARE_BYTES
+
+    def read(self, count: int) -> bytes:
+        # Before, as the stream may be gigabytes of zeros.
+        self._left_bytes -= count
+        if count > _HEADER_BYTES or self._left_bytes < 0:
+            raise BadInputError(
+                f"cannot be unpacked whole: a header has more than {_HEADER_BYTES} bytes, or all have more than "
+                f"{_SHARE_BYTES} for each member and {_SPARE_BYTES} more",
+                hint="make it without extended attributes, with `tar --no-xattrs`",
+            )
+        data = self.stream.read(count)
+        if _DIGITS.search(data):
+            raise BadInputError("cannot be unpacked whole: a header has a number of 200 digits or more")
+        return data
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def seek(self, place: int) -> int:
+        return self.stream.seek(place)
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class _Archive(tarfile.TarFile):
+    """An archive of which tarfile reads only headers."""
+
+    def __init__(self, name: str | None, mode: Any, fileobj: BinaryIO, **rest: Any) -> None:
+        # tarfile's own stream: it goes forward only, and counts as the archive does.
+        self.headers = _Headers(fileobj)
+        super().__init__(name, mode, cast("Any", self.headers), **rest)
 
 
 class _Strict(tarfile.TarInfo):
@@ -53,14 +106,13 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
     Raises BadInputError for a damaged archive.
     """
     try:
-        with tarfile.open(
+        with _Archive.open(
             fileobj=stream, mode="r|", bufsize=CHUNK_BYTES, tarinfo=_Strict, errors="surrogateescape"
         ) as archive:
             for info in archive:
+                archive.headers.give_share()
                 member = _member(info)
-                # In a stream it goes forward only, and counts as the archive does.
-                within = cast("BinaryIO", archive.fileobj)
-                yield member, _data(within, info, member.data_bytes)
+                yield member, _data(archive.headers.stream, info, member.data_bytes)
                 # It keeps all of them, and only hard links could ask for an earlier one.
                 archive.members = []  # type: ignore[attr-defined]
         # Behind its end is padding, which a filter before us has to get rid of.
