@@ -44,14 +44,29 @@ from typing import ClassVar
 
 
 class QuickStartError(Exception):
-    """``message`` says what failed, and on which object. ``hint`` says what to do next."""
+    """``message`` says what failed, and on which object. ``hint`` says what to do next. Each of ``details`` is
+    a line that belongs to the message: a fault, or a line that a program printed.
+
+    The message and the hint are one line each. They may have names of others, so a line break in them is a
+    part of such a name: what shows an error escapes it (cli/output.py). Text of several lines goes into
+    ``details``, which is marked as a quotation.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.details = tuple(details)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The message, and each of the details."""
+        return (self.message, *self.details)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
 
 class BadInputError(QuickStartError):
@@ -64,8 +79,7 @@ class FaultyFileError(BadInputError):
     saying = "{} is not valid"
 
     def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"{self.saying.format(source)}:{lines}", hint=hint)
+        super().__init__(f"{self.saying.format(source)}:", hint=hint, details=problems)
         self.problems = tuple(problems)
 
 
@@ -93,8 +107,7 @@ class OtherResultsError(BadInputError):
     """New samples must not be added to these results. ``differences`` has one line for each reason."""
 
     def __init__(self, source: str, differences: Sequence[str], *, hint: str | None = None) -> None:
-        lines = "".join(f"\n  {each}" for each in differences)
-        super().__init__(f"{source} was measured differently:{lines}", hint=hint)
+        super().__init__(f"{source} was measured differently:", hint=hint, details=differences)
         self.differences = tuple(differences)
 
 
@@ -102,8 +115,7 @@ class IncomparableError(BadInputError):
     """Two results cannot be compared. ``obstacles`` has one line for each reason."""
 
     def __init__(self, obstacles: Sequence[str], *, hint: str | None = None) -> None:
-        lines = "".join(f"\n  {each}" for each in obstacles)
-        super().__init__(f"A and B cannot be compared:{lines}", hint=hint)
+        super().__init__("A and B cannot be compared:", hint=hint, details=obstacles)
         self.obstacles = tuple(obstacles)
 
 
@@ -140,14 +152,16 @@ class GuestLacksError(HostLacksError):
 
 
 class CommandError(QuickStartError):
-    """A subprocess failed. ``returncode`` is None when the subprocess ran out of time."""
+    """A subprocess failed. ``returncode`` is None when the subprocess ran out of time. ``tail`` has the last
+    lines that the subprocess printed.
+    """
 
     def __init__(
         self, argv: Sequence[str], returncode: int | None, tail: str, *, hint: str | None = None
     ) -> None:
         how = "ran out of time" if returncode is None else f"ended with status {returncode}"
-        text = f"{argv[0]} {how}: {' '.join(argv)}"
-        super().__init__(f"{text}\n{tail.rstrip()}" if tail.strip() else text, hint=hint)
+        details = tail.rstrip().splitlines() if tail.strip() else ()
+        super().__init__(f"{argv[0]} {how}: {' '.join(argv)}", hint=hint, details=details)
         self.argv = tuple(argv)
         self.returncode = returncode
         self.tail = tail
@@ -175,19 +189,19 @@ class NoProfileError(QuickStartError):
     """No profile can be written for a service. ``problems`` has one line for each reason."""
 
     def __init__(self, unit: str, problems: Sequence[str], *, hint: str | None = None) -> None:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"no profile was written for {unit}:{lines}", hint=hint)
+        super().__init__(f"no profile was written for {unit}:", hint=hint, details=problems)
         self.problems = tuple(problems)
 
 
 class GuestError(QuickStartError):
     """A guest died, hung or answered nonsense. ``console_tail`` has the last lines of its console."""
 
-    def __init__(self, message: str, *, console_tail: str = "", hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, console_tail: str = "", hint: str | None = None, details: Sequence[str] = ()
+    ) -> None:
         if console_tail.strip():
-            quoted = "\n".join(f"  | {line}" for line in console_tail.rstrip().splitlines())
-            message = f"{message}\nlast console lines:\n{quoted}"
-        super().__init__(message, hint=hint)
+            details = (*details, "last console lines:", *console_tail.rstrip().splitlines())
+        super().__init__(message, hint=hint, details=details)
         self.console_tail = console_tail
 
 
@@ -213,8 +227,8 @@ class UntraceableError(GuestError):
         "verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS"
     )
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, hint=self.HINT)
+    def __init__(self, message: str, *, details: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=self.HINT, details=details)
 
 
 class VolumeError(QuickStartError):
@@ -223,7 +237,8 @@ class VolumeError(QuickStartError):
     """
 
     def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
-        super().__init__(f"{message}: {last_words}" if last_words else message, hint=hint)
+        first, *others = last_words.splitlines() or [""]
+        super().__init__(f"{message}: {first}" if first else message, hint=hint, details=others)
         self.last_words = last_words
 
 

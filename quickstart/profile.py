@@ -40,6 +40,8 @@ _UNIT = r"[A-Za-z0-9:_.@\\-]+\.service"
 _UNIT_CHARACTERS = 255
 # Each is read, traced and compared in each boot.
 MOST_UNITS = 8
+# Each is compared with each private file of an artefact that a stranger gives.
+MOST_SECRETS = 100
 Unit = Annotated[str, StringConstraints(pattern=rf"^{_UNIT}$", max_length=_UNIT_CHARACTERS)]
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]
 # A file by its name alone: no directory above the root, nothing that a shell or chroot would see differently.
@@ -103,7 +105,9 @@ class _Files(Table):
     exclude: tuple[Glob, ...] = ()
     data: tuple[Glob, ...] = ()
     # As the manifest has them.
-    secrets: Annotated[tuple[Annotated[Glob, Field(max_length=512)], ...], Field(max_length=1000)] = ()
+    secrets: Annotated[
+        tuple[Annotated[Glob, Field(max_length=512)], ...], Field(max_length=MOST_SECRETS)
+    ] = ()
 
 
 class _Memory(Table):

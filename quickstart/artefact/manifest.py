@@ -29,7 +29,7 @@ from quickstart.model import MIB, Readiness, RootBudget, Superblock
 from quickstart.model.words import ReadyKind
 from quickstart.parse import jsondoc
 from quickstart.parse.faults import Table, faults
-from quickstart.profile import MOST_UNITS, Account, Name, Unit
+from quickstart.profile import MOST_SECRETS, MOST_UNITS, Account, Name, Unit
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -197,7 +197,7 @@ class Manifest(_Open):
     delivery: Literal["fast", "overlay"] = "fast"
     payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"
     busybox_sha256: Literal[""] | _Sha256 = ""
-    secrets: Annotated[tuple[_Glob, ...], Field(strict=False, max_length=1000, fail_fast=True)] = ()
+    secrets: Annotated[tuple[_Glob, ...], Field(strict=False, max_length=MOST_SECRETS, fail_fast=True)] = ()
     budget: _Budget = _Budget()
 
     @model_validator(mode="after")

@@ -28,32 +28,28 @@ def audit(out: Path, as_json: bool) -> None:
     def work(verb: Verb) -> int:
         with verb.display().step("audit"):
             artefact = artefacts.load(out.absolute())
-            findings = auditing.audit(artefact)
+            found = auditing.audit(artefact)
             words = added(artefact.cmdline, artefact.stock_cmdline)
-        errors = sum(each.severity == auditing.ERROR for each in findings)
         result = {
-            "clean": errors == 0,
-            "errors": errors,
-            "findings": [dataclasses.asdict(each) for each in findings],
+            "clean": found.errors == 0,
+            "errors": found.errors,
+            "notes": found.notes,
+            "findings": [dataclasses.asdict(each) for each in found.first],
+            "left_out": found.left_out,
             "kernel_options": list(words),
         }
-        verb.result(result, lambda console: _show(console, out, findings, errors, words))
-        return 1 if errors else 0
+        verb.result(result, lambda console: _show(console, out, found, words))
+        return 1 if found.errors else 0
 
     sys.exit(run_verb("audit", as_json, work))
 
 
-def _show(
-    console: Console,
-    out: Path,
-    findings: tuple[auditing.Finding, ...],
-    errors: int,
-    words: tuple[str, ...],
-) -> None:
-    for each in findings:
+def _show(console: Console, out: Path, found: auditing.Findings, words: tuple[str, ...]) -> None:
+    for each in found.first:
         style = "red" if each.severity == auditing.ERROR else None
         say(console, f"{each.severity}: {each.object}: {each.what}", style)
         say(console, f"{'':4}→ {each.mend}", style)
+    if found.left_out:
+        say(console, f"and {found.left_out} more findings, which are not shown")
     say(console, f"kernel options: {' '.join(words) or 'none'}")
-    notes = len(findings) - errors
-    say(console, f"{out}: {errors} errors, {notes} notes" if findings else f"{out}: clean")
+    say(console, f"{out}: {found.errors} errors, {found.notes} notes" if found.first else f"{out}: clean")

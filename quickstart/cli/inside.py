@@ -20,6 +20,7 @@ from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.parse.faults import first_ones
+from quickstart.parse.printable import brief
 
 # What of a file is in memory at once, some four times.
 _JSON_BYTES = 32 << 20
@@ -76,10 +77,11 @@ def cat(out: Path, path: str, as_json: bool) -> None:
         artefact = artefacts.load(out.absolute())
         member = inside.find(artefact, path)
         if not stat.S_ISREG(member.mode):
-            raise BadInputError(f"/{member.name} is not a regular file")
+            raise BadInputError(f"/{brief(member.name)} is not a regular file")
         if verb.json and member.size_bytes > _JSON_BYTES:
             raise BadInputError(
-                f"/{member.name} has {member.size_bytes} bytes, too many for JSON", hint="leave --json out"
+                f"/{brief(member.name)} has {member.size_bytes} bytes, too many for JSON",
+                hint="leave --json out",
             )
         if verb.json:
             encoded = base64.b64encode(b"".join(inside.content(artefact, member))).decode()

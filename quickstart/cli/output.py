@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from rich.text import Text
 from quickstart.artefact import output
 from quickstart.errors import QuickStartError
 from quickstart.host import userns
-from quickstart.parse.printable import LINES, brief, shown
+from quickstart.parse.printable import brief, shown
 from quickstart.store.kept import check_place
 from quickstart.store.store import default_root
 
@@ -32,7 +32,7 @@ _INTERRUPTED = 130
 _NO_PLACE = (errno.ELOOP, errno.ENAMETOOLONG)
 # Of an error, whose message may have words of an image, a guest or an artefact.
 _MOST_LINE_CHARACTERS = 4096
-_MOST_CHARACTERS = 256 << 10
+_MOST_DETAILS = 200
 
 
 class Plain(Console):
@@ -44,14 +44,14 @@ class Plain(Console):
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(shown(text, LINES), **options)
+        return super().render_str(shown(text), **options)
 
 
-def say(console: Console, text: str, style: str | None = None, keep: str = "") -> None:
+def say(console: Console, text: str, style: str | None = None) -> None:
     """Print ``text`` on one line, however wide the terminal is. ``text`` may contain any file names, because
     `shown` escapes it and no markup is interpreted.
     """
-    console.print(shown(text, keep), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console.print(shown(text), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Display:
@@ -82,7 +82,7 @@ class Display:
 
 class _Shown(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return shown(super().format(record), LINES)
+        return shown(super().format(record))
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ def run_verb(
             userns.become_root()
         return work(verb)
     except QuickStartError as error:
-        return _failed(verb, error.message, error.hint, type(error).__name__, error.exit_code)
+        kind = type(error).__name__
+        return _failed(verb, error.message, error.hint, kind, error.exit_code, error.details)
     except KeyboardInterrupt:
         return _failed(verb, "interrupted", None, "KeyboardInterrupt", _INTERRUPTED)
     except OSError as error:
@@ -175,35 +176,40 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
     raise error
 
 
-def _cut(text: str) -> str:
-    """``text`` without the characters after the first _MOST_CHARACTERS. In each line, the characters after
-    the first _MOST_LINE_CHARACTERS are replaced by an ellipsis.
+def _line(text: str) -> str:
+    """``text`` as one line of at most _MOST_LINE_CHARACTERS characters, and an ellipsis: a line break in it is an
+    escape, because it is one of a foreign name. What is escaped already stays as it is.
     """
-    lines = text[:_MOST_CHARACTERS].split("\n")
     most = _MOST_LINE_CHARACTERS
-    return "\n".join(line if len(line) <= most else f"{line[:most]}…" for line in lines)
+    return shown(text if len(text) <= most else f"{text[:most]}…")
 
 
-def _indented(text: str) -> str:
-    """``text`` with each line after the first indented, so that no line of foreign text looks like another
-    message of ours.
+def _details(details: Sequence[str]) -> list[str]:
+    """The first _MOST_DETAILS of ``details`` as lines, and a line that says how many more there are."""
+    # What a program has printed may have tabs.
+    lines = [_line(each.expandtabs()) for each in details[:_MOST_DETAILS]]
+    more = len(details) - len(lines)
+    return [*lines, f"and {more} more"] if more else lines
+
+
+def _failed(
+    verb: Verb, message: str, hint: str | None, kind: str, code: int, details: Sequence[str] = ()
+) -> int:
+    """Print an error: one line for its message, one for each of the details, and one for its hint.
+
+    This is the only place that prints errors, so all of them are escaped here. A mark before each detail
+    keeps a foreign line from looking like the hint, which is a line of ours.
     """
-    first, *others = text.split("\n")
-    lines = (line if not line or line[0] in " \t" else f"  {line}" for line in others)
-    return "\n".join((first, *lines))
-
-
-def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) -> int:
-    message, hint = _cut(message), _cut(hint) if hint else hint
+    message, hint, lines = _line(message), _line(hint) if hint else hint, _details(details)
     if verb.json:
-        document = {
-            "schema": SCHEMA,
-            "verb": verb.name,
-            "ok": False,
-            "error": {"kind": kind, "message": message, "hint": hint, "exit_code": code},
-        }
+        error: dict[str, object] = {"kind": kind, "message": message, "hint": hint, "exit_code": code}
+        if lines:
+            error["details"] = lines
+        document = {"schema": SCHEMA, "verb": verb.name, "ok": False, "error": error}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    say(verb.console, f"quickstart {verb.name}: {_indented(message)}", style="red", keep=LINES)
+    say(verb.console, f"quickstart {verb.name}: {message}", style="red")
+    for line in lines:
+        say(verb.console, f"  | {line}", style="red")
     if hint:
-        say(verb.console, f"  {_indented(hint)}", keep=LINES)
+        say(verb.console, f"  {hint}")
     return code

@@ -180,8 +180,10 @@ def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) ->
             if stock:
                 raise
             # What a boot loader's default does for a machine whose first entry did not come up.
-            why = f"fallback 2: {error.message.splitlines()[0]}; booted the stock way"
-            verb.display().note(f"{why}\n{error.console_tail}")
+            why = f"fallback 2: {error.message}; booted the stock way"
+            verb.display().note(why)
+            for line in error.details:
+                verb.display().note(f"| {line}")
             ran.append(dataclasses.replace(_boot(verb, artefact, launcher, options, True), fallback=why))
     return ran
 

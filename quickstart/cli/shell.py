@@ -189,7 +189,11 @@ def _guest_session(verb: Verb, guest: Guest, side: terminal.Local) -> int:
                 break
         if not said.endswith(places.ATTACHED):
             what = said.decode(errors="replace").strip() or "no answer"
-            raise GuestError(f"no shell came up in the guest: {what}", console_tail=guest.console_tail())
+            raise GuestError(
+                "no shell came up in the guest",
+                console_tail=guest.console_tail(),
+                details=what.splitlines(),
+            )
         if _talk(verb, guest, line, side, ended, _SESSION_S) is terminal.Outcome.CLOSED:
             verb.display().note("the guest has ended")
     return status[0] if status else 0

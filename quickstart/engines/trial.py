@@ -134,4 +134,4 @@ def _boot(artefact: Artefact, launcher: Launcher, *, stock: bool) -> tuple[int, 
             fallback = guest.fallback()
             return (0 if fallback else readied.ready.uptime_ns), fallback
     except GuestError as error:
-        return 0, error.message.splitlines()[0]
+        return 0, error.message

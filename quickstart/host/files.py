@@ -59,9 +59,9 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
         free = free_bytes(place)
         if not _says_full(error) and (free >= MIB or isinstance(error, OSError)):
             raise
-        first = str(error).partition("\n")[0]
+        said = error.message if isinstance(error, QuickStartError) else str(error)
         raise HostLacksError(
-            f"no space left for {called} {place} ({free} bytes free on its file system): {first}", hint=mend
+            f"no space left for {called} {place} ({free} bytes free on its file system): {said}", hint=mend
         ) from error
 
 
@@ -96,7 +96,7 @@ def remove_tree(path: Path) -> None:
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         if (point := _unescaped(line.split()[4])).startswith(below):
             name = os.fsdecode(point)
-            raise HostLacksError(f"{name} is mounted in what is to be removed", hint=f"umount {name}")
+            raise HostLacksError(f"{name} is mounted in what is to be removed", hint="unmount it first")
     top = os.open(path, _DIRECTORY)
     try:
         _empty(top)

@@ -90,7 +90,7 @@ def check_namespaces() -> None:
         door.run(["unshare", "--user", "true"], timeout_s=_LIMIT_S)
     except CommandError as error:
         raise NeedsRootError(
-            f"this host gives an ordinary user no user namespace: {error.tail.strip()}",
+            f"this host gives an ordinary user no user namespace: {'; '.join(error.tail.split(chr(10)))}",
             hint=f"{_forbidden() or 'let the container have them'}{OR_ROOT}",
         ) from error
 

@@ -125,7 +125,8 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
         door.run(["e2fsck", "-fn", image], timeout_s=600, env=FIXED_TIME)
     except CommandError as error:
         raise ArtefactError(
-            f"{image} is no whole ext4 once its directories are side by side: {error.tail}",
+            f"{image} is no whole ext4 once its directories are side by side",
+            details=error.tail.splitlines(),
             hint="a report of this with the image's packages would help",
         ) from error
 

@@ -198,7 +198,7 @@ def check_sizes(profile: Profile, start_set: StartSet) -> None:
         if file.size_bytes > MAX_FIELD:
             raise StartSetError(
                 f"{file.path} has {file.size_bytes} bytes; an initramfs holds files of less than 4 GiB",
-                hint=f"exclude it: `exclude` in the profile's [files], or `data` when it is data: {file.path}",
+                hint="exclude it: `exclude` in the profile's [files], or `data` when it is data",
             )
     _check_budget(profile, start_set, start_set.size_bytes, "the start set alone has")
 

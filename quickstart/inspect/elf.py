@@ -140,7 +140,8 @@ def _answer(
     what = "interpreter" if request.kind == "interpreter" else "library"
     raise StartSetError(
         f"{request.loader.path} needs {what} {name}, which the image does not have for its machine",
-        hint=f"add the package that has {name} to the profile, or exclude {request.loader.path}",
+        # Without the names, which may be any words: those of a stranger's file.
+        hint="add the package that has it to the profile, or exclude the file that needs it",
     )
 
 

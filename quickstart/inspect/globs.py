@@ -4,56 +4,117 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import operator
 import re
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 _GLOB_PARTS = re.compile(r"(\*\*|\*|\?|\[!?\]?[^]]*\])")
+_ANY, _WITHIN_NAME = "**", "*"
+# fnmatch reads them as text: they have no end.
+_NO_CLASSES = ("[]", "[!]")
 
 
-def matches(path: PurePosixPath, glob: str) -> bool:
+def matches(path: PurePosixPath | str, glob: str) -> bool:
     """Whether ``path`` matches ``glob``. ``*`` and ``?`` match within one name, and ``**`` matches across
     directories. A glob without a wildcard also matches everything below it.
+
+    Glob and path may be untrusted. This takes time proportional to the length of the path.
     """
-    if not any(char in glob for char in "*?["):
+    text = str(path)
+    head, middle, tail = _compiled(glob)
+    if middle is None:
         # Not by path.parents, which makes each of them: a stranger's path may have two thousand.
-        top, below = str(PurePosixPath(glob)), str(path)
-        return below == top or below.startswith(top if top.endswith("/") else f"{top}/")
-    return _compiled(glob).fullmatch(str(path)) is not None
+        return text == head or text.startswith(tail)
+    if not (text.startswith(head) and text.endswith(tail)) or len(text) < len(head) + len(tail):
+        return False
+    return middle.matches(text[len(head) : len(text) - len(tail)])
 
 
 @functools.cache
-def _compiled(glob: str) -> re.Pattern[str]:
-    """The regular expression for a glob. The glob may be untrusted, so matching takes at most quadratic time
-    in the path's length.
+def _compiled(glob: str) -> tuple[str, _Middle | None, str]:
+    """The text before the first wildcard of a glob, what is between this text and the text behind the last
+    wildcard, and that text. Almost every path is told by the two texts alone.
 
-    The part between two ``**`` is matched at the first place where it matches, and each ``*`` matches as
-    little as possible, without backtracking (atomic groups). No match is missed, because ``*`` does not match
-    a slash, so a match at a later place never ends earlier.
+    Of a glob without a wildcard: its path, None, and the beginning of everything below it.
     """
-    parts: list[list[str]] = [[""]]
-    for part in _GLOB_PARTS.split(glob):
-        if part == "**":
-            parts.append([""])
-        elif part == "*":
-            parts[-1].append("")
+    if not any(char in glob for char in "*?["):
+        top = str(PurePosixPath(glob))
+        return top, None, top if top.endswith("/") else f"{top}/"
+    parts = list(_tokens(glob))
+    wild = [place for place, part in enumerate(parts) if _is_wild(part)]
+    if not wild:
+        return glob, _Middle([]), ""
+    first, last = wild[0], wild[-1] + 1
+    return "".join(parts[:first]), _Middle(parts[first:last]), "".join(parts[last:])
+
+
+def _tokens(glob: str) -> Iterator[str]:
+    """The wildcards and the single characters of a glob."""
+    for number, part in enumerate(_GLOB_PARTS.split(glob)):
+        # Every second part is what the pattern has found.
+        if number % 2 and part not in _NO_CLASSES:
+            yield part
         else:
-            parts[-1][-1] += "[^/]" if part == "?" else _class_or_text(part)
-    first, *others = [_within_names(part, part is parts[-1]) for part in parts]
-    return re.compile(first + "".join(f"(?>.*?{other})" for other in others), re.DOTALL)
+            yield from part
 
 
-def _within_names(fixed: list[str], is_last: bool) -> str:
-    """The regular expression for the part of a glob between two ``**``, given as the pieces ``fixed`` between
-    its ``*``. The last part of a glob must match up to the path's end.
+def _is_wild(token: str) -> bool:
+    return len(token) > 1 or token in ("*", "?")
+
+
+class _Middle:
+    """A pattern that is matched at all places at once: bit N of a number says that the first N characters of
+    the pattern match what has been read. So each character of a path is read once, whatever the pattern is.
     """
-    tails = [f"(?>[^/]*?{part})" for part in fixed[1:]]
-    if is_last:
-        tails[-1:] = [f"[^/]*{part}" for part in fixed[1:][-1:]]
-    return fixed[0] + "".join(tails) + (r"\Z" if is_last else "")
+
+    def __init__(self, tokens: list[str]) -> None:
+        # Where a star stands: what has been matched up to there stays matched for the next character, too.
+        self._any = self._within_name = length = 0
+        self._plain: dict[str, int] = defaultdict(int)
+        self._wild: dict[str, int] = defaultdict(int)
+        for token in tokens:
+            if token == _ANY:
+                self._any |= 1 << length
+            elif token == _WITHIN_NAME:
+                self._within_name |= 1 << length
+            else:
+                (self._wild if _is_wild(token) else self._plain)[token] |= 1 << length
+                length += 1
+        self._whole = 1 << length
+        # Between two neighbours of these, all characters are alike for the wildcards.
+        named = {ord(char) for char in "".join(("/", *self._wild))}
+        self._borders = sorted(named | {code + 1 for code in named})
+        self._alike: dict[int, int] = {}
+
+    def matches(self, text: str) -> bool:
+        state, whole = 1, self._whole
+        # A last ** takes whatever follows.
+        done = whole & self._any
+        plain, everywhere, within_name = self._plain.get, self._any, self._any | self._within_name
+        for char in text:
+            places = plain(char, 0) | self._wild_places(char) if self._wild else plain(char, 0)
+            state = (state & places) << 1 | state & (everywhere if char == "/" else within_name)
+            if not state or state & done:
+                break
+        return state & whole != 0
+
+    def _wild_places(self, char: str) -> int:
+        """A number with a bit for each place where a wildcard for one character takes ``char``."""
+        alike = bisect(self._borders, ord(char))
+        if (places := self._alike.get(alike)) is None:
+            found = (bits for token, bits in self._wild.items() if _takes(token, char))
+            places = self._alike[alike] = functools.reduce(operator.or_, found, 0)
+        return places
 
 
-def _class_or_text(part: str) -> str:
-    if len(part) < 3 or part[0] != "[" or part[-1] != "]":
-        return re.escape(part)
-    # fnmatch translates a character class; what it writes around it differs between versions of Python. No slash is one of it.
-    return "(?!/)" + re.sub(r"\A\(\?s:(.*)\)\\[zZ]\Z", r"\1", fnmatch.translate(part), flags=re.DOTALL)
+def _takes(wildcard: str, char: str) -> bool:
+    """Whether `?` or a class takes ``char``. Neither takes a slash."""
+    return char != "/" and (wildcard == "?" or _class(wildcard).match(char) is not None)
+
+
+@functools.cache
+def _class(wildcard: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(wildcard))

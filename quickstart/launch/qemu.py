@@ -179,7 +179,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         silent = self._end_of_qemu() or (
             "no message" if ended else f"its monitor said nothing for {_MONITOR_LIMIT_S:g} s"
         )
-        return GuestError(f"QEMU did not start: {text or silent}")
+        first, *others = text.splitlines() or [silent]
+        return GuestError(f"QEMU did not start: {first}", details=others)
 
     def _last_words(self) -> str:
         """The last lines of QEMU's own output."""

@@ -22,6 +22,7 @@ from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.times import client_times, virtual_times
 from quickstart.model import MIB, Readied
 from quickstart.model.machine import Machine, NbdSocket, on_volume
+from quickstart.parse.printable import shown
 from quickstart.volume.emulator import Request, Volume, served
 from quickstart.volume.nbd import read_extents
 from quickstart.volume.nfs import NfsVolume, exported
@@ -173,8 +174,8 @@ def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
 
 
 def first_line(error: QuickStartError) -> str:
-    """The reason why a sample is censored: the first line of the error."""
-    return error.message.partition("\n")[0]
+    """The reason why a sample is censored: the message of the error, without its details."""
+    return shown(error.message)
 
 
 def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:

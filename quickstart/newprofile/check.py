@@ -59,7 +59,8 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
     if faults:
         hint = next((each.hint for each in faults if each.hint), None)
         # An `include` that names nothing is found by both.
-        raise ProfileError(str(file), list(dict.fromkeys(each.message for each in faults)), hint=hint)
+        lines = dict.fromkeys(line for each in faults for line in each.lines)
+        raise ProfileError(str(file), list(lines), hint=hint)
     plan = pipeline.plan(profile, options, store)
     return Checked(
         file=file, profile=profile, stages=plan.stages, unit=units[0] if units else None, start_set=start_set

@@ -192,7 +192,9 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
     faults = refusals(root, draft, units.append)
     if faults:
         raise NoProfileError(
-            draft.unit, [each.message for each in faults], hint=next((each.hint for each in faults), None)
+            draft.unit,
+            [line for each in faults for line in each.lines],
+            hint=next((each.hint for each in faults), None),
         )
     (unit,) = units
     pre = tuple(command(line) for each in unit.all_units for line in each.start_pre)

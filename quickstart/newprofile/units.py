@@ -17,6 +17,7 @@ from quickstart.inspect.unit.instances import own_instance
 from quickstart.inspect.unit.neighbours import unmet_requirements
 from quickstart.model import Profile
 from quickstart.parse.faults import near
+from quickstart.parse.printable import command
 from quickstart.profile import MOST_UNITS, is_unit_name
 
 _TYPE = ".service"
@@ -95,7 +96,7 @@ def demand_unit(root: ImageRoot, draft: Profile) -> None:
     except UnsupportedUnitError as error:
         # A script is what was meant; there is no other name for it.
         meant = "" if script_of(root, draft.unit) is not None else _meant(root, draft)
-        raise UnsupportedUnitError(error.message, hint=meant or error.hint) from error
+        raise UnsupportedUnitError(error.message, hint=meant or error.hint, details=error.details) from error
 
 
 def _meant(root: ImageRoot, draft: Profile) -> str:
@@ -109,6 +110,6 @@ def _meant(root: ImageRoot, draft: Profile) -> str:
     names = [
         name
         for name, path in sorted(canonical.items())
-        if path and path in owned and owned[path].package in draft.packages
+        if path and path in owned and owned[path].package in draft.packages and command(name)
     ]
     return f"services of {', '.join(draft.packages)}: {', '.join(names)}" if names else ""

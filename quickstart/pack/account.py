@@ -56,7 +56,7 @@ def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit], own: Coll
         if name.endswith(".socket") and not name.startswith(_SYSTEMDS) and name not in _KNOWN_SOCKETS:
             raise UnsupportedUnitError(
                 f"{unit.unit} cannot be started early: it comes after {name}, which comes with systemd",
-                hint=f"remove {name} from After= and Requires= in a unit file of the image",
+                hint="remove that socket from After= and Requires= in a unit file of the image",
             )
 
 

@@ -120,9 +120,9 @@ def _hint(name: str) -> str:
     if is_harmless(name) and not is_asked_for(name):
         return "remove the change from the image if the application does not depend on it"
     named = (
-        f"name both in `units` of the profile, or disable or mask {name}"
+        "name both in `units` of the profile, or disable or mask that service"
         if name.endswith(".service")
-        else f"disable or mask {name}"
+        else "disable or mask that unit"
     )
     return f"{named} in the image if the application does not depend on it"
 

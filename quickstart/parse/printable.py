@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-# A message may have several lines, and quote a console.
+# What a page of a report keeps. A message of ours is one line.
 LINES = "\n\t"
 # Of a foreign word in a message of ours. The longest word that one pastes into a shell is a path.
 _BRIEF_CHARACTERS = 200

@@ -217,13 +217,17 @@ def _debootstrap_failed(suite: str, error: CommandError) -> Exception:
             hint=install,
         )
     return ReferenceImageError(
-        f"debootstrap of {suite} failed\n{error.tail}", hint="is the package archive in reach?"
+        f"debootstrap of {suite} failed",
+        hint="is the package archive in reach?",
+        details=error.tail.splitlines(),
     )
 
 
 def _not_confined(error: CommandError) -> Exception:
     return HostLacksError(
-        f"programs of an image cannot be confined here\n{error.tail}", hint="mend what the line above names"
+        "programs of an image cannot be confined here",
+        hint="mend what the line above names",
+        details=error.tail.splitlines(),
     )
 
 
@@ -248,7 +252,9 @@ def _install(image: _Image, packages: tuple[str, ...], sources: Sources) -> None
             raise BadInputError(
                 f"no such package in the archive: {names}", hint="see `packages` in the profile"
             ) from error
-        raise ReferenceImageError(f"installing packages in {image.root} failed\n{error.tail}") from error
+        raise ReferenceImageError(
+            f"installing packages in {image.root} failed", details=error.tail.splitlines()
+        ) from error
 
 
 def _apply(differing: Variant, profile: Profile, image: _Image) -> None:
@@ -258,5 +264,5 @@ def _apply(differing: Variant, profile: Profile, image: _Image) -> None:
             image.run(command)
     except CommandError as error:
         raise ReferenceImageError(
-            f"making the variant {differing.name} of {image.root} failed\n{error.tail}"
+            f"making the variant {differing.name} of {image.root} failed", details=error.tail.splitlines()
         ) from error

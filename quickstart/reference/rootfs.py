@@ -259,7 +259,7 @@ def check_machine(root: ImageRoot, source: Path) -> None:
         if path.is_symlink() or not (path.is_dir() or (may_lack and not path.exists())):
             faults.append(f"its /{name} is not a directory")
     if faults:
-        raise BadInputError("\n  ".join((f"{source} cannot be the root of a machine:", *faults)))
+        raise BadInputError(f"{source} cannot be the root of a machine:", details=faults)
 
 
 def _kernel_faults(root: ImageRoot, version: str) -> Iterator[str]:

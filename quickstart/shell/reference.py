@@ -75,7 +75,8 @@ def run_shell(tree: Path, confiner: Path) -> int:
         status = foreground.run(command, env={"TERM": os.environ.get("TERM", "dumb")})
         if (failed := work / "failed").exists():
             raise HostLacksError(
-                f"an overlay on {tree} cannot be mounted: {failed.read_text().strip()}",
+                f"an overlay on {tree} cannot be mounted",
+                details=failed.read_text().strip().splitlines(),
                 hint="the kernel needs overlayfs and a file system under the store that may be its lower layer; "
                 "a container may have to be privileged",
             )

@@ -139,9 +139,8 @@ def _output(guest: Executes, command: str) -> bytes:
     out, err = io.BytesIO(), io.BytesIO()
     status = guest.execute(command, out, err, _TRANSFER_S, _SAID_BYTES)
     if status != 0:
-        raise TraceError(
-            f"`{command}` in the guest ended with {status}: {err.getvalue().decode(errors='replace').strip()}"
-        )
+        said = err.getvalue().decode(errors="replace").strip()
+        raise TraceError(f"`{command}` in the guest ended with {status}", details=said.splitlines())
     return out.getvalue()
 
 

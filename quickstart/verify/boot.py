@@ -191,7 +191,9 @@ def _fetch(guest: Executes) -> tuple[str, str]:
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)
     said = stats.getvalue().decode(errors="replace")
     if status != 0:
-        raise UntraceableError(f"the guest's trace cannot be read (status {status}): {said.strip()}")
+        raise UntraceableError(
+            f"the guest's trace cannot be read (status {status})", details=said.strip().splitlines()
+        )
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed.getvalue())) as file:
             text = file.read(_TRACE_BYTES + 1)

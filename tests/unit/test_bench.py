@@ -281,7 +281,7 @@ def test_results_of_other_circumstances_end_with_2_and_stay(
     found = call(*OPTIONS, *more, "-o", "out", "--json", runner=stand)
     assert (found.exit_code, stand.ran) == (2, [])
     error = json.loads(found.stdout)["error"]
-    assert (error["kind"], said in error["message"]) == ("OtherResultsError", True), error
+    assert (error["kind"], said in "\n".join(error["details"])) == ("OtherResultsError", True), error
     assert "-o DIR" in error["hint"]
     assert file.read_bytes() == before
 

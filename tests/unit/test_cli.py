@@ -115,7 +115,8 @@ def test_a_bad_profile_as_json(tmp_path: Path) -> None:
     assert (document["schema"], document["verb"], document["ok"]) == (1, "build", False)
     assert document["error"]["kind"] == "ProfileError"
     assert document["error"]["exit_code"] == 2
-    assert "unit: missing" in document["error"]["message"]
+    assert document["error"]["message"] == f"profile {tmp_path / 'profile.toml'} is not valid:"
+    assert "unit: missing" in document["error"]["details"]
 
 
 def test_run_of_what_is_no_artefact(tmp_path: Path) -> None:

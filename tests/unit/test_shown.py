@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quickstart.artefact.audit import ERROR, Finding
+from quickstart.artefact.audit import ERROR, Finding, Findings
 from quickstart.artefact.inside import Member
 from quickstart.cli import audit, build, inside, output, run, trace
 from quickstart.cli.output import Display, run_verb
@@ -46,11 +46,13 @@ def terminal() -> Terminal:
 
 
 def of_audit(console: Console) -> None:
-    audit._show(console, Path("/out"), (Finding(ERROR, "/x", f"holds {NAME}", "build again"),), 1, ())
+    audit._show(
+        console, Path("/out"), Findings((Finding(ERROR, "/x", f"holds {NAME}", "build again"),), 1, 0), ()
+    )
 
 
 def of_audit_out(console: Console) -> None:
-    audit._show(console, Path(f"/{NAME}"), (), 0, ("ro",))
+    audit._show(console, Path(f"/{NAME}"), Findings((), 0, 0), ("ro",))
 
 
 def of_build(console: Console) -> None:

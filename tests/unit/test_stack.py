@@ -88,7 +88,7 @@ def test_a_unit_may_need_another_of_its_stack(tmp_path: Path) -> None:
     root = image(tmp_path, web="Requires=db.service\nAfter=db.service", db="Requires=net.service", net="")
     with pytest.raises(UnsupportedUnitError, match=r"web.service cannot .* it needs db.service") as error:
         read_stack(root, ("web.service",))
-    assert error.value.hint == "name both in `units` of the profile, so that db.service starts early, too"
+    assert error.value.hint == "name both in `units` of the profile, so that both start early"
     with pytest.raises(UnsupportedUnitError, match=r"db.service cannot .* it needs net.service"):
         read_stack(root, ("db.service", "web.service"))
     assert starts(root, "db.service", "net.service", "web.service")[-1] == "web.service"

@@ -119,7 +119,7 @@ def test_a_guest_that_ends() -> None:
     guest.ends = True
     with pytest.raises(GuestError, match="the guest ended while it was watched") as caught:
         watch(guest, "app.service", READY, 60)
-    assert "its last line" in caught.value.message
+    assert "its last line" in caught.value.details
 
 
 def test_a_busy_host_has_as_long_for_a_look_as_for_ready() -> None:

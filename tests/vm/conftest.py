@@ -66,6 +66,11 @@ class Called:
         found: dict[str, Any] = document["error"]
         return found
 
+    @property
+    def error_text(self) -> str:
+        """The error's message with all its details."""
+        return "\n".join((self.error["message"], *self.error.get("details", ())))
+
 
 def quickstart(*words: str | Path, timeout_s: float = BOOT_S, env: dict[str, str] | None = None) -> Called:
     """Run the installed command as a user would."""

@@ -40,7 +40,7 @@ def test_bad_profiles(artefact: Path, tmp_path: Path, old: str, new: str, status
     called = quickstart(
         "build", "--profile", profile(tmp_path, (old, new)), "-o", out, "--json", timeout_s=BUILD_S
     )
-    assert (called.status, said in called.error["message"]) == (status, True), called.error
+    assert (called.status, said in called.error_text) == (status, True), called.error
     assert [path.name for path in tmp_path.iterdir()] == ["profile.toml"]
 
 
@@ -49,15 +49,15 @@ def test_a_reference_boot_that_never_gets_ready(artefact: Path, tmp_path: Path) 
     changed = profile(tmp_path, ("port = 80", "port = 81"), ("timeout_s = 600", "timeout_s = 8"))
     called = quickstart("build", "--profile", changed, "-o", out, "--json", timeout_s=BUILD_S)
     assert called.status == 1
-    assert "was not ready after 32 s" in called.error["message"]
-    assert "last console lines" in called.error["message"]
+    assert "was not ready after 32 s" in called.error_text
+    assert "last console lines" in called.error_text
     assert not out.exists()
 
 
 def test_a_guest_that_never_gets_ready(artefact: Path) -> None:
     called = quickstart("run", artefact, "--snapshot", "--timeout", "1", "--json")
     assert called.status == 1
-    assert "was not ready after 1 s (its network never came up)" in called.error["message"]
+    assert "was not ready after 1 s (its network never came up)" in called.error_text
 
 
 def test_a_guest_that_dies(artefact: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_guest_that_dies(artefact: Path) -> None:
         "run", artefact, "--snapshot", "--append", "rdinit=/none root=/dev/none panic=-1", "--json"
     )
     assert called.status == 1
-    assert "ended before it was ready" in called.error["message"]
-    assert "Kernel panic" in called.error["message"]
+    assert "ended before it was ready" in called.error_text
+    assert "Kernel panic" in called.error_text
 
 
 def test_a_tool_that_is_missing(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_two_guests_on_one_disk(used: Path) -> None:
         finally:
             first.kill()
     assert called.status == 1
-    assert "is in use by another guest" in called.error["message"]
+    assert "is in use by another guest" in called.error_text
 
 
 def test_a_used_disk_is_not_thrown_away(used: Path, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_an_answer_that_was_not_asked_for_is_named(tmp_path: Path) -> None:
     called = new("lighttpd", tmp_path / "profile", "--ready", "http:80/none")
     assert called.status == 1
     assert called.error["kind"] == "NoProfileError"
-    assert "GET /none on port 80 is answered with 404, not with 200" in called.error["message"]
+    assert "GET /none on port 80 is answered with 404, not with 200" in called.error_text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,8 +168,8 @@ def test_a_unit_that_cannot_start_early_is_refused_by_name_before_anything_boots
     called = quickstart("profile", "new", "x", *words, "-o", tmp_path / "x", "--json", timeout_s=BUILD_S)
     assert called.status == 1
     assert called.error["kind"] == "NoProfileError"
-    assert "systemd-logind.service cannot be started early: it has " in called.error["message"]
-    assert "BusName" in called.error["message"]
+    assert "systemd-logind.service cannot be started early: it has " in called.error_text
+    assert "BusName" in called.error_text
     assert "watch a boot" not in called.err
     assert list(tmp_path.iterdir()) == []
 
@@ -194,7 +194,7 @@ def test_services_that_are_refused(tmp_path: Path, package: str, unit: str, mess
     words = ("--package", package, "--unit", unit, "--ready", "tcp:1")
     called = quickstart("profile", "new", "x", *words, "-o", tmp_path / "x", "--json", timeout_s=BUILD_S)
     assert called.status != 0
-    assert message in called.error["message"]
+    assert message in called.error_text
     assert called.error["hint"]
     assert "watch a boot" not in called.err
     assert list(tmp_path.iterdir()) == []

@@ -2,14 +2,15 @@
 findings (docs/users/audit.md).
 """
 
+from quickstart.artefact.audit.findings import ERROR, MOST_FINDINGS, NOTE, Finding, Findings
 from quickstart.artefact.audit.given import LAUNCH_MARKS, gather
-from quickstart.artefact.audit.judge import ERROR, NOTE, Finding, judge
+from quickstart.artefact.audit.judge import judge
 from quickstart.model import Artefact
 
-__all__ = ["ERROR", "LAUNCH_MARKS", "NOTE", "Finding", "audit"]
+__all__ = ["ERROR", "LAUNCH_MARKS", "MOST_FINDINGS", "NOTE", "Finding", "Findings", "audit"]
 
 
-def audit(artefact: Artefact) -> tuple[Finding, ...]:
+def audit(artefact: Artefact) -> Findings:
     """The findings about an artefact, errors first. Raises ArtefactError when the artefact is too damaged to
     be read.
     """

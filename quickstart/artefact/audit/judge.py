@@ -10,13 +10,12 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from collections.abc import Iterator
 
 from quickstart.artefact import inside
+from quickstart.artefact.audit.findings import ERROR, NOTE, Finding, Findings, counted
 from quickstart.artefact.audit.given import CONTENTS, LAUNCH, TRACER, Given, OutFile
-from quickstart.artefact.audit.names import Links, is_too_long, nearest_above
+from quickstart.artefact.audit.names import Links, Secrets, is_too_long, nearest_above
 from quickstart.artefact.directory import RUN_SCRIPT
 from quickstart.artefact.manifest import MANIFEST, Manifest
 from quickstart.errors import ArtefactError
@@ -29,8 +28,6 @@ from quickstart.inspect.secrets import SECRET_GLOBS
 from quickstart.model.words import KernelOptions
 from quickstart.parse.printable import command
 
-ERROR = "error"
-NOTE = "note"
 _SECRET_NAMES = (
     *SECRET_GLOBS,
     *(
@@ -61,26 +58,22 @@ _REBUILD = "build it again with --force"
 _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is the name of a file of OUT, ``.`` for
-    OUT itself, or, with a leading slash, the name of a member of our initramfs or of a file of the start set.
-    ``mend`` says how to remedy the finding.
-    """
-
-    severity: str
-    object: str
-    what: str
-    mend: str
-
-
-def judge(given: Given) -> tuple[Finding, ...]:
+def judge(given: Given) -> Findings:
     """The findings, errors first. Among findings of the same severity, those about OUT come first, then those
     about the initramfs as a whole, and then those about each member, in the order of the members (pure).
     """
-    secrets = given.manifest.secrets
-    findings = [*_out(given, secrets), *_command_lines(given.manifest), *_names(given)]
-    findings += [*_parts(given), *_digests(given), *_agreement(given)]
+    return counted(_all(given))
+
+
+def _all(given: Given) -> Iterator[Finding]:
+    yield from _out(given, given.manifest.secrets)
+    yield from _command_lines(given.manifest)
+    for judged in (_names, _parts, _digests, _agreement, _members):
+        yield from judged(given)
+
+
+def _members(given: Given) -> Iterator[Finding]:
+    secrets = Secrets(given.manifest.secrets)
     closed = {
         member.name
         for member in given.members
@@ -89,9 +82,13 @@ def judge(given: Given) -> tuple[Finding, ...]:
     below = nearest_above((each.name for each in given.members), closed)
     links = Links({each.name: each.target for each in given.members if stat.S_ISLNK(each.mode)})
     for member in given.members:
-        findings += [*_secret(member, secrets), *_mode(member, secrets, below.get(member.name))]
-        findings += [*_stranger(member), *_link(member, links)]
-    return tuple(sorted(findings, key=lambda each: each.severity != ERROR))
+        yield from _secret(member, secrets)
+        yield from _mode(member, secrets, below.get(member.name))
+        yield from _stranger(member)
+        yield from _link(member, links)
+    if secrets.gave_up:
+        what = "names secrets by so many patterns that not every private file was compared with them"
+        yield Finding(ERROR, MANIFEST, what, "name them by fewer patterns in files.secrets")
 
 
 # ---------------------------------------------------------------- OUT
@@ -258,9 +255,9 @@ def _agreement(given: Given) -> Iterator[Finding]:
 
 
 def _is_start_file(member: inside.Member) -> bool:
-    name = PurePosixPath(member.name)
     # Ours: what init needs, and the link by which the packed programs name their loader.
-    loader = stat.S_ISLNK(member.mode) and name.name == "ld.so" and "/ld-linux" in f"/{member.target}"
+    is_named_so = stat.S_ISLNK(member.mode) and member.name.endswith("/ld.so")
+    loader = is_named_so and "/ld-linux" in f"/{member.target}"
     below = member.name.startswith("fast/") and member.name != OURS
     return below and not member.name.startswith(f"{OURS}/") and not loader
 
@@ -273,23 +270,20 @@ def _kind(member: inside.Member) -> str:
 # ---------------------------------------------------------------- one member
 
 
-def _on_root(member: inside.Member) -> PurePosixPath:
-    return PurePosixPath("/", member.name.removeprefix("fast/"))
+def _on_root(member: inside.Member) -> str:
+    # The names of members are plain (names.py).
+    return f"/{member.name.removeprefix('fast/')}"
 
 
-def _is_named(member: inside.Member, secrets: Iterable[str]) -> bool:
-    return any(matches(_on_root(member), glob) for glob in secrets)
-
-
-def _secret(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding]:
+def _secret(member: inside.Member, secrets: Secrets) -> Iterator[Finding]:
     if stat.S_ISDIR(member.mode) or stat.S_ISLNK(member.mode):
         return
-    whats = [f"by its name a secret ({glob})" for glob in _SECRET_NAMES if matches(_on_root(member), glob)][
-        :1
-    ]
+    path = _on_root(member)
+    glob = next((glob for glob in _SECRET_NAMES if matches(path, glob)), None)
+    whats = [f"by its name a secret ({glob})"] if glob else []
     whats += [f"it holds {what}" for what in CONTENTS if what in member.found]
     for what in whats:
-        if _is_named(member, secrets):
+        if secrets.name(path):
             yield Finding(
                 NOTE,
                 f"/{member.name}",
@@ -300,7 +294,7 @@ def _secret(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding
             yield Finding(ERROR, f"/{member.name}", what, _NAME_IT)
 
 
-def _mode(member: inside.Member, secrets: tuple[str, ...], below: str | None) -> Iterator[Finding]:
+def _mode(member: inside.Member, secrets: Secrets, below: str | None) -> Iterator[Finding]:
     """The findings about a member's owner and mode. ``below`` is the nearest directory above it that not
     everybody may enter.
     """
@@ -316,7 +310,7 @@ def _mode(member: inside.Member, secrets: tuple[str, ...], below: str | None) ->
         yield Finding(ERROR, name, f"mode {bits:04o}: everybody may write", "mend its mode in the image")
     ours = member.name.startswith(PRIVATE_NAMES) and bits == PRIVATE
     if stat.S_ISREG(member.mode) and not ours and (not bits & stat.S_IROTH or below is not None):
-        named = _is_named(member, secrets)
+        named = secrets.name(_on_root(member))
         what = f"mode {bits:04o}{'' if below is None else f' below /{below}'}: on the root volume not everybody may read it"
         yield Finding(
             NOTE if named else ERROR, name, what, "nothing: the profile names it" if named else _NAME_IT

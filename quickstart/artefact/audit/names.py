@@ -7,10 +7,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
+from quickstart.inspect.globs import matches
+
 # The kernel follows no more links on the way to a file (path_resolution(7)).
 _MOST_LINKS = 40
 # Those of a build's links have some ten components together with what they lead through.
 _MOST_COMPONENTS = 2_000_000
+# The characters of the private files' paths, once for each glob: some seconds. A build's have some thousand.
+_MOST_COMPARED = 10_000_000
 # A file system takes no longer name; the kernel leaves such a member out.
 _MOST_NAME_BYTES = 255
 
@@ -42,6 +46,31 @@ def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str
 def stays(name: str, target: str) -> bool:
     """Whether a link ``name`` to ``target`` is that of a file which stays on the volume (docs/adr/0017-left.md)."""
     return target == f"/{name.removeprefix('fast/')}" != f"/{name}"
+
+
+class Secrets:
+    """The globs by which a manifest names its secrets. A stranger's manifest has a hundred of them, and a
+    stranger's archive some ten thousand private files.
+    """
+
+    def __init__(self, globs: Collection[str]) -> None:
+        self._globs = globs
+        self._left = _MOST_COMPARED
+        self._last = ("", False)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether there were too many paths to compare all with the globs."""
+        return self._left < 0
+
+    def name(self, path: str) -> bool:
+        """Whether one of the globs matches ``path``. False when there were too many paths to compare before."""
+        # Several findings about one file ask one after the other.
+        if path != self._last[0]:
+            self._left -= len(path) * len(self._globs)
+            named = not self.gave_up and any(matches(path, glob) for glob in self._globs)
+            self._last = (path, named)
+        return self._last[1]
 
 
 class Links:

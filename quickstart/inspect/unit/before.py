@@ -146,7 +146,7 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     for name in (*found, *sorted(started_of(root, (name for name, _ in may)))):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
-            hint=f"disable {name} in the image, and filter outside of the machine",
+            hint="disable that service in the image, and filter outside of the machine",
         )
 
 

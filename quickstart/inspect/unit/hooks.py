@@ -103,7 +103,7 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
         if file is not None and (other := other_words(root.read_text(file))):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {file} has `{brief(other)}`, and init's DHCP client does not do that",
-                hint=f"remove it from {file} in the image",
+                hint="remove it from that file in the image",
             )
     for file in rules:
         for command in _RULE_COMMAND.findall(_joined(root.read_text(file))):

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import QuickStartError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_texts
+from quickstart.parse.printable import command
 
 _TYPE = ".service"
 # systemd.unit(5): what the wrapper itself starts, and how an instance says that it belongs to the wrapper.
@@ -51,7 +52,7 @@ def own_instance(root: ImageRoot, unit: str) -> str:
     if len(found) > 1:
         raise UnsupportedUnitError(
             f"{unit} starts nothing itself, and {len(found)} instances do its work: {', '.join(found)}",
-            hint=f"name the one that starts early, for example {found[0]}",
+            hint=f"name the one that starts early{_example(found[0])}",
         )
     if found and not (_PLAIN.fullmatch(_instance(found[0])) and len(found[0]) <= _NAME_CHARACTERS):
         raise UnsupportedUnitError(
@@ -59,6 +60,12 @@ def own_instance(root: ImageRoot, unit: str) -> str:
             hint="rename what the instance is called after",
         )
     return found[0] if found else ""
+
+
+def _example(name: str) -> str:
+    """The part of a hint that names an instance. Empty for a name that nobody should paste into a profile."""
+    pasted = command(name)
+    return f", for example {pasted}" if pasted else ""
 
 
 def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
     for name, said in unmet_requirements(root, unit, stack).items():
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: it needs {name}, which comes with systemd ({said})",
-            hint=f"name both in `units` of the profile, so that {name} starts early, too"
+            hint="name both in `units` of the profile, so that both start early"
             if name.endswith(".service")
             else "Wants= in place of it lets the unit start without; systemd starts that one later",
         )

@@ -54,7 +54,7 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
     for path in root.glob(EARLY_POLICY / "*"):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {path} confines services from the time when systemd starts",
-            hint=f"remove {path} from the image",
+            hint="remove that file from the image",
         )
     for path in _module_files(root):
         if command := _INSTALL.search(root.read_text(path).replace("\\\n", " ")):

@@ -276,9 +276,9 @@ def _type(root: ImageRoot, source: Source) -> str:
             instances = working_instances(root, source.unit) or instances_of(root, source.unit)
         hint = f"known: {', '.join(_TYPES)}"
         if instances:
-            named = ", ".join(
-                (*instances[:_MOST_NAMED], *("…" for _ in instances[_MOST_NAMED : _MOST_NAMED + 1]))
-            )
+            # A name that nobody should paste is any words of the image's giver.
+            plain = [each for name in instances[:_MOST_NAMED] if (each := command(name))]
+            named = ", ".join((*plain, *(["…"] if len(instances) > len(plain) else [])))
             hint = f"the work is done by {named}: `unit` takes an instance, NAME@INSTANCE.service"
         raise UnsupportedUnitError(f"{source.unit} cannot be started early: Type={kind}", hint=hint)
     # A reload is systemd's.
