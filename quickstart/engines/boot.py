@@ -223,9 +223,7 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise the error of what the profile asks for and the image does not have, before the image is booted. A note
-    says when no machine of this image would ever start early.
-    """
+    """Raise the error of what the profile asks for and the image lacks. A note says when no machine would start early."""
     root = ImageRoot(reference.tree)
     refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)
     check_includes(root, profile.files)

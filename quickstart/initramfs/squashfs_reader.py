@@ -96,7 +96,7 @@ class _Content:
     sizes: tuple[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Inode:
     """An inode. ``target`` is the target of a link, and ``content`` the place of a regular file's data.
     ``list_at`` locates the list of a directory's entries: its block, its offset in the block, and its length
@@ -253,14 +253,21 @@ class _Image:
         mode = _TYPES[kind] | bits
         if stat.S_ISDIR(mode) and is_long:
             _, length, at, _, marks, place, _ = cursor.unpack(_LONG_DIRECTORY)
-            return _Inode(number, kind, mode, list_at=(at, place, length), marks=marks, index_at=cursor.place)
+            return _Inode(
+                number=number,
+                kind=kind,
+                mode=mode,
+                list_at=(at, place, length),
+                marks=marks,
+                index_at=cursor.place,
+            )
         if stat.S_ISDIR(mode):
             at, _, length, place, _ = cursor.unpack(_DIRECTORY)
-            return _Inode(number, kind, mode, list_at=(at, place, length))
+            return _Inode(number=number, kind=kind, mode=mode, list_at=(at, place, length))
         if stat.S_ISLNK(mode):
-            return _Inode(number, kind, mode, target=_target(cursor))
+            return _Inode(number=number, kind=kind, mode=mode, target=_target(cursor))
         content = self._content(cursor, is_long) if stat.S_ISREG(mode) else None
-        return _Inode(number, kind, mode, content=content)
+        return _Inode(number=number, kind=kind, mode=mode, content=content)
 
     def _content(self, cursor: _Cursor, is_long: bool) -> _Content:
         if is_long:

@@ -192,15 +192,14 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What the reference boot opened, executed, mapped, listed and failed to find, by process.
+    """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are those of
+    the unit's programs in the order of the log, without duplicates, and ``processes`` the number of the
+    unit's processes. ``blind`` names the programs with an io_uring, which may open files without a trace.
 
-    ``events`` are those of the unit's programs in the order of the log, without duplicates, and
-    ``processes`` the number of the unit's processes. ``blind`` names the programs with an io_uring, which
-    may open files without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the
-    libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the loaded kernel modules
-    when PID 1 began and at ready. ``resident`` has the large files that the unit opened, ``loaded`` the
-    boot's state at ready, ``trace_hash`` the SHA-256 of the logs. ``others`` are paths that other processes
-    had changed before the unit used them.
+    ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd
+    named. ``modules_before`` and ``modules`` are the kernel modules when PID 1 began and at ready. ``resident`` has
+    the large files that the unit opened, ``loaded`` the boot's state at ready, ``trace_hash`` the SHA-256 of
+    the logs. ``others`` are paths that other processes had changed before the unit used them.
     """
 
     events: tuple[Event, ...]

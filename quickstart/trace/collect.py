@@ -83,7 +83,8 @@ class _Collector:
     used_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.others = Others(self.use)
+        # The set of made paths has the same text.
+        self.others = Others(lambda path: None if path in self.made else self.use(path))
 
     def check_room(self) -> None:
         """Raise TraceError when there are more processes and actions than in any real boot. The guest's
@@ -122,17 +123,18 @@ class _Collector:
                 member.program, member.bare = name, item.bare
             if member.program:
                 self._keep(item, member)
-        if item.op is Op.WRITE:
-            if item.error is None:
-                # systemd's child makes the unit's directories, as the starter does.
-                self.others.change({item.path, item.real} - {""}, by_unit=item.number in self.members)
-        elif member is not None and member.program and item.error in (None, "ENOENT"):
-            self.others.use({item.path, item.real} - {""})
+        paths = {item.path, item.real} - {""}
         if item.makes and not item.path.startswith(_VOLATILE):
-            for name in {item.path, item.real} - {""} - self.made:
+            for name in paths - self.made:
                 self.use(name)
                 self.made.add(name)
                 self.made_lengths.add(len(name))
+        if item.op is not Op.WRITE:
+            if member is not None and member.program and item.error in (None, "ENOENT"):
+                self.others.use(paths)
+        elif item.error is None:
+            # systemd's child makes the unit's directories, as the starter does.
+            self.others.change(paths, by_unit=item.number in self.members)
 
     def _keep(self, item: Seen, member: _Member) -> None:
         made = (
