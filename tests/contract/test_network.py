@@ -1,4 +1,4 @@
-"""Init's network: a fallback gives the card back.
+"""Init's network: what its DHCP client tells a server, which routes it takes of a lease, and that a fallback gives the card back.
 
 The host's BusyBox runs init's own functions and a server in a network of their own.
 """
@@ -20,6 +20,8 @@ from quickstart.host.namespaces import own_namespaces
 from tests.contract import leasing
 
 PLAIN = {"ip": "192.168.9.59", "1": "ffffff00", "3": "c0a80901", "51": "00000e10"}
+# 10.1.0.0/16 by 192.168.9.254, 192.168.9.9/32 on the link, a default route by a gateway elsewhere (RFC 3442).
+CLASSLESS = "100a01c0a809fe20c0a8090900000000000a090909"
 SETUP = """\
 set -e
 mount -t proc proc /proc
@@ -44,6 +46,9 @@ SOURCED = '. ./lib; . ./first; note() { :; }; say() { echo "$*"; }; '
 WORDS = {
     "INTERFACE": "ens3",
     "NETWORK": "ifupdown",
+    "NAME_RULE": "",
+    "FIXED_NAME": "",
+    "ROUTES": "yes",
     "SERVED": "/fast",
     "ROOT_OPTIONS": "",
     "SB_MOUNTS": "1",
@@ -98,6 +103,75 @@ def ran(
     )  # fmt: skip
     assert done.stderr == ""
     return [line.strip() for line in done.stdout.splitlines()]
+
+
+def said(place: Path) -> list[dict[int, bytes]]:
+    """The options of each packet that the server got."""
+    lines = [json.loads(line) for line in (place / "said").read_text().splitlines()]
+    return [{int(key): bytes.fromhex(value) for key, value in line.items()} for line in lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "sent"),
+    [
+        ("dhclient", "web1\n", b"web1"),
+        ("dhclient", "\n# of ours\nweb1.example.org", b"web1.example.org"),
+        ("dhclient", "localhost\n", b"localhost"),
+        ("dhclient", "", None),
+        ("dhclient", "a b\n", None),
+        ("dhclient", "$(reboot)\n", None),
+        ("dhclient", "-x\n", None),
+        ("dhclient", f"{'a' * 63}\n", b"a" * 63),
+        ("dhclient", f"{'a' * 64}\n", None),
+        ("networkd", "web1\n", b"web1"),
+        ("networkd", "web1.example.org\n", None),
+        ("networkd", "localhost\n", None),
+        ("dhcpcd", "web1.example.org\n", b"web1.example.org"),
+        ("dhcpcd", "localhost\n", None),
+        ("short", "web1.example.org\n", b"web1"),
+        ("", "web1\n", None),
+    ],
+)
+def test_a_server_is_told_what_the_distribution_s_client_says(
+    tmp_path: Path, rule: str, name: str, sent: bytes | None
+) -> None:
+    (tmp_path / "newroot/etc").mkdir(parents=True)
+    (tmp_path / "newroot/etc/hostname").write_text(name)
+    ran(tmp_path, "start_dhcp; leased; end_dhcp", {"NAME_RULE": rule})
+    packets = said(tmp_path)
+    # On a busy host it asks again.
+    assert {packet[53] for packet in packets} == {b"\1", b"\3"}
+    for packet in packets:
+        assert packet.get(12) == sent
+        # BusyBox has a vendor class and an identifier by itself.
+        assert not {60, 61} & {*packet}
+        assert 121 in packet[55]
+
+
+def test_a_name_of_the_configuration_s_and_no_routes(tmp_path: Path) -> None:
+    offer = {**PLAIN, "121": CLASSLESS}
+    words = {"FIXED_NAME": "other", "ROUTES": ""}
+    lines = ran(tmp_path, "start_dhcp; leased; end_dhcp; routes", words, offer)
+    assert {packet[12] for packet in said(tmp_path)} == {b"other"}
+    assert not any(121 in packet[55] for packet in said(tmp_path))
+    assert lines == ["default via 192.168.9.1", "192.168.9.0/24 scope link  src 192.168.9.59"]
+
+
+def test_routes_of_a_lease_stand_for_its_router(tmp_path: Path) -> None:
+    """RFC 3442: the router counts for nothing beside them. dhclient's and networkd's are the same."""
+    lines = ran(tmp_path, "start_dhcp; leased; end_dhcp; routes", offer={**PLAIN, "121": CLASSLESS})
+    assert sorted(lines) == [
+        "10.1.0.0/16 via 192.168.9.254",
+        "192.168.9.0/24 scope link  src 192.168.9.59",
+        "192.168.9.9 scope link",
+        "default via 10.9.9.9 onlink",
+    ]
+
+
+def test_a_network_of_one_address_has_its_router(tmp_path: Path) -> None:
+    offer = {**PLAIN, "1": "ffffffff"}
+    lines = ran(tmp_path, "start_dhcp; leased; end_dhcp; routes", offer=offer)
+    assert sorted(lines) == ["192.168.9.1 scope link", "default via 192.168.9.1"]
 
 
 # What would leave the test is replaced.
