@@ -23,6 +23,7 @@ from quickstart.initramfs.serving import Delivery, bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.dhcpclient import sent_by_client
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import tmp_options
@@ -147,6 +148,7 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
 
 def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
     fstype, options = root_mount(root)
+    network = network_service(root) if recipe.hand_off is not HandOff.STAY else ""
     config = GuestConfig(
         build="",
         superblock=recipe.disk.superblock,
@@ -156,7 +158,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         unit=recipe.unit,
         ready=recipe.profile.ready,
         hand_off=recipe.hand_off,
-        network=network_service(root) if recipe.hand_off is not HandOff.STAY else "",
+        network=network,
         early=early_start(root, recipe.profile.early),
         served=recipe.served,
         bound=recipe.bound_by_unit,
@@ -166,6 +168,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         tmp_options=tmp_options(root),
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),
+        sent=sent_by_client(root, network, recipe.unit.unit),
         nologin=root.resolve(_NOLOGIN).canonical is not None,
     )
     return replace(config, build=build_id(recipe, config))

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.inspect.unit.before import ROOT_FILES
+from quickstart.inspect.unit.dhcpconf import NOTHING_SENT, Sent
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.model import Readiness, Superblock
@@ -52,7 +53,7 @@ class GuestConfig:
     (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in during the
     boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a part of a
     machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
-    /etc/resolv.conf.
+    /etc/resolv.conf. ``sent`` is what the image's own DHCP client sends (dhcpclient.sent_by_client).
     """
 
     build: str
@@ -74,6 +75,7 @@ class GuestConfig:
     nologin: bool = False
     cloud_init: bool = False
     resolver: bool = False
+    sent: Sent = NOTHING_SENT
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -127,6 +129,9 @@ def config_text(config: GuestConfig) -> str:
         "TMP_OPTIONS": " ".join(config.tmp_options),
         "CLOUD_INIT": "yes" if config.cloud_init else "",
         "RESOLVER": "yes" if config.resolver else "",
+        "NAME_RULE": config.sent.name.rule.value,
+        "FIXED_NAME": config.sent.name.fixed,
+        "ROUTES": "yes" if config.sent.routes else "",
         "NOLOGIN": "yes" if config.nologin else "",
         "ROOT_FILES": " ".join(path.lstrip("/") for path in ROOT_FILES),
         # As in /proc/net/tcp (proc(5)).

@@ -68,6 +68,8 @@ def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
         *("cc:{runcmd:[]}", "url=http://x/", "cloud-config-url=http://x/", "network-config=eA=="),
         *("ip=dhcp", "ifname=lan0:52:54:00:12:34:56", "vlan=v5:ens3", "BOOTIF=01-52"),
         *("resume=/dev/vdb", "resume_offset=1", "udev.blockdev_read_only"),
+        # Another source of cloud-init's data, which makes another instance of the machine.
+        *("ds=nocloud;s=http://x/", "ci.ds=Ec2", "ci.datasource=Ec2", "ci.di.policy=enabled"),
     ],
 )
 def test_what_asks_for_another_network_configuration_or_session(tmp_path: Path, word: str) -> None:
@@ -135,7 +137,9 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         *("systemd.mask=nginx", "systemd.mask=nginx.service", "systemd.mask=multi-user.target"),
         *("systemd.mask=networking.service", "systemd.mask=data.mount"),
         # Of the root volume, before it is mounted or by its mount.
-        *("fsck.mode=force", "forcefsck", "rootflags=noexec"),
+        *("fsck.mode=force", "forcefsck", "rootflags=noexec", "quotacheck.mode=force"),
+        # systemd mounts nothing of fstab then.
+        *("fstab=no", "fstab=0", "systemd.fstab=no"),
         # To modprobe(8), which init does not use.
         *("modprobe.blacklist=squashfs,erofs", "blacklist=squashfs"),
         # What the distribution's initramfs takes from all processes.

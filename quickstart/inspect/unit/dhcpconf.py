@@ -1,21 +1,30 @@
 """The configuration of DHCP clients that init's own client can stand in for (pure; dhclient.conf(5), dhcpcd.conf(5)).
 
-Init's client asks for an address, a router and name servers, and sends no client identifier. A configuration that
-asks for another address, leaves out the router or sends an identifier gives the machine another network in a
-stock boot. What is not on the lists below may do so.
+Init's client asks for an address, a router, routes and name servers. It sends the host name that the image's client
+would send, and neither a vendor class nor an identifier of the configuration. A configuration that asks for another
+address, leaves out the router or sends an identifier gives the machine another network in a stock boot. What is not
+on the lists below may do so.
 """
 
 from __future__ import annotations
 
+import enum
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 # Statements that change neither the address nor the routes that dhclient asks for and takes.
 _DHCLIENT_STATEMENT = re.compile(
-    r"option \S+ code \d+ = .+|send (?:host-name|fqdn\.\S+)\b.*|send dhcp-lease-time \d+"
+    r"option \S+ code \d+ = .+|send fqdn\.\S+ .*|send dhcp-lease-time \d+"
+    r"|send host-name ?(?:= ?)?(?:gethostname\(\)|\"[A-Za-z0-9.-]{1,63}\")"
     r"|(?:(?:also )?request|ignore) [\w., -]+"
     r"|(?:timeout|retry|reboot|select-timeout|initial-interval|initial-delay|backoff-cutoff) \d+"
     r"|(?:supersede|prepend|append|default) (?:domain-name|domain-search|domain-name-servers|host-name|ntp-servers|dhcp6\.\S+) .*"
 )
+_DHCLIENT_NAME = re.compile(r'send host-name ?(?:= ?)?(?:gethostname\(\)|"(.*)")')
+# Classless static routes (RFC 3442). dhclient has no name of its own for them.
+_DHCLIENT_ROUTES = re.compile(r"option (\S+) code 121 = .+")
+_DHCPCD_ROUTES = frozenset({"classless_static_routes", "121"})
 # What init's client takes of a lease.
 _TAKEN = frozenset(("routers", "subnet-mask"))
 _OWN_RESOLVER = re.compile(
@@ -31,18 +40,92 @@ _DHCPCD_LINE = re.compile(
 )
 
 
+class NameRule(enum.Enum):
+    """Which names a client sends as the machine's own (option 12). The values are words of init's configuration
+    (find_host_name in initramfs/init/first). They are what the programs of bookworm send.
+    """
+
+    NONE = ""
+    DHCLIENT = "dhclient"
+    """Any name, even `localhost`."""
+    DHCPCD = "dhcpcd"
+    """Not `localhost`."""
+    SHORT = "short"
+    """As DHCPCD, up to the first dot."""
+    NETWORKD = "networkd"
+    """Not `localhost`; a name with a dot goes into option 81 instead."""
+
+
+@dataclass(frozen=True)
+class HostName:
+    """The host name that a client sends: the machine's own by a rule, or a fixed one."""
+
+    rule: NameRule = NameRule.NONE
+    fixed: str = ""
+
+
+NO_NAME = HostName()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a server may go by: the host name, and whether the client asks for classless static routes."""
+
+    name: HostName = NO_NAME
+    routes: bool = False
+
+
+NOTHING_SENT = Sent()
+
+
 def other_dhclient_statement(text: str) -> str:
     """The first statement of a dhclient.conf for which init's client cannot stand in, or an empty string."""
     if hidden := re.search(r'"[^"\n]*#.*', text):
         return hidden[0]
-    statements = (" ".join(each.split()) for each in re.sub(r"#.*", "", text).split(";"))
-    return next((each for each in statements if each and not _is_init_s(each)), "")
+    return next((each for each in _statements(text) if not _is_init_s(each)), "")
 
 
 def other_dhcpcd_line(text: str) -> str:
     """The first line of a dhcpcd.conf for which init's client cannot stand in, or an empty string."""
-    lines = (re.sub(r"#.*", "", line).strip() for line in text.splitlines())
-    return next((each for each in lines if each and not _DHCPCD_LINE.fullmatch(each)), "")
+    return next((each for each in _lines(text) if not _DHCPCD_LINE.fullmatch(each)), "")
+
+
+def sent_by_dhclient(text: str) -> Sent:
+    """What dhclient sends and asks for with this dhclient.conf, which ``other_dhclient_statement`` has accepted."""
+    name, asked, names = NO_NAME, set[str](), set[str]()
+    for statement in _statements(text):
+        if found := _DHCLIENT_NAME.fullmatch(statement):
+            name = HostName(fixed=found[1]) if found[1] else HostName(NameRule.DHCLIENT)
+        elif found := _DHCLIENT_ROUTES.fullmatch(statement):
+            names.add(found[1])
+        elif statement.startswith("request"):
+            asked = set(_words(statement))
+        elif statement.startswith("also request"):
+            asked |= set(_words(statement))
+    return Sent(name, bool(names & asked))
+
+
+def sent_by_dhcpcd(text: str) -> Sent:
+    """What dhcpcd sends and asks for with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted."""
+    name, is_short, is_fqdn, routes = NO_NAME, False, False, False
+    for line in _lines(text):
+        keyword, *words = _words(line)
+        if keyword in ("hostname", "hostname_short"):
+            is_short |= keyword == "hostname_short"
+            if words:
+                name = HostName(fixed=words[0])
+            elif name == NO_NAME:
+                name = HostName(NameRule.DHCPCD)
+        elif keyword == "fqdn":
+            is_fqdn = words != ["disable"]
+        elif keyword == "option":
+            routes |= bool(_DHCPCD_ROUTES & set(words))
+    if is_short and name.fixed:
+        name = HostName(fixed=name.fixed.partition(".")[0])
+    elif is_short:
+        name = HostName(NameRule.SHORT)
+    # RFC 4702, 3.1: then the name is in option 81 and not in option 12.
+    return Sent(NO_NAME if is_fqdn else name, routes)
 
 
 def takes_name_servers(text: str) -> bool:
@@ -52,9 +135,23 @@ def takes_name_servers(text: str) -> bool:
     return asks and _OWN_RESOLVER.search(bare) is None and re.search(r"\bignore\b", bare) is None
 
 
+def _statements(text: str) -> Iterator[str]:
+    statements = (" ".join(each.split()) for each in re.sub(r"#.*", "", text).split(";"))
+    return (each for each in statements if each)
+
+
+def _lines(text: str) -> Iterator[str]:
+    lines = (re.sub(r"#.*", "", line).strip() for line in text.splitlines())
+    return (each for each in lines if each)
+
+
+def _words(statement: str) -> list[str]:
+    return re.split(r"[\s,]+", statement)
+
+
 def _is_init_s(statement: str) -> bool:
     """Whether init's DHCP client does what the statement says, or an application does without that."""
-    words = set(re.split(r"[\s,]+", statement))
+    words = set(_words(statement))
     if statement.startswith("request") and not words >= _TAKEN:
         return False
     if statement.startswith("ignore") and words & {*_TAKEN, "broadcast-address", "interface-mtu"}:

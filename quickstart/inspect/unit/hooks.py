@@ -87,7 +87,7 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would
     not compare them at boot, and for a configuration with an address that does not come from DHCP.
     """
-    scripts, interfaces = _few(unit, _scripts(root)), _few(unit, _interfaces(root))
+    scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
     configurations = [path for path in (dhclient, dhcpcd) if path is not None]
     rules = _few(unit, _udev_rules(root))
@@ -210,7 +210,8 @@ def _scripts(root: ImageRoot) -> Iterator[PurePosixPath]:
                 yield script
 
 
-def _interfaces(root: ImageRoot) -> Iterator[PurePosixPath]:
+def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The files of interfaces(5)."""
     more = root.resolve(_MORE_INTERFACES).canonical
     names = sorted(root.names(more)) if more is not None and root.host(more).is_dir() else ()
     for path in (_INTERFACES, *(_MORE_INTERFACES / name for name in names)):

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.dhcpconf import NO_NAME, HostName, NameRule, Sent
 from quickstart.inspect.unit.files import assignments, first_fault
 from quickstart.parse.printable import brief
 
@@ -51,6 +52,9 @@ _OF_NETWORK: Mapping[str, frozenset[str]] = {
 _OF_LINK: Mapping[str, frozenset[str]] = {"[Match]": _ANY, "[Link]": frozenset(_LINK_KEYS.split())}
 # The only values of DHCP= with an IPv4 address.
 _WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"})
+# systemd.syntax(7), and YAML's.
+_YES = frozenset({"yes", "true", "on", "1", "y", "t"})
+_NO = frozenset({"no", "false", "off", "0", "n", "f"})
 _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
 # Interfaces of containers, virtual machines and tunnels, by the names that their programs give them.
 _MADE_LATER = re.compile(
@@ -86,6 +90,44 @@ def refuse_networkd(root: ImageRoot, unit: str) -> None:
             raise _refusal(unit, path, "is too long to be looked through")
         if why := _why_not(path, text):
             raise _refusal(unit, path, why)
+
+
+def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
+    """What networkd sends and asks for, with files that ``refuse_networkd`` has accepted. Raises
+    UnsupportedUnitError when two files for network cards disagree about the host name, because only the running
+    machine shows which of them is for its card.
+    """
+    found: dict[HostName, PurePosixPath] = {}
+    for path in _files(root):
+        if path.suffix == ".yaml":
+            found[_name_by_netplan(root.read_text(path))] = path
+        elif path.suffix == ".network" and not _is_of_others(root.read_text(path)):
+            drop_ins = [root.read_text(each) for each in _files(root) if each.parent.name == f"{path.name}.d"]
+            found[_name_by_networkd((root.read_text(path), *drop_ins))] = path
+    if len(found) > 1:
+        raise _refusal(unit, list(found.values())[-1], "has another host name for DHCP than other files have")
+    return Sent(next(iter(found), HostName(NameRule.NETWORKD)), routes=True)
+
+
+def _name_by_networkd(texts: tuple[str, ...]) -> HostName:
+    """systemd.network(5); networkd takes [DHCP], the older name of the section, as well."""
+    given = {name: value for section in ("[DHCP]", "[DHCPv4]") for name, value in assignments(texts, section)}
+    if given.get("SendHostname", "").lower() in _NO or given.get("Anonymize", "").lower() in _YES:
+        return NO_NAME
+    fixed = given.get("Hostname", "")
+    if "." in fixed:
+        return NO_NAME
+    return HostName(fixed=fixed) if fixed else HostName(NameRule.NETWORKD)
+
+
+def _name_by_netplan(text: str) -> HostName:
+    overrides = ""
+    for line in text.splitlines():
+        key, _, value = line.partition("#")[0].strip().partition(":")
+        overrides = key if key.endswith("-overrides") else overrides
+        if key == "send-hostname" and overrides == "dhcp4-overrides" and value.strip().lower() in _NO:
+            return NO_NAME
+    return HostName(NameRule.NETWORKD)
 
 
 def _few(unit: str, paths: Iterator[PurePosixPath]) -> tuple[PurePosixPath, ...]:

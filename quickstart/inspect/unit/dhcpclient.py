@@ -1,0 +1,43 @@
+"""What the image's own DHCP client sends to a server and asks it for, so that init's client does the same.
+
+A server may go by it when it chooses an address (a reservation by host name), and its answer has only what was
+asked for (classless static routes). The files that decide are compared at each boot (before.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.dhcpconf import NOTHING_SENT, HostName, Sent, sent_by_dhclient, sent_by_dhcpcd
+from quickstart.inspect.unit.hooks import interface_files
+from quickstart.inspect.unit.networkd import sent_by_networkd
+
+# interfaces(5), for the clients that ifupdown gives a name. It takes the first program of these that is there.
+_HOST_NAME = re.compile(r"^[ \t]*hostname[ \t]+([A-Za-z0-9.-]{1,63})[ \t]*$", re.MULTILINE)
+
+
+def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
+    """What the client of ``network`` (takeover.network_service; empty without a hand-off) sends."""
+    if network == "networkd":
+        return sent_by_networkd(root, unit)
+    if _is_there(root, "/sbin/dhclient"):
+        return sent_by_dhclient(_text(root, "/etc/dhcp/dhclient.conf"))
+    fixed = [name for file in interface_files(root) for name in _HOST_NAME.findall(root.read_text(file))]
+    if _is_there(root, "/sbin/udhcpc"):
+        found = NOTHING_SENT
+    elif _is_there(root, "/sbin/dhcpcd"):
+        found = sent_by_dhcpcd(_text(root, "/etc/dhcpcd.conf"))
+    else:
+        return NOTHING_SENT
+    return Sent(HostName(fixed=fixed[-1]), found.routes) if fixed else found
+
+
+def _is_there(root: ImageRoot, program: str) -> bool:
+    return root.resolve(PurePosixPath(program)).canonical is not None
+
+
+def _text(root: ImageRoot, path: str) -> str:
+    file = root.resolve(PurePosixPath(path)).canonical
+    return root.read_text(file) if file is not None and root.host(file).is_file() else ""
