@@ -77,7 +77,7 @@ def ran(
     shutil.copy(door.tool_path("busybox"), place / "busybox")
     (place / "bin/ip").symlink_to("../busybox")
     for name in ("lib", "first"):
-        (place / name).write_text(text(name).replace("/newroot/", f"{place}/newroot/"))
+        (place / name).write_text(text(name).replace("cd /newroot ", f"cd {place}/newroot "))
     slow = f": >{place}/begun; usleep 200000" if is_slow else ""
     udhcpc = text("udhcpc").replace("/fast/quickstart", str(place)).replace("kill -HUP 1", ":")
     (place / "udhcpc").write_text(udhcpc.replace("\nbound | renew)\n", f"\nbound | renew)\n{slow}\n"))
@@ -172,6 +172,91 @@ def test_a_network_of_one_address_has_its_router(tmp_path: Path) -> None:
     offer = {**PLAIN, "1": "ffffffff"}
     lines = ran(tmp_path, "start_dhcp; leased; end_dhcp; routes", offer=offer)
     assert sorted(lines) == ["192.168.9.1 scope link", "default via 192.168.9.1"]
+
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+CARD = "52:54:00:12:34:56"
+DUID = "000100013299fb2d525400123456"
+
+
+@pytest.mark.parametrize(
+    ("network", "kept", "sent"),
+    [
+        ("networkd", f"{MACHINE}:ffe1e2e3e400020000ab11", "ffe1e2e3e400020000ab11"),
+        ("ifupdown", f"{MACHINE}:ff00123456{DUID}", f"ff00123456{DUID}"),
+        # Another card has another one; so has another machine.
+        ("ifupdown", f"{MACHINE}:ff00123457{DUID}", ""),
+        ("ifupdown", f"{MACHINE[::-1]}:ff00123456{DUID}", ""),
+        ("ifupdown", f"{MACHINE}:ff00123456$(reboot)", ""),
+        ("", f"{MACHINE}:ff00123456{DUID}", ""),
+        ("ifupdown", "", ""),
+    ],
+)
+def test_the_identifier_that_the_distribution_s_client_has_sent(
+    tmp_path: Path, network: str, kept: str, sent: str
+) -> None:
+    for name in ("etc", "var/lib/quickstart"):
+        (tmp_path / "newroot" / name).mkdir(parents=True)
+    (tmp_path / "newroot/etc/machine-id").write_text(f"{MACHINE}\n")
+    if kept:
+        (tmp_path / "newroot/var/lib/quickstart/client-id").symlink_to(kept)
+    ran(tmp_path, f"ip link set ens3 address {CARD}; start_dhcp; leased; end_dhcp", {"NETWORK": network})
+    assert {packet.get(61, b"").hex() for packet in said(tmp_path)} == {sent}
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox sh"])
+@pytest.mark.parametrize(
+    ("network", "file", "words", "kept"),
+    [
+        # As dhclient writes it: printable characters, and others in octal.
+        (
+            "ifupdown",
+            "dhclient.ens3.leases",
+            'default-duid "\\000\\001\\000\\0012\\231\\373-RT\\000\\0224V";\nlease {\n}\n',
+            f"{MACHINE}:ff00123456{DUID}",
+        ),
+        (
+            "ifupdown",
+            "dhclient.ens3.leases",
+            'default-duid "a";\ndefault-duid "%s\\"\\\\";\n',
+            f"{MACHINE}:ff001234562573225c",
+        ),
+        ("ifupdown", "dhclient.ens3.leases", "lease {\n}\n", ""),
+        ("ifupdown", "other", "", ""),
+        ("networkd", "7", "# x\nCLIENTID=ffe1e2e3e4\n", f"{MACHINE}:ffe1e2e3e4"),
+        ("networkd", "7", "CLIENTID=../x\n", ""),
+        ("", "7", "CLIENTID=ffe1e2e3e4\n", ""),
+    ],
+)
+def test_settle_keeps_it(tmp_path: Path, shell: str, network: str, file: str, words: str, kept: str) -> None:
+    for name, content in (
+        ("ens3/address", CARD),
+        ("ens3/ifindex", "7"),
+        (file, words),
+        ("machine-id", MACHINE),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{content}\n")
+    (tmp_path / "quickstart").mkdir()
+    script = (
+        text("settle").partition("# For the DHCP client of the next")[2].partition("\n# networkd goes by")[0]
+    )
+    for place in (
+        "/var/lib/dhcp",
+        "/run/systemd/netif/leases",
+        "/sys/class/net",
+        "/etc/machine-id",
+        "/var/lib/quickstart",
+    ):
+        name = place.rpartition("/")[2] if place.endswith(("machine-id", "quickstart")) else ""
+        script = script.replace(place, f"{tmp_path}/{name}".rstrip("/"))
+    done = subprocess.run(
+        [*shell.split(), "-c", f"INTERFACE=ens3 NETWORK={network}\n#{script}\nkeep_client_id"],
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == b""
+    link = tmp_path / "quickstart/client-id"
+    assert (str(link.readlink()) if link.is_symlink() else "") == kept
 
 
 # What would leave the test is replaced.

@@ -36,6 +36,7 @@ OURS = {
     r"files: f 600 root root /var/lib/quickstart/ID/(facts|kernel|modules|names|places|units|ways)": "the same",
     r"files: f 700 root root /var/lib/quickstart/ID/early-units": "the same",
     r"files: l 777 root root /var/lib/quickstart/current": "the same",
+    r"files: l 777 root root /var/lib/quickstart/client-id": "what dhclient has sent, for init's client (docs/users/hand-off.md)",
     r"files: f 640 root adm /var/log/quickstart\.log": "the application's output until its first restart",
 }
 # What a stock boot has beside: of its own initramfs, and of what is named above.
@@ -207,10 +208,14 @@ def store() -> Iterator[Store]:
         yield found
 
 
-def sent_identifiers(wire: Path) -> tuple[set[str], set[str]]:
-    """What DHCP clients have sent as option 61 (RFC 2132), hex or empty: BusyBox's, which names itself in option 60, and others."""
-    ours: set[str] = set()
-    others: set[str] = set()
+# Option 61 (hexadecimal), 12 and 60 of a packet (RFC 2132); empty where it has none.
+Said = tuple[str, str, str]
+
+
+def sent(wire: Path) -> tuple[set[Said], set[Said]]:
+    """What DHCP clients have said of themselves: BusyBox's, which takes packets of up to 576 bytes (option 57), and others."""
+    ours: set[Said] = set()
+    others: set[Said] = set()
     data = wire.read_bytes()
     at = 24
     while at < len(data):
@@ -222,9 +227,24 @@ def sent_identifiers(wire: Path) -> tuple[set[str], set[str]]:
         if frame[12:14] != b"\x08\x00" or frame[23] != 17 or udp[2:4] != b"\0C":
             continue
         options = dict(dhcp_options(udp[8 + 240 :]))
-        who = ours if options.get(60, b"").startswith(b"udhcp") else others
-        who.add(options.get(61, b"").hex())
+        who = ours if options.get(57) == b"\x02\x40" else others
+        name, of_class = (options.get(number, b"").decode() for number in (12, 60))
+        who.add((options.get(61, b"").hex(), name, of_class))
     return ours, others
+
+
+def listened(
+    store: Store, out: Path, command: str, *, keep: bool
+) -> tuple[list[str], tuple[set[Said], set[Said]]]:
+    """What a boot's command says, and what was sent in that boot."""
+    with reachable_for_qemu() as place:
+        wire = place / "wire"
+        wire.touch()
+        wire.chmod(0o666)
+        words = ("-object", f"filter-dump,id=wire,netdev=net,file={wire}")
+        ended = boot(store, out, command=command, qemu=words, keep=keep)
+        assert ended.fallbacks == []
+        return ended.said, sent(wire)
 
 
 def dhcp_options(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -257,22 +277,36 @@ def test_networkd_takes_the_network_over(store: Store, tmp_path: Path) -> None:
         "systemctl is-system-running; systemctl is-active nginx systemd-networkd; "
         "networkctl -n 0 status enp0s3 | grep -o 'DHCP4 via'; ls /run/systemd/network 2>/dev/null"
     )
-    sent = []
+    heard = []
     for keep in (True, False):
-        with reachable_for_qemu() as place:
-            wire = place / "wire"
-            wire.touch()
-            wire.chmod(0o666)
-            words = ("-object", f"filter-dump,id=wire,netdev=net,file={wire}")
-            ended = boot(store, out, command=ask, qemu=words, keep=keep)
-            sent.append(sent_identifiers(wire))
-        assert ended.fallbacks == []
-        seen, gone, *rest = ended.said
+        (seen, gone, *rest), both = listened(store, out, ask, keep=keep)
+        heard.append(both)
         assert int(seen) > 10 and gone == "0"
         assert rest == ["running", "active", "active", "DHCP4", "via"]
-    (ours, its), again = sent
-    assert ours == {""}
+    (ours, its), again = heard
+    assert ours == {("", "debian", "")}
     # RFC 4361: type 255, an IAID, and here a DUID-EN of systemd's (type 2, enterprise 43793).
-    (identifier,) = its
+    ((identifier, *rest),) = its
+    assert rest == ["debian", ""]
     assert re.fullmatch(r"ff[0-9a-f]{8}00020000ab11[0-9a-f]{16}", identifier)
+    assert again == (its, its)
+
+
+@pytest.mark.full
+def test_to_a_server_init_is_dhclient(store: Store, artefact: Path, tmp_path: Path) -> None:
+    """Its name from the first boot on, and the identifier that it has made from the second on; never another class."""
+    out = tmp_path / "nginx"
+    host("cp", "-a", "--sparse=always", artefact, out)
+    ask = f"{SETTLED}wait_settled; systemctl is-system-running"
+    heard = []
+    for keep in (True, False):
+        running, both = listened(store, out, ask, keep=keep)
+        heard.append(both)
+        assert running == ["running"]
+    (ours, its), again = heard
+    assert ours == {("", "debian", "")}
+    # RFC 4361: type 255, the end of the card's address, and a DUID of dhclient's.
+    ((identifier, *rest),) = its
+    assert rest == ["debian", ""]
+    assert re.fullmatch(r"ff([0-9a-f]{8})0001.*\1", identifier)
     assert again == (its, its)
