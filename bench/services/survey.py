@@ -29,8 +29,11 @@ from quickstart.store.store import source_digest
 
 RESULTS = Path(__file__).with_name("random.json")
 MARK = "bench/services/survey.py"
+# In the messages of `profile new` (newprofile/survey.py), of its first boot, which is a stock boot.
+_NOT_RUNNING = ("fails by itself", "does not run once the machine has booted")
 _PROFILE_S, _BUILD_S, _RUN_S = 3600, 3600, 1200
 _NS_PER_S = 1e9
+_SHOWN_CHARACTERS = 200
 
 
 class Outcome(StrEnum):
@@ -38,6 +41,7 @@ class Outcome(StrEnum):
 
     FAST = "fast"
     STOCK = "stock"
+    IDLE = "idle"
     REFUSED = "refused"
     FAILED = "failed"
 
@@ -45,6 +49,7 @@ class Outcome(StrEnum):
 _MEANING = {
     Outcome.FAST: "it starts early, and the machine settles without a failed unit",
     Outcome.STOCK: "the trial of `build` chose the stock boot",
+    Outcome.IDLE: "as the package is installed, the daemon does not run after a stock boot either",
     Outcome.REFUSED: "`profile new` writes no profile, or `build` refuses an early start; the machine boots the stock way",
     Outcome.FAILED: "the early start or the settled machine has a fault",
 }
@@ -98,9 +103,12 @@ def attempt(package: str, unit: str, work: Path) -> Tried:
 
 def of_error(unit: str, error: Mapping[str, Any]) -> Tried:
     """The outcome for a verb that ended with ``error``."""
+    why = "\n".join((error["message"], *error.get("details", ())))
     refusals = ("UnsupportedUnitError", "NoProfileError", "StartSetError")
+    is_idle = error["kind"] == "NoProfileError" and any(words in why for words in _NOT_RUNNING)
     outcome = Outcome.REFUSED if error["kind"] in refusals else Outcome.FAILED
-    return Tried(unit=unit, outcome=outcome, why=error["message"])
+    outcome = Outcome.IDLE if is_idle else outcome
+    return Tried(unit=unit, outcome=outcome, why=why)
 
 
 def judged(unit: str, new: Mapping[str, Any], built: Mapping[str, Any], run: Mapping[str, Any]) -> Tried:
@@ -169,12 +177,17 @@ def page_part(names: Sequence[tuple[str, str]], found: Mapping[str, Tried]) -> s
     )
 
 
+def shortened(text: str) -> str:
+    """``text`` for a cell of the table; random.json has the whole text."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
 def _row(package: str, unit: str, tried: Tried | None) -> str:
     if tried is None:
         return f"| {package} | {unit} | not tried | | | |"
     times = f"{tried.early_s:.1f}, {tried.stock_s:.1f}" if tried.stock_s else ""
     # A bar would end the cell.
-    why = " ".join(tried.why.replace("|", "/").split())
+    why = shortened(" ".join(tried.why.replace("|", "/").split()))
     return f"| {package} | {unit} | {tried.outcome} | {tried.ready} | {times} | {why} |"
 
 

@@ -63,6 +63,26 @@ BUILT = {"early": "seen", "trial": {"early_ns": 2_500_000_000, "stock_ns": 20_00
 RUN = {"ok": True, "result": {"fallback": None, "settled": "running", "failed_units": []}}
 
 
+@pytest.mark.parametrize(
+    ("kind", "details", "outcome"),
+    [
+        ("NoProfileError", ["app.service fails by itself: exit-code"], Outcome.IDLE),
+        (
+            "NoProfileError",
+            ["app.service does not run once the machine has booted (it is enabled)"],
+            Outcome.IDLE,
+        ),
+        ("NoProfileError", ["app.service cannot be started early: it has Type=dbus"], Outcome.REFUSED),
+        ("UnsupportedUnitError", [], Outcome.REFUSED),
+        ("GuestError", ["app.service fails by itself: exit-code"], Outcome.FAILED),
+    ],
+)
+def test_an_error_with_its_details(kind: str, details: list[str], outcome: Outcome) -> None:
+    error = {"kind": kind, "message": "no profile was written", "details": details}
+    found = survey.of_error("app.service", error)
+    assert (found.outcome, found.why) == (outcome, "\n".join(("no profile was written", *details)))
+
+
 def test_a_daemon_that_starts_early() -> None:
     found = survey.judged("app.service", NEW, BUILT, RUN)
     assert found == Tried(unit="app.service", outcome=Outcome.FAST, ready="tcp:1", early_s=2.5, stock_s=20.0)
