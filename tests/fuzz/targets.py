@@ -18,7 +18,7 @@ from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
 from quickstart.image.extents import parse_extents
 from quickstart.initramfs.modules import Module, modloader_table, module_data, module_set
-from quickstart.initramfs.newc_reader import read_archive
+from quickstart.initramfs.newc_reader import read_archive, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.inspect import dpkg
 from quickstart.inspect.cloudinit import has_cloud_init
@@ -49,6 +49,7 @@ from quickstart.volume.emulator import read_log
 from quickstart.volume.nbd import Connection
 from quickstart.volume.storage import parse_model
 from tests.fuzz.places import parts_of, put, put_nodes
+from tests.fuzz.preparing import preparing
 
 # Gives one input to a parser; the directory is the process's own and keeps what the last input wrote.
 Run = Callable[[bytes, Path], None]
@@ -234,6 +235,9 @@ def _extents(data: bytes, _: Path) -> None:
 def _newc(data: bytes, _: Path) -> None:
     for _member in read_archive(io.BytesIO(data)):
         pass
+    for _exact, pieces in walk_archive(io.BytesIO(data), exact=True):
+        for _piece in pieces:
+            pass
 
 
 def _squashfs(data: bytes, _: Path) -> None:
@@ -436,6 +440,27 @@ TARGETS: Mapping[str, Target] = {
             b"Version: ",
             b"(",
             b"/bin/x\n",
+        ),
+    ),
+    "preparing": Target(
+        preparing,
+        (
+            *(
+                b"%%% ",
+                b"request routers, subnet-mask;\n",
+                b"send host-name ",
+                b"duid\n",
+                b"iface ens3 inet dhcp\n",
+            ),
+            *(
+                b"  up ip link set ens3 up\n",
+                b"[Network]\n",
+                b"DHCP=yes\n",
+                b'RUN+="',
+                b"install x ",
+                b"bootcmd: ",
+            ),
+            *(b"L+ /run/x", b"always", b"\\\n", b"LOCAL\n", b"ethernets:\n"),
         ),
     ),
     "fstab": Target(_fstab, (b"UUID=", b"LABEL=", b" / ext4 defaults 0 1\n", b"/dev/sda", b"nofail", b"#")),
