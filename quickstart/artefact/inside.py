@@ -28,6 +28,9 @@ from quickstart.parse.printable import brief, command
 
 _FAST = "fast"
 _MAX_LINKS = 40
+# What part B has when the start set is an image in it (layout.image_part_b), and what init would mount (initramfs/init/first).
+_IMAGES = f"{MARKER}."
+_BESIDE_IMAGE = frozenset({_FAST, OURS, IMAGE, MARKER})
 # Of these the content is held, up to this size: they say what the rest is to be.
 _HELD = frozenset({f"{OURS}/config", f"{OURS}/digests", MARKER})
 _HELD_BYTES = 8 << 20
@@ -131,8 +134,9 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
     """All members. A file system image in part B is followed by the files in the image, under their names in
-    the guest.
+    the guest. Raises ArtefactError when part B has other files beside the image: the image hides them in the guest.
     """
+    hidden, has_image = "", False
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
     with ExitStack() as stack:
         fd = stack.enter_context(opened_regular(artefact.initramfs))
@@ -140,17 +144,31 @@ def _walk(artefact: Artefact) -> Iterator[_Met]:
         for number, (raw, pieces) in enumerate(walk_archive(stream, limits, exact=True)):
             key = (raw.archive, raw.inode) if raw.nlink > 1 and stat.S_ISREG(raw.mode) else None
             yield _Met(_member(raw, pieces, number), pieces, key)
-            if raw.name == IMAGE and stat.S_ISREG(raw.mode):
+            if raw.name.startswith(_IMAGES):
                 yield from _in_image(fd, raw, number)
+                has_image = True
+            elif raw.archive and raw.name not in _BESIDE_IMAGE:
+                hidden = raw.name
+    if has_image and hidden:
+        raise _misplaced(hidden, "is hidden by the image of part B")
+
+
+def _misplaced(name: str, what: str) -> ArtefactError:
+    return ArtefactError(
+        f"the initramfs has /{brief(name)}, which {what}; no build makes it so",
+        hint="build the artefact again",
+    )
 
 
 def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
+    if raw.name != IMAGE or not stat.S_ISREG(raw.mode) or raw.nlink > 1 or not raw.archive:
+        raise _misplaced(raw.name, "is no image of part B")
     if raw.in_stream:
-        raise ArtefactError(
-            f"/{IMAGE} is in a compressed stream, as no build makes it", hint="build the artefact again"
-        )
+        raise _misplaced(raw.name, "is in a compressed stream")
     reader = functools.partial(_read_at, fd, raw.offset)
     for place, (file, pieces) in enumerate(walk_image(reader, raw.size), 1):
+        if f"{_FAST}/{file.name}".startswith(f"{OURS}/"):
+            raise _misplaced(f"{_FAST}/{file.name}", "is hidden by part A")
         # Where part A's own files are to be seen.
         if (name := f"{_FAST}/{file.name}") != OURS:
             member = Member(

@@ -208,6 +208,16 @@ def test_inside_an_artefact_it_is_as_if_it_were_unpacked(tmp_path: Path) -> None
     assert inside.diff(packed, packed) == ()
 
 
+def test_nothing_is_hidden_by_an_image(tmp_path: Path) -> None:
+    """The image is mounted over /fast, and part A's own files over that: what lies below is a decoy."""
+    beside = artefact(tmp_path / "beside", (*image_part_b(PART_B), regular("fast/decoy", b"good", 0o755)))
+    with pytest.raises(ArtefactError, match="has /fast/decoy, which is hidden by the image of part B"):
+        inside.members(beside)
+    below = regular("fast/quickstart/starter", b"good", 0o755)
+    with pytest.raises(ArtefactError, match="has /fast/quickstart/starter, which is hidden by part A"):
+        inside.members(artefact(tmp_path / "below", image_part_b((*PART_B, below))))
+
+
 @pytest.mark.parametrize("keep", [0, 90, 4000])
 def test_a_cut_image_is_named(keep: int) -> None:
     with pytest.raises(ArtefactError, match="the image of part B cannot be read") as caught:

@@ -48,7 +48,7 @@ PART_A = (
         for name in ("busybox", "bin/starter", "bin/checker", "unit", "modules")
     ),
     regular("init", b"x", 0o755),
-    regular(f"{OURS}/config", b"BUILD=b1\nUNIT=app.service\n", 0o644),
+    regular(f"{OURS}/config", b"BUILD=b1\nIMAGE=''\nUNIT=app.service\n", 0o644),
 )
 HEAD = (
     directory("fast"),
@@ -324,6 +324,21 @@ def test_part_b_before_part_a(tmp_path: Path) -> None:
     found = {each.object: each.what for each in audit(made)}
     assert "behind the beginning of part B" in found["/init"]
     assert "in part A" in found["/fast/usr/app"]
+
+
+@pytest.mark.parametrize("line", [b"IMAGE=ext4\n", b"IMAGE=squashfs\n", b"IMAGE=''\nIMAGE=ext4\n", b""])
+def test_another_kind_of_part_b(tmp_path: Path, line: bytes) -> None:
+    config = replace(PART_A[-1], data=b"BUILD=b1\n" + line)
+    found = {each.object: each.what for each in audit(artefact(tmp_path, part_a=(*PART_A[:-1], config)))}
+    assert found[f"/{OURS}/config"] == "names another kind of part B than there is"
+
+
+@pytest.mark.parametrize(
+    "image", [symlink(f"{OURS}/part-b.squashfs", "spare"), regular(f"{OURS}/part-b.ext4", b"x", 0o644)]
+)
+def test_what_init_would_mount_and_is_no_image(tmp_path: Path, image: CpioEntry) -> None:
+    with pytest.raises(ArtefactError, match="which is no image of part B; no build makes it so"):
+        audit(artefact(tmp_path, tail=(TAIL[0], image, TAIL[1])))
 
 
 def test_part_b_of_another_build(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from quickstart.errors import ArtefactError
 from quickstart.host.beneath import kind_of
 from quickstart.image.kerneloptions import added, stock_line, with_options
 from quickstart.initramfs.digests import read_list
-from quickstart.initramfs.layout import MARKER, OURS, PRIVATE, PRIVATE_NAMES
+from quickstart.initramfs.layout import IMAGE, MARKER, OURS, PRIVATE, PRIVATE_NAMES
 from quickstart.inspect.globs import matches
 from quickstart.inspect.secrets import SECRET_GLOBS
 from quickstart.model.words import KernelOptions
@@ -188,6 +188,9 @@ def _parts(given: Given) -> Iterator[Finding]:
     build = re.search(rb"^BUILD=(\S+)$", config.data, re.M) if config else None
     if marker is not None and build is not None and marker.data.strip() != build[1]:
         yield Finding(ERROR, f"/{MARKER}", "names another build than part A", _REBUILD)
+    kinds = set(re.findall(rb"^\s*IMAGE=(.*)$", config.data, re.M)) if config else set()
+    if config and kinds != {b"squashfs" if IMAGE in by_part["B"] else b"''"}:
+        yield Finding(ERROR, f"/{OURS}/config", "names another kind of part B than there is", _REBUILD)
 
 
 def _digests(given: Given) -> Iterator[Finding]:
