@@ -118,19 +118,22 @@ class _Taken:
     """The clusters of the file that were met, one bit for each."""
 
     def __init__(self, file_bytes: int) -> None:
-        self._count = file_bytes >> _CLUSTER_BITS
+        # The last one may be shorter.
+        self._count = -(-file_bytes >> _CLUSTER_BITS)
         if self._count > _MOST_CLUSTERS:
             raise ValueError(f"its file has {self._count} clusters; at most {_MOST_CLUSTERS} are read")
         self._bits = bytearray(self._count // 8 + 1)
 
     def add(self, place: int) -> None:
-        """Note the cluster at ``place``. Raises ValueError for one that was noted before."""
+        """Note the cluster at ``place``. Raises ValueError for one that was noted before, and for one behind the end
+        of the file: QEMU would read zeros there, as often as a table names it.
+        """
         number = place >> _CLUSTER_BITS
-        # What is behind the end of the file has no data.
-        if number < self._count:
-            if self._bits[number >> 3] >> (number & 7) & 1:
-                raise ValueError("its tables are damaged: two parts of the disk are in one place of the file")
-            self._bits[number >> 3] |= 1 << (number & 7)
+        if number >= self._count:
+            raise ValueError("its tables are damaged: a part of the disk is behind the end of the file")
+        if self._bits[number >> 3] >> (number & 7) & 1:
+            raise ValueError("its tables are damaged: two parts of the disk are in one place of the file")
+        self._bits[number >> 3] |= 1 << (number & 7)
 
 
 def _clusters(table: bytes, taken: _Taken) -> int:

@@ -96,3 +96,9 @@ class Order:
         """The list has ended."""
         if self._mark is not None:
             raise ValueError("the index of a directory is longer than its list")
+
+
+def check_owners(count: int, table: bytes) -> None:
+    """Raise ValueError unless the image's table of ``count`` user and group IDs has root's alone, as build's does."""
+    if count != 1 or table != bytes(4):
+        raise ValueError("it has files of other owners than root, and build packs none")

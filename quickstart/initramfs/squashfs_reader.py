@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import lz4.block
 
 from quickstart.errors import ArtefactError
+from quickstart.initramfs import squashfs_exact
 from quickstart.initramfs.newc import PATH_MAX
 from quickstart.initramfs.newc_reader import Limits
 from quickstart.initramfs.squashfs_exact import METADATA_BYTES, Entry, Inodes, Mark, Order, number_of
@@ -147,10 +148,9 @@ class _Image:
         self._left_bytes, self._left_files = limits.unpacked_bytes, limits.members
         self._left_names_bytes = limits.names_bytes
         head = _SUPERBLOCK.unpack(self._bytes(0, _SUPERBLOCK.size))
-        magic, _, _, self._block_bytes, self._fragments, way, log, _, _, major, _ = head[:11]
-        self._root, _, _, attributes_at, self._inodes_at, self._directories_at, self._fragments_at, _ = head[
-            11:
-        ]
+        magic, _, _, self._block_bytes, self._fragments, way, log, _, owners, major, _ = head[:11]
+        self._root, _, owners_at, attributes_at, self._inodes_at, *rest = head[11:]
+        self._directories_at, self._fragments_at, _ = rest
         if magic != _MAGIC or major != 4:
             raise ValueError("it is no SquashFS 4 image")
         if way != _LZ4:
@@ -160,11 +160,11 @@ class _Image:
         if attributes_at != _NO_TABLE:
             # A capability of a program is one of them.
             raise ValueError("it has extended attributes, and build packs none")
-        # What follows one another lies in the same block, mostly.
         self._metadata = functools.lru_cache(maxsize=64)(self._read_metadata)
         self._fragment = functools.lru_cache(maxsize=8)(self._read_fragment)
-        # Of a small image, each file may lie in another one than the file before it.
         self._left_fragments_bytes = limits.unpacked_bytes
+        (table,) = _PLACE.unpack(self._bytes(owners_at, _PLACE.size))
+        squashfs_exact.check_owners(owners, self._metadata(table)[0])
 
     def walk(self) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
         # Lists that are not at their end, with the names of their directories: no recursion, and a loop ends by its length.

@@ -168,6 +168,17 @@ def test_extended_attributes_are_refused() -> None:
         read(changed(56, "<Q", len(plain()) - 8))
 
 
+def test_other_owners_than_root_are_refused() -> None:
+    """The table of user and group IDs: one, which is 0."""
+    image = plain()
+    assert image[26:28] == b"\1\0"
+    with pytest.raises(ArtefactError, match="other owners than root"):
+        read(changed(26, "<H", 2))
+    (table,) = struct.unpack_from("<Q", image, struct.unpack_from("<Q", image, 48)[0])
+    with pytest.raises(ArtefactError, match="other owners than root"):
+        read(changed(table + 2, "<I", 33))
+
+
 def test_the_same_entries_make_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     first = write_image(ENTRIES)
     monkeypatch.setenv("TZ", "Asia/Tokyo")

@@ -38,10 +38,11 @@ def image(second: list[int], *, size_bytes: int = GIB, first: list[int] | None =
 
 
 @contextmanager
-def opened(data: bytes) -> Iterator[int]:
+def opened(data: bytes, file_bytes: int | None = None) -> Iterator[int]:
+    """The image, with its file cut or lengthened to ``file_bytes``."""
     with TemporaryFile() as file:
         file.write(data)
-        file.flush()
+        file.truncate(file_bytes or len(data))
         assert virtual_bytes(file.fileno())
         yield file.fileno()
 
@@ -55,8 +56,6 @@ A, B, C = 3 * CLUSTER | OWN, 4 * CLUSTER | OWN, 5 * CLUSTER | OWN
         ([], 0),
         ([A, 0, 0, C], 2),
         ([0, A | ZEROS, ZEROS], 0),
-        # It is behind the end of the file, and QEMU says so itself.
-        ([A, 1 << 40, 1 << 40], 3),
     ],
 )
 def test_what_is_written_is_what_has_data(second: list[int], clusters: int) -> None:
@@ -87,10 +86,32 @@ def test_no_place_has_two_parts_of_the_disk(second: list[int], first: list[int] 
 
 
 def test_it_counts_no_further_than_is_asked() -> None:
-    # What is behind the end of the file is not looked at twice.
-    beyond = [1 << 40] * 8192
-    with opened(image(beyond, first=[2 * CLUSTER | OWN, 0])) as fd:
+    data = [(3 + number) * CLUSTER for number in range(8192)]
+    with opened(image(data, first=[2 * CLUSTER | OWN, 7]), 8200 * CLUSTER) as fd:
         assert MIB_64 < data_bytes(fd, MIB_64) <= GIB
+
+
+@pytest.mark.parametrize("second", [[A, 1 << 40], [6 * CLUSTER | OWN]])
+def test_nothing_is_behind_the_end_of_the_file(second: list[int]) -> None:
+    with opened(image(second)) as fd, pytest.raises(ValueError, match="behind the end of the file"):
+        data_bytes(fd, GIB)
+
+
+def test_the_last_cluster_of_the_file_may_be_short() -> None:
+    """589 KB were 2 GiB of data: all entries named the last cluster, which was not noted."""
+    cut = 5 * CLUSTER + 10
+    with opened(image([A, C]), cut) as fd:
+        assert data_bytes(fd, GIB) == 2 * CLUSTER
+    with opened(image([C, A, C]), cut) as fd, pytest.raises(ValueError, match="in one place of the file"):
+        data_bytes(fd, GIB)
+    # One second table for all of the first.
+    header = image([ZEROS], size_bytes=64 * TIB, first=[2 * CLUSTER | OWN] * (64 * TIB // (GIB // 2)))
+    with (
+        bounded(),
+        opened(header, len(header) - 3 * CLUSTER - 100) as fd,
+        pytest.raises(ValueError, match=r"in one place of the file|behind the end"),
+    ):
+        data_bytes(fd, GIB)
 
 
 def test_few_bytes_for_64_tib() -> None:

@@ -239,12 +239,12 @@ def _refuse_hidden(root: ImageRoot, unit: str) -> None:
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
             way, mode = ("", "a+r") if hidden == path else (f" by way of {brief(str(hidden))}", "a+x")
-            right = ("setfacl", "-b") if root.has_acl(hidden) else ("chmod", mode)
-            mend = command(*right, str(hidden)) or "let all read it"
+            # Without the path, which the image's giver has chosen: it may be a file of the host as well.
+            right = "setfacl -b" if root.has_acl(hidden) else f"chmod {mode}"
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {brief(str(path))} is not for all to read{way},"
                 " and what it says would go into the archive",
-                hint=f"{mend}, and put what is secret into a file of EnvironmentFile=, which is read at each start",
+                hint=f"use `{right}` on it in the image, and put secrets into a file of EnvironmentFile=, read at each start",
             )
 
 
