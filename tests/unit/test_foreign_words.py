@@ -79,7 +79,9 @@ def test_no_path_of_an_image_is_in_a_command_to_paste(tmp_path: Path) -> None:
     (tmp_path / "etc/systemd/system/app.service.d/a;touch P;#.conf").chmod(0o600)
     with pytest.raises(UnsupportedUnitError, match="not for all to read") as refused:
         read_unit(ImageRoot(tmp_path), "app.service")
-    assert (refused.value.hint or "").startswith("use `chmod a+r` on it in the image, and put secrets into")
+    assert (refused.value.hint or "").startswith(
+        "use `chmod a+r` on this file of the image, and put secrets into"
+    )
 
 
 def test_the_command_against_a_profile_is_quoted(tmp_path: Path) -> None:

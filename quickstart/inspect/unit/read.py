@@ -240,11 +240,12 @@ def _refuse_hidden(root: ImageRoot, unit: str) -> None:
         if (hidden := hidden_at(root, path)) is not None:
             way, mode = ("", "a+r") if hidden == path else (f" by way of {brief(str(hidden))}", "a+x")
             # Without the path, which the image's giver has chosen: it may be a file of the host as well.
+            what = "file" if hidden == path else "directory"
             right = "setfacl -b" if root.has_acl(hidden) else f"chmod {mode}"
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {brief(str(path))} is not for all to read{way},"
                 " and what it says would go into the archive",
-                hint=f"use `{right}` on it in the image, and put secrets into a file of EnvironmentFile=, read at each start",
+                hint=f"use `{right}` on this {what} of the image, and put secrets into a file of EnvironmentFile=, read at each start",
             )
 
 
