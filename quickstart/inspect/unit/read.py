@@ -245,7 +245,8 @@ def _refuse_hidden(root: ImageRoot, unit: str) -> None:
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {brief(str(path))} is not for all to read{way},"
                 " and what it says would go into the archive",
-                hint=f"use `{right}` on this {what} of the image, and put secrets into a file of EnvironmentFile=, read at each start",
+                hint=f"use `{right}` on this {what} of the image, and put secrets into a file of EnvironmentFile=,"
+                " which is read at each start",
             )
 
 
