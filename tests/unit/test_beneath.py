@@ -58,6 +58,10 @@ def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
         check_plain_name(name)
 
 
+# Of the directories above: root, who is nobody to a user namespace of an ordinary user's (tests/conftest.py).
+OWNER = Path("/").stat().st_uid
+
+
 @pytest.fixture
 def way(tmp_path: Path) -> Path:
     """A file that only we can write, three directories down."""
@@ -77,12 +81,12 @@ def way(tmp_path: Path) -> Path:
 def test_who_could_have_written_a_file_is_said(way: Path, where: str, mode: int, doubted: bool) -> None:
     changed = way.parent.parent / where
     changed.chmod(mode)
-    assert read_judged(way, 100, os.geteuid()) == (b"ours", str(changed) if doubted else "")
+    assert read_judged(way, 100, OWNER) == (b"ours", str(changed) if doubted else "")
 
 
 def test_that_of_another_user_is_his(way: Path) -> None:
-    _, doubt = read_judged(way, 100, os.geteuid() + 1)
-    assert (doubt == "") == (os.geteuid() == 0)
+    _, doubt = read_judged(way, 100, OWNER + 1)
+    assert (doubt == "") == (OWNER == 0)
 
 
 def test_what_is_read_is_what_is_judged(way: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +112,7 @@ def test_what_is_read_is_what_is_judged(way: Path, monkeypatch: pytest.MonkeyPat
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", opened)
-            found.append(read_judged(way, 100, os.geteuid()))
+            found.append(read_judged(way, 100, OWNER))
     assert set(found) == {(b"ours", ""), (b"theirs", str(way))}
 
 
