@@ -85,7 +85,10 @@ def _tried(name: str, package: str, trial: Callable[[], str]) -> Finding:
         return Finding(need=name, state=MISSING, detail=error.message, mend=error.hint or "")
     except CommandError as error:
         return Finding(
-            need=name, state=BROKEN, detail="; ".join(error.lines), mend=f"apt-get install --reinstall {package}"
+            need=name,
+            state=BROKEN,
+            detail="; ".join(error.lines),
+            mend=f"apt-get install --reinstall {package}",
         )
 
 
@@ -132,7 +135,9 @@ def _nfs() -> Finding:
         )
     except CommandError as error:
         mend = f"apt-get install --reinstall {door.package_of('ganesha.nfsd')}"
-        return Finding(need="NFS server", state=BROKEN, detail="; ".join(error.lines), mend=mend, optional=True)
+        return Finding(
+            need="NFS server", state=BROKEN, detail="; ".join(error.lines), mend=mend, optional=True
+        )
 
 
 def _owners() -> Finding:

@@ -1,6 +1,4 @@
-"""Look inside an artefact, without changing it: the contents of its initramfs, and the reasons for each file.
-"Archive" means our initramfs here.
-"""
+"""Look inside an artefact: the contents of its initramfs ("archive" here), and the reasons for each file."""
 
 from __future__ import annotations
 
@@ -133,8 +131,8 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members. A file system image in part B is followed by the files in the image, under their names in
-    the guest. Raises ArtefactError when part B has other files beside the image: the image hides them in the guest.
+    """All members. The image in part B is followed by its files, under their names in the guest. Raises ArtefactError
+    when part B has other files beside the image, which hides them in the guest.
     """
     hidden, has_image = "", False
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
@@ -154,10 +152,8 @@ def _walk(artefact: Artefact) -> Iterator[_Met]:
 
 
 def _misplaced(name: str, what: str) -> ArtefactError:
-    return ArtefactError(
-        f"the initramfs has /{brief(name)}, which {what}; no build makes it so",
-        hint="build the artefact again",
-    )
+    said = f"the initramfs has /{brief(name)}, which {what}; no build makes it so"
+    return ArtefactError(said, hint="build the artefact again")
 
 
 def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
@@ -167,10 +163,11 @@ def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
         raise _misplaced(raw.name, "is in a compressed stream")
     reader = functools.partial(_read_at, fd, raw.offset)
     for place, (file, pieces) in enumerate(walk_image(reader, raw.size), 1):
-        if f"{_FAST}/{file.name}".startswith(f"{OURS}/"):
-            raise _misplaced(f"{_FAST}/{file.name}", "is hidden by part A")
+        name = f"{_FAST}/{file.name}"
+        if name.startswith(f"{OURS}/"):
+            raise _misplaced(name, "is hidden by part A")
         # Where part A's own files are to be seen.
-        if (name := f"{_FAST}/{file.name}") != OURS:
+        if name != OURS:
             member = Member(
                 name=name,
                 part="image",

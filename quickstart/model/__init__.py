@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.model.reasons import Reason
 from quickstart.model.residency import Resident
-from quickstart.model.started import NOTHING_LOADED, Loaded
+from quickstart.model.started import NOTHING_CHANGED, NOTHING_LOADED, Changed, Loaded
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
 MIB = 1024 * 1024
@@ -199,7 +199,7 @@ class Trace:
     ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd
     named. ``modules_before`` and ``modules`` are the kernel modules when PID 1 began and at ready. ``resident`` has
     the large files that the unit opened, ``loaded`` the boot's state at ready, ``trace_hash`` the SHA-256 of
-    the logs. ``others`` are paths that other processes had changed before the unit used them.
+    the logs. ``changed`` are the paths that other processes of the boot had changed before they were used.
     """
 
     events: tuple[Event, ...]
@@ -215,7 +215,7 @@ class Trace:
     log_lines: int
     resident: tuple[Resident, ...] = ()
     loaded: Loaded = NOTHING_LOADED
-    others: tuple[PurePosixPath, ...] = ()
+    changed: Changed = NOTHING_CHANGED
 
 
 # ---------------------------------------------------------------- start set

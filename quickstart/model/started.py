@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,16 @@ class Loaded:
 
 
 NOTHING_LOADED = Loaded()
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The paths that other processes of a boot had changed before a program of the unit used them
+    (``before_unit``), and before systemd used them, for whatever unit (``before_manager``).
+    """
+
+    before_unit: tuple[PurePosixPath, ...] = ()
+    before_manager: tuple[PurePosixPath, ...] = ()
+
+
+NOTHING_CHANGED = Changed()

@@ -8,11 +8,12 @@ image, the functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.model import Trace
 from quickstart.model.words import Early
@@ -22,11 +23,30 @@ from quickstart.parse.printable import brief
 # (docs/internals/guest.md). What is below them counts as well.
 _OF_SYSTEMD = (
     *("/run/credentials", "/run/dbus", "/run/initctl", "/run/lock", "/run/log", "/run/mount", "/run/nologin"),
-    *("/run/systemd", "/run/udev", "/run/user", "/run/utmp", "/run/machine-id", "/etc/machine-id"),
-    *("/var/lib/systemd", "/var/log/journal", "/var/log/wtmp", "/var/log/btmp", "/var/log/lastlog"),
+    *(
+        "/run/systemd",
+        "/run/udev",
+        "/run/user",
+        "/run/utmp",
+        "/run/machine-id",
+        "/run/shm",
+        "/run/motd.dynamic",
+    ),
+    *("/etc/machine-id", "/var/lib/dbus/machine-id", "/var/lib/systemd"),
 )
-# The DHCP client's (docs/users/limits.md, "Name servers"), and the loader's, which only makes it faster.
-_KNOWN = ("/etc/resolv.conf", "/run/resolvconf", "/run/network", "/etc/ld.so.cache")
+# The DHCP client's (docs/users/limits.md, "Name servers"); caches of the loader and of names, which only make it faster; logs, to
+# which others append.
+_KNOWN = (
+    *(
+        "/etc/resolv.conf",
+        "/run/resolvconf",
+        "/run/network",
+        "/etc/ld.so.cache",
+        "/run/nscd",
+        "/var/lib/sss/mc",
+    ),
+    "/var/log",
+)
 # systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
 # Where systemd or init may have mounted a tmpfs.
@@ -34,26 +54,45 @@ _IN_MEMORY = ("/run", "/tmp")  # noqa: S108
 _MOST_SHOWN = 3
 
 
-def refuse_made_before(traces: Sequence[Trace], unit: str, root: ImageRoot, early: Early) -> None:
+def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot, early: Early) -> None:
     """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed something before
-    a program of the unit looked it up, unless an early start provides it as well.
+    a program of the unit looked it up, unless an early start provides it as well. What systemd itself looks up for
+    the unit counts, too: its environment files and the paths of its mount namespace.
 
     ``early`` says on which machines the image starts early. With SEEN, only machines on which cloud-init has
     completed a boot start early. Their volume already has the changes of that boot, so only changes in memory
     (/run, /tmp) lead to a refusal.
     """
     made = set(_run_directories(root))
-    found = sorted({path for trace in traces for path in trace.others if not _is_known(str(path), made)})
+    own = [path for each in unit.all_units for path in _named(each)]
+    used = {
+        path
+        for trace in traces
+        for path in (*trace.changed.before_unit, *_at(trace.changed.before_manager, own))
+    }
+    found = sorted(path for path in used if not _is_known(str(path), made))
     if early is Early.SEEN:
         found = [path for path in found if any(path.is_relative_to(place) for place in _IN_MEMORY)]
     if found:
         shown = ", ".join(brief(str(path)) for path in found[:_MOST_SHOWN])
         more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
         raise UnsupportedUnitError(
-            f"{unit} cannot be started early: in the reference boot, another program made or changed {shown}{more}"
+            f"{unit.unit} cannot be started early: in the reference boot, another program made or changed {shown}{more}"
             " before the unit used it",
             hint="let ExecStartPre= of the unit do this, or have it done in the image",
         )
+
+
+def _named(unit: UnitStart) -> Iterator[PurePosixPath]:
+    """The paths that systemd looks up before it executes the unit's program (starter.md, "The description")."""
+    for kind, *words in unit.settings:
+        if kind in ("environment-file", "mount"):
+            yield from (PurePosixPath(word) for word in words if word.startswith("/") and word != "/")
+
+
+def _at(changed: Iterable[PurePosixPath], places: Sequence[PurePosixPath]) -> Iterator[PurePosixPath]:
+    """Those of ``changed`` that are one of ``places``, or a directory above one."""
+    return (path for path in changed if any(place.is_relative_to(path) for place in places))
 
 
 def _run_directories(root: ImageRoot) -> Iterator[str]:

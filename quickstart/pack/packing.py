@@ -136,7 +136,7 @@ def _recipe(
     refuse_edited(traced.traces, units, root)
     refuse_other_files(traced.traces, unit, root)
     refuse_other_network(traced.traces, unit.unit)
-    refuse_made_before(traced.traces, unit.unit, root, early_start(root, subject.profile.early))
+    refuse_made_before(traced.traces, unit, root, early_start(root, subject.profile.early))
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     programs_run = executed(traced.traces, root)
     directories = searched(start_set, programs_run, root)

@@ -13,6 +13,8 @@ _PASTED_CHARACTERS = 1024
 # What a console may do to a terminal: move within its line, and colours (ECMA-48, SGR).
 _CONSOLE = "\n\r\t\b"
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,30}m)")
+# A blank behind another one, and letters that look like one (Hangul filler, empty Braille pattern).
+_BLANKS = re.compile(r"(?<= ) |[\u115f\u1160\u2800\u3164\uffa0]")
 # The beginning of a colour at the end of what has come so far.
 _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,30})?$")
 
@@ -24,9 +26,11 @@ def shown(text: str, keep: str = "") -> str:
 
 def brief(text: str) -> str:
     """``text``, a foreign word or name, for a message: escaped, so that it cannot begin a line, and shortened to
-    a readable length.
+    a readable length. Of several blanks, all but the first are escaped: a terminal breaks a long line at blanks,
+    and the rest could look like a line of ours.
     """
-    return shown(text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}…")
+    cut = shown(text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}…")
+    return _BLANKS.sub(lambda match: _escaped(match[0]), cut)
 
 
 def command(*words: str) -> str | None:
@@ -42,7 +46,7 @@ def command(*words: str) -> str | None:
 def _escaped(char: str) -> str:
     if "\udc80" <= char <= "\udcff":
         return f"\\x{ord(char) - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode()
+    return "\\x20" if char == " " else char.encode("unicode_escape").decode()
 
 
 def console_shown(text: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from quickstart.errors import TraceError
 from quickstart.model import Event, Op
+from quickstart.model.started import NOTHING_CHANGED, Changed
 from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
 from quickstart.trace.others import Others
@@ -38,8 +39,8 @@ class UnitLog:
     a process executed a program.
 
     ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
-    an io_uring. ``others`` are the paths that other processes of the boot had changed before a program of the
-    units used them, in the order of this use. ``lines`` is the number of lines in the log that have system calls.
+    an io_uring. ``changed`` are the paths that other processes of the boot had changed before they were used, in the order
+    of this use. ``lines`` is the number of lines in the log that have system calls.
     """
 
     events: tuple[Event, ...]
@@ -48,7 +49,7 @@ class UnitLog:
     blind: tuple[str, ...]
     lines: int
     units: frozenset[str]
-    others: tuple[PurePosixPath, ...] = ()
+    changed: Changed = NOTHING_CHANGED
 
 
 @dataclass(kw_only=True)
@@ -129,10 +130,13 @@ class _Collector:
                 self.use(name)
                 self.made.add(name)
                 self.made_lengths.add(len(name))
-        if item.op is not Op.WRITE:
-            if member is not None and member.program and item.error in (None, "ENOENT"):
+        # Who changes a file, and does not begin it anew, uses what is there.
+        if not item.makes and (item.error is None or (item.error == "ENOENT" and item.op is not Op.WRITE)):
+            if member is not None and member.program:
                 self.others.use(paths)
-        elif item.error is None:
+            elif member is not None or self.pids[item.number] == 1:
+                self.others.use(paths, by_manager=True)
+        if item.op is Op.WRITE and item.error is None:
             # systemd's child makes the unit's directories, as the starter does.
             self.others.change(paths, by_unit=item.number in self.members)
 
@@ -210,7 +214,10 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
         blind=tuple(sorted(collector.blind)),
         lines=last,
         units=frozenset(member.unit for member in members if member.program),
-        others=tuple(map(PurePosixPath, collector.others.used)),
+        changed=Changed(
+            tuple(map(PurePosixPath, collector.others.used)),
+            tuple(map(PurePosixPath, collector.others.used_by_manager)),
+        ),
     )
 
 

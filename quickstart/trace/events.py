@@ -299,6 +299,9 @@ def _gives_content(flags: str) -> bool:
 def _operation(name: str, flags: str) -> Op:
     if name in _EXECS:
         return Op.EXEC
+    if name in _OPENS and "O_TMPFILE" in flags:
+        # The file has no name; the path is its directory's.
+        return Op.LOOKUP
     if name in _OPENS:
         return Op.WRITE if name == "creat" or _WRITE_FLAGS.search(flags) else Op.OPEN
     if name == "getdents64":

@@ -20,12 +20,14 @@ _IN_RUN = {"run": "/run", "lock": "/run/lock"}
 @dataclass
 class Others:
     """``changed`` are the paths that processes outside of the units changed last. ``used`` are those of them that the
-    units' programs looked up later, directly or as a directory above. ``note`` is called with each path that is kept.
+    units' programs looked up later, directly or as a directory above; ``used_by_manager`` are those that systemd looked
+    up, for whatever unit. ``note`` is called with each path that is kept.
     """
 
     note: Callable[[str], None]
     changed: set[str] = field(default_factory=set)
     used: dict[str, None] = field(default_factory=dict)
+    used_by_manager: dict[str, None] = field(default_factory=dict)
 
     def change(self, paths: Iterable[str], *, by_unit: bool) -> None:
         """Note that a process has made, changed or removed what is at ``paths``."""
@@ -36,13 +38,14 @@ class Others:
                 self.note(path)
                 self.changed.add(path)
 
-    def use(self, paths: Iterable[str]) -> None:
-        """Note that a program of a unit has looked up ``paths``."""
+    def use(self, paths: Iterable[str], *, by_manager: bool = False) -> None:
+        """Note that a program of a unit has looked up ``paths``, or systemd, with ``by_manager``."""
+        used = self.used_by_manager if by_manager else self.used
         for path in map(_plain, paths):
             end = len(path)
             while end > 0:
                 if path[:end] in self.changed:
-                    self.used[path[:end]] = None
+                    used[path[:end]] = None
                     break
                 end = path.rfind("/", 0, end)
 

@@ -236,6 +236,10 @@ def test_a_hardware_clock_with_the_local_time(tmp_path: Path, text: str, *, is_r
         read(tmp_path, SERVICE)
 
 
+def test_templates_of_cloud_init(tmp_path: Path) -> None:
+    assert "/etc/cloud/templates" in {str(path) for path in settling_places(ImageRoot(tmp_path))}
+
+
 def test_drop_ins_of_link_files(tmp_path: Path) -> None:
     put(tmp_path, "/usr/lib/systemd/network/99-default.link", "[Link]\nNamePolicy=keep\n")
     put(tmp_path, "/usr/local/lib/systemd/network/5-lan.network.d/a.conf", "")

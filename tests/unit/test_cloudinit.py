@@ -20,6 +20,12 @@ ALWAYS = [
     ("cloud_init_modules:\n - - write-files\n   - always\n", True),
     ("cloud_init_modules: [['write-files', 'always']]\n", True),
     ("write_files:\n- content: |\n    [Service]\n    Restart=always\n", False),
+    ("final_message: it is up, always\n", False),
+    (
+        "runcmd:\n - [docker, run, --pull, always, nginx]\n - - docker\n   - run\n   - --pull\n   - always\n",
+        False,
+    ),
+    ("cloud_init_modules:\n -\n   - write-files\n   - always\n", True),
     ("services:\n  web:\n    restart: always\n", False),
     ("cloud_init_modules:\n - name: write-files\n   frequency: always\n", True),
     ("cloud_init_modules: [{name: write-files, frequency: always}]\n", True),

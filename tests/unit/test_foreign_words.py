@@ -195,7 +195,7 @@ def test_a_file_of_an_out_with_lines_in_its_name(tmp_path: Path) -> None:
     found = CliRunner().invoke(group, ["cat", str(made.directory), "/fast/motd"])
     assert found.exit_code == 2
     (line,) = found.stderr.splitlines()
-    assert line == f"quickstart cat: /{shown(name)} is not a regular file"
+    assert line == f"quickstart cat: /{brief(name)} is not a regular file"
 
 
 def test_a_result_with_lines_in_its_versions(tmp_path: Path) -> None:

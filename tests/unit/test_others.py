@@ -9,6 +9,8 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.model.started import Changed
 from quickstart.model.words import Early
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
@@ -23,7 +25,7 @@ def opened(path: str, flags: str = "O_RDONLY", pid: int = 11) -> str:
 
 
 def used(*rows: str) -> list[str]:
-    return [str(path) for path in unit_log(*rows).others]
+    return [str(path) for path in unit_log(*rows).changed.before_unit]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,8 @@ def test_what_the_unit_makes_itself() -> None:
     own = opened("/etc/own", "O_WRONLY|O_CREAT", 10)
     assert used(own, opened("/etc/own")) == []
     # It writes over what another process made.
-    assert used(opened("/etc/own", "O_WRONLY|O_CREAT", 20), own, opened("/etc/own")) == []
+    anew = opened("/etc/own", "O_WRONLY|O_CREAT|O_TRUNC", 10)
+    assert used(opened("/etc/own", "O_WRONLY|O_CREAT", 20), anew, opened("/etc/own")) == []
     child = (
         "1 clone(flags=SIGCHLD) = 30",
         opened("/sys/fs/cgroup/system.slice/a.service/cgroup.procs", "O_WRONLY", 30),
@@ -65,6 +68,41 @@ def test_what_the_unit_makes_itself() -> None:
         '30 execve("/bin/a", ["a"], 0x1 /* 0 vars */) = 0',
     )
     assert used(*child, opened("/var/lib/a/x", pid=30)) == []
+
+
+def test_what_is_changed_in_place_was_used() -> None:
+    """A data base that tmpfiles.d has made: bbolt opens it for reading and writing, and looks at nothing before."""
+    seed = opened("/var/lib/app/db", "O_WRONLY|O_CREAT|O_EXCL", 20)
+    assert used(seed, opened("/var/lib/app/db", "O_RDWR|O_CREAT")) == ["/var/lib/app/db"]
+    assert used(seed, opened("/var/lib/app/db", "O_WRONLY|O_CREAT|O_TRUNC")) == []
+
+
+def test_a_file_without_a_name_changes_nothing() -> None:
+    made = f'{TMPFILES} openat(AT_FDCWD</>, "/tmp", O_RDWR|O_EXCL|O_TMPFILE, 0600) = 3</tmp/#1 (deleted)>'
+    assert (
+        used(made, '11 newfstatat(AT_FDCWD</>, "/tmp/x", 0x1, 0) = -1 ENOENT (No such file or directory)')
+        == []
+    )
+
+
+@pytest.mark.parametrize("pid", [1, 30])
+def test_what_systemd_looks_up_for_the_unit(pid: int, tmp_path: Path) -> None:
+    """PID 1 reads environment files, and its child looks for the paths of the mount namespace."""
+    made = opened("/etc/app.env", "O_WRONLY|O_CREAT|O_EXCL", 20)
+    child = (
+        "1 clone(flags=SIGCHLD) = 30",
+        opened("/sys/fs/cgroup/system.slice/a.service/cgroup.procs", "O_WRONLY", 30),
+    )
+    found = unit_log(made, *child, opened("/etc/app.env", pid=pid)).changed
+    assert found == Changed((), (PurePosixPath("/etc/app.env"),))
+    booted = [replace(trace(), changed=found)]
+    refuse_made_before(booted, app(), ImageRoot(tmp_path), Early.ALWAYS)
+    for record in (
+        ("environment-file", "optional", "/etc/app.env"),
+        ("mount", "inaccessible", "optional", "/etc/app.env"),
+    ):
+        with pytest.raises(UnsupportedUnitError, match=r"made or changed /etc/app\.env before"):
+            refuse_made_before(booted, app(record), ImageRoot(tmp_path), Early.ALWAYS)
 
 
 def test_two_spellings_of_run() -> None:
@@ -77,10 +115,17 @@ def test_the_kernel_s_files_do_not_count() -> None:
     assert used(opened("/dev/null", "O_RDWR", 20), opened("/dev/null")) == []
 
 
+def app(*settings: tuple[str, ...]) -> UnitStart:
+    return UnitStart(
+        unit="app.service", type="simple", pid_file=None, start_pre=(), start=UnitCommand("/usr/bin/app", ("app",)),
+        conditions=(), start_post=(), group="system.slice/app.service", timeout_ms=0, settings=settings,
+    )  # fmt: skip
+
+
 def refused(base: Path, *paths: str, early: Early = Early.ALWAYS) -> str:
-    found = replace(trace(), others=tuple(map(PurePosixPath, paths)))
+    found = replace(trace(), changed=Changed(tuple(map(PurePosixPath, paths))))
     try:
-        refuse_made_before([found], "app.service", ImageRoot(base), early)
+        refuse_made_before([found], app(), ImageRoot(base), early)
     except UnsupportedUnitError as error:
         return error.message
     return ""
@@ -97,6 +142,8 @@ def test_it_is_refused_and_named(tmp_path: Path) -> None:
         ("/run/systemd/journal", "/run/systemdx"),
         ("/run/lock", "/run/locks"),
         ("/run/utmp", "/run/utmpx"),
+        ("/var/log/auth.log", "/var/logs"),
+        ("/var/lib/dbus/machine-id", "/var/lib/dbus"),
         ("/etc/resolv.conf", "/etc/resolv.conf.d"),
         ("/tmp/systemd-private-1-app/tmp", "/tmp/app"),
     ],

@@ -19,7 +19,7 @@ from quickstart.cli.main import group
 from quickstart.cli.output import Plain, run_verb, say
 from quickstart.cli.run import _followed
 from quickstart.launch.drain import BoundedLog
-from quickstart.parse.printable import console_shown, shown
+from quickstart.parse.printable import brief, console_shown, shown
 from quickstart.report import document
 from tests.unit.benchdata import censored, realistic
 
@@ -129,3 +129,9 @@ def test_what_a_guest_says_is_followed_without_its_orders(
         log.append(b"\xa9\n")
     said.flush()
     assert said.raw.getvalue().decode() == "\\x1b]52;c;eA==\\x07hello \\x9b \\xffé\n"
+
+
+def test_blanks_of_a_name_make_no_line() -> None:
+    """A terminal breaks a long line at a run of blanks, and what follows would look like a hint."""
+    assert brief("a b  c   d") == "a b \\x20c \\x20\\x20d"
+    assert brief("a\u3164\u2800b") == "a\\u3164\\u2800b"

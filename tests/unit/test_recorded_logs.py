@@ -17,6 +17,7 @@ from quickstart.model.words import Early
 from quickstart.pack.others import refuse_made_before
 from quickstart.trace.collect import UnitLog, collect
 from tests.unit.imagebuilder import trace
+from tests.unit.test_others import app
 
 LOGS = Path(__file__).parent.parent / "logs"
 UNITS = sorted(path.name.removesuffix(".txt") for path in LOGS.glob("*.txt"))
@@ -86,5 +87,6 @@ def test_a_line_that_is_lost_in_the_middle_of_a_call_is_noticed() -> None:
 def test_nothing_of_the_boot_is_used_but_what_an_early_start_has(name: str, tmp_path: Path) -> None:
     """A package's rule in tmpfiles.d makes /run/mysqld and the like, as the starter does."""
     made = {"/run/mysqld", "/run/lock", "/run/apache2", "/run/sshd"}
-    found = [path for path in unit_log(name).others if str(path) not in made]
-    refuse_made_before([replace(trace(), others=tuple(found))], name, ImageRoot(tmp_path), Early.ALWAYS)
+    changed = unit_log(name).changed
+    found = replace(changed, before_unit=tuple(path for path in changed.before_unit if str(path) not in made))
+    refuse_made_before([replace(trace(), changed=found)], app(), ImageRoot(tmp_path), Early.ALWAYS)

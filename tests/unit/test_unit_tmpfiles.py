@@ -82,6 +82,14 @@ def test_what_does_not_matter(tmp_path: Path, line: str) -> None:
     assert refused(tmp_path) == ""
 
 
+@pytest.mark.parametrize(("mode", "is_refused"), [("0700", True), ("0755", False), ("-", False)])
+def test_a_directory_of_the_image_with_another_mode(tmp_path: Path, mode: str, *, is_refused: bool) -> None:
+    put(tmp_path, "/srv/private/file", "")
+    (tmp_path / "srv/private").chmod(0o755)
+    put(tmp_path, "/etc/tmpfiles.d/app.conf", f"d /srv/private {mode} root root -\nd /srv/new 0700\n")
+    assert (refused(tmp_path) != "") is is_refused
+
+
 @pytest.mark.parametrize(
     ("line", "is_refused"),
     [

@@ -109,7 +109,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     machine.
     """
     yield from map(PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
-    yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers"))
+    # Of the templates, cloud-init may write /etc/hosts anew at each boot (manage_etc_hosts).
+    yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers", "/etc/cloud/templates"))
     # Those of /etc, cloud-init may write as well.
     yield from OWN_RULES[1:]
     yield EARLY_POLICY

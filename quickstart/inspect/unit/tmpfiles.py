@@ -5,6 +5,7 @@ systemd-tmpfiles has not run when a service starts early.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -47,6 +48,7 @@ _NOBODYS = frozenset(
 _FILE = re.compile(r"[fFpLCwcb]\S*")
 # What gives a file another mode, owner, ACL or attribute.
 _CHANGES = re.compile(r"[zZmaAtThH]\S*")
+_DIRECTORY = re.compile(r"[dDevqQ]\S*")
 _TEMPORARY = {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
@@ -78,9 +80,11 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     packaged = owners(root, [path for path, _ in files]) if files else {}
     for path, text in files:
         for line in text.splitlines():
-            kind, *words = line.split(maxsplit=2)[:2] or ("",)
-            what = _plain(" ".join(words).strip("\"'"))
-            if what and _is_refused(kind.strip("\"'"), what, is_own=path not in packaged):
+            kind, place, mode, *_ = (*(word.strip("\"'") for word in line.split()), "", "", "")
+            what, is_own = _plain(place), path not in packaged
+            if what and (
+                _is_refused(kind, what, is_own=is_own) or (is_own and _tightens(root, kind, what, mode))
+            ):
                 raise UnsupportedUnitError(
                     f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
                     hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
@@ -96,6 +100,14 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
     if path in _NOBODYS or _is_own_place(path):
         return False
     return bool(_DESTRUCTIVE.fullmatch(kind) or (is_own and _CHANGES.fullmatch(kind)))
+
+
+def _tightens(root: ImageRoot, kind: str, path: str, mode: str) -> bool:
+    """Whether the line gives a directory of the image another mode."""
+    if not _DIRECTORY.fullmatch(kind) or _is_own_place(path) or not (wanted := _MODE.fullmatch(mode)):
+        return False
+    found = root.resolve(PurePosixPath(path)).canonical
+    return found is not None and stat.S_IMODE(root.host(found).stat().st_mode) != int(wanted[1], 8)
 
 
 def _plain(path: str) -> str:
