@@ -23,8 +23,8 @@ _BLANKS = str.maketrans("\n\t", "  ")
 _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 # In the list of modules it is `- bootcmd`.
 _BOOTCMD = re.compile(r"""[ {,"']bootcmd["']? *:(?! *\[ *\])""")
-# A module that runs at each boot, and not once for an instance: `[write-files, always]`, `frequency: always`. In a command's list of
-# words, `always` is not the second word.
+# A module that runs at each boot, and not once for an instance: `[write-files, always]`, `frequency: always`. In a command,
+# `always` is not the second word.
 _ALWAYS = re.compile(
     r"""(?:\[ *["']?[\w.-]+["']? *,| - +- +["']?[\w.-]+["']? +-|frequency["']? *:) *["']?always["']? *(?:[\],}]| )"""
 )
