@@ -87,7 +87,7 @@ def test_each_thing_that_is_missing_is_named(root: ImageRoot, gone: str, said: s
     ("version", "said"),
     [
         ("9;touch PWNED #", "run update-initramfs -c -k '9;touch PWNED #' in it"),
-        ("9\n  run `id`", "it has no /boot/initrd.img-9\\n  run `id`: run update-initramfs in it"),
+        ("9\n  run `id`", "it has no /boot/initrd.img-9\\n \\x20run `id`: run update-initramfs in it"),
     ],
 )
 def test_a_kernel_of_a_hostile_name(root: ImageRoot, version: str, said: str) -> None:
