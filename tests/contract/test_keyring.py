@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from quickstart.errors import CommandError, HostLacksError
 from quickstart.host.namespaces import own_namespaces
 from quickstart.reference.debootstrap import FIRST_STAGE, _debootstrap_failed
@@ -16,6 +18,8 @@ WITHOUT = (*own_namespaces(), "sh", "-c", 'mount -t tmpfs none /usr/share/keyrin
 PACKAGE = "apt-get install debian-archive-keyring"
 
 
+# Of a user namespace, debootstrap says before that it can make no device node.
+@pytest.mark.host_root
 def test_debootstrap_refuses_and_the_package_is_named(tmp_path: Path) -> None:
     # Nothing answers there, and nothing is asked: the refusal comes first.
     argv = ("debootstrap", *FIRST_STAGE, "bookworm", str(tmp_path / "root"), "http://127.0.0.1:1/debian")

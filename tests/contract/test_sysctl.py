@@ -68,6 +68,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def by_systemd(image: Path, settings: Path) -> dict[str, str]:
+    assert Path(SYSTEMD_SYSCTL).exists(), "apt-get install systemd"
     places = [("etc", "/etc"), ("usr/local/lib", "/usr/local/lib"), ("usr/lib/sysctl.d", "/usr/lib/sysctl.d")]
     binds = "".join(f"mount --bind {image}/{name} {place}\n" for name, place in places)
     script = (
