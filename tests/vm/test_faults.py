@@ -56,7 +56,7 @@ HOOKS = {
         "fallback 1: no DHCP lease on enp0s3",
     ),
     "no cgroup2": (
-        "sed -i 's/^\tcgroup2 /\tnone-such /' $Q/second",
+        "sed -i 's/^\t*cgroup2 /none-such /' $Q/second",
         "fallback 1: what the application needs is not mounted; the stock init takes over",
     ),
     "no interface": (
