@@ -18,6 +18,7 @@ from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.model import Trace
 from quickstart.model.words import Early
 from quickstart.parse.printable import brief
+from quickstart.trace.others import in_run
 
 # Of systemd and its parts; an application finds them as late in an early start, or init makes them
 # (docs/internals/guest.md). What is below them counts as well.
@@ -64,7 +65,7 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     (/run, /tmp) lead to a refusal.
     """
     made = set(_run_directories(root))
-    own = [path for each in unit.all_units for path in _named(each)]
+    own = [path for each in unit.all_units for path in _named(each, root)]
     used = {
         path
         for trace in traces
@@ -83,11 +84,20 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
         )
 
 
-def _named(unit: UnitStart) -> Iterator[PurePosixPath]:
-    """The paths that systemd looks up before it executes the unit's program (starter.md, "The description")."""
+def _named(unit: UnitStart, root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The paths that systemd looks up before it executes the unit's program (starter.md, "The description"), and
+    where links of the image lead.
+    """
     for kind, *words in unit.settings:
-        if kind in ("environment-file", "mount"):
-            yield from (PurePosixPath(word) for word in words if word.startswith("/") and word != "/")
+        if kind not in ("environment-file", "mount"):
+            continue
+        for path in (PurePosixPath(in_run(word)) for word in words if word.startswith("/") and word != "/"):
+            yield path
+            # The last part may be missing in the image.
+            if (above := root.resolve(path.parent).canonical) is not None:
+                yield above / path.name
+                if target := root.link_target(above / path.name):
+                    yield PurePosixPath(in_run(str(above / target)))
 
 
 def _at(changed: Iterable[PurePosixPath], places: Sequence[PurePosixPath]) -> Iterator[PurePosixPath]:

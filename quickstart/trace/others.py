@@ -31,7 +31,7 @@ class Others:
 
     def change(self, paths: Iterable[str], *, by_unit: bool) -> None:
         """Note that a process has made, changed or removed what is at ``paths``."""
-        for path in map(_plain, paths):
+        for path in map(in_run, paths):
             if by_unit:
                 self.changed.discard(path)
             elif path not in self.changed and not f"{path}/".startswith(_KERNELS):
@@ -41,7 +41,7 @@ class Others:
     def use(self, paths: Iterable[str], *, by_manager: bool = False) -> None:
         """Note that a program of a unit has looked up ``paths``, or systemd, with ``by_manager``."""
         used = self.used_by_manager if by_manager else self.used
-        for path in map(_plain, paths):
+        for path in map(in_run, paths):
             end = len(path)
             while end > 0:
                 if path[:end] in self.changed:
@@ -50,5 +50,6 @@ class Others:
                 end = path.rfind("/", 0, end)
 
 
-def _plain(path: str) -> str:
+def in_run(path: str) -> str:
+    """``path`` with the usual links of /var into /run followed, as the log's paths are here."""
     return _SPELLED.sub(lambda match: _IN_RUN[match[1]], path)

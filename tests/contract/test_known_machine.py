@@ -180,6 +180,16 @@ def test_the_last_line_and_slashes_at_its_end_count(early: str, tmp_path: Path) 
         ("systemd/network/10-x.network", "[Link]\nUnmanaged=yes\n", False),
         ("systemd/network/10-x.netdev", "[NetDev]\nKind=bridge\n", False),
         ("netplan/50-cloud-init.yaml", "network: {ethernets: {ens3: {dhcp4: false}}}\n", False),
+        (
+            "netplan/50-cloud-init.yaml",
+            "network:\n  ethernets:\n    ens3:\n      match:\n        name: ens3\n      macaddress: 02:00:00:00:00:99\n",
+            False,
+        ),
+        (
+            "netplan/50-cloud-init.yaml",
+            "network:\n  ethernets:\n    ens3:\n      match:\n        macaddress: 02:00:00:00:00:99\n      dhcp4: true\n",
+            True,
+        ),
         ("netplan/50-cloud-init.yaml", "network:\n  bridges:\n    br0:\n      dhcp4: true\n", False),
         ("network/interfaces.d/50-cloud-init", "iface ens3 inet static\n    address 10.0.0.2/24\n", False),
         ("network/interfaces", "iface ens3 inet dhcp\n    pre-up iptables-restore /etc/rules\n", False),

@@ -15,7 +15,7 @@ from quickstart.model.words import Early
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
-from tests.unit.test_unit_sockets import put
+from tests.unit.test_unit_sockets import link, put
 
 TMPFILES = "20"
 
@@ -96,10 +96,12 @@ def test_what_systemd_looks_up_for_the_unit(pid: int, tmp_path: Path) -> None:
     found = unit_log(made, *child, opened("/etc/app.env", pid=pid)).changed
     assert found == Changed((), (PurePosixPath("/etc/app.env"),))
     booted = [replace(trace(), changed=found)]
+    link(tmp_path, "/etc/link.env", "/etc/app.env")
     refuse_made_before(booted, app(), ImageRoot(tmp_path), Early.ALWAYS)
     for record in (
         ("environment-file", "optional", "/etc/app.env"),
         ("mount", "inaccessible", "optional", "/etc/app.env"),
+        ("environment-file", "optional", "/etc/link.env"),
     ):
         with pytest.raises(UnsupportedUnitError, match=r"made or changed /etc/app\.env before"):
             refuse_made_before(booted, app(record), ImageRoot(tmp_path), Early.ALWAYS)

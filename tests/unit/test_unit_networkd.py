@@ -112,6 +112,11 @@ def test_what_dhcp_gives(tmp_path: Path, path: str, text: str) -> None:
             "has `addresses: [192.0.2.7/24]`",
         ),
         ("/etc/netplan/a.yaml", f"{NETPLAN}      addresses:\n        - 192.0.2.7/24\n", "has `addresses:`"),
+        (
+            "/etc/netplan/a.yaml",
+            f"{NETPLAN}      macaddress: 02:00:00:00:00:99\n",
+            "has `macaddress: 02:00:00:00:00:99`",
+        ),
         ("/etc/netplan/a.yaml", f"{NETPLAN}  bridges:\n    br0:\n", "has `bridges:`"),
         ("/etc/netplan/a.yaml", NETPLAN.replace("dhcp4: true", "dhcp4: false"), "has `dhcp4: false`"),
         (

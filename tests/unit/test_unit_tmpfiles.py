@@ -82,11 +82,18 @@ def test_what_does_not_matter(tmp_path: Path, line: str) -> None:
     assert refused(tmp_path) == ""
 
 
-@pytest.mark.parametrize(("mode", "is_refused"), [("0700", True), ("0755", False), ("-", False)])
+@pytest.mark.parametrize(
+    ("mode", "is_refused"),
+    [("0700", True), ("02770", True), ("70", True), ("0755", False), ("00755", False), ("-", False)],
+)
 def test_a_directory_of_the_image_with_another_mode(tmp_path: Path, mode: str, *, is_refused: bool) -> None:
     put(tmp_path, "/srv/private/file", "")
     (tmp_path / "srv/private").chmod(0o755)
-    put(tmp_path, "/etc/tmpfiles.d/app.conf", f"d /srv/private {mode} root root -\nd /srv/new 0700\n")
+    put(
+        tmp_path,
+        "/etc/tmpfiles.d/app.conf",
+        f"d /srv/private {mode} root root -\nd /srv/new 0700\nd %S/new 0700\nd %h/x 0700\n",
+    )
     assert (refused(tmp_path) != "") is is_refused
 
 

@@ -163,7 +163,7 @@ def _why_not(path: PurePosixPath, text: str) -> str:
     when the file does not rule it out.
     """
     if path.suffix == ".yaml":
-        other = next((line for line in text.splitlines() if not _is_plain_netplan(line)), None)
+        other = _other_netplan_line(text)
         return f"has `{brief(other.strip())}`" if other is not None else ""
     kind = path.suffix if path.suffix != ".conf" else PurePosixPath(path.parent.stem).suffix
     if kind == ".netdev":
@@ -210,6 +210,25 @@ def _is_plain(name: str, value: str, section: str) -> bool:
         return value.lower() in _NO_IPV4_LINK_LOCAL
     # A card with an address of its own keeps that.
     return name != "MACAddressPolicy" or value in ("persistent", "none")
+
+
+def _other_netplan_line(text: str) -> str | None:
+    """The first line that asks for more than DHCP. Below `match:`, an address selects a card; elsewhere, it gives the
+    card another one.
+    """
+    match_at: int | None = None
+    for line in text.splitlines():
+        words = line.lstrip()
+        if not words or words.startswith("#"):
+            continue
+        indent = len(line) - len(words)
+        if match_at is not None and indent <= match_at:
+            match_at = None
+        if words.startswith("match:"):
+            match_at = indent
+        if not _is_plain_netplan(line) or (words.startswith("macaddress:") and match_at is None):
+            return line
+    return None
 
 
 def _is_plain_netplan(line: str) -> bool:

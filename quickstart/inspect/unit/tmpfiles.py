@@ -49,7 +49,9 @@ _FILE = re.compile(r"[fFpLCwcb]\S*")
 # What gives a file another mode, owner, ACL or attribute.
 _CHANGES = re.compile(r"[zZmaAtThH]\S*")
 _DIRECTORY = re.compile(r"[dDevqQ]\S*")
-_TEMPORARY = {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
+_ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
+# systemd.unit(5), "Specifiers"
+_SPECIFIERS = {"%T": "/tmp", "%V": "/var/tmp", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
@@ -104,8 +106,14 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
 
 def _tightens(root: ImageRoot, kind: str, path: str, mode: str) -> bool:
     """Whether the line gives a directory of the image another mode."""
-    if not _DIRECTORY.fullmatch(kind) or _is_own_place(path) or not (wanted := _MODE.fullmatch(mode)):
+    wanted = _ANY_MODE.fullmatch(mode)
+    if not wanted or not _DIRECTORY.fullmatch(kind) or _is_own_place(path):
         return False
+    # A glob is one of `e` only; of the other specifiers, none is a usual place.
+    if "%" in path or not path.startswith("/"):
+        return False
+    if set(path) & set("*?["):
+        return True
     found = root.resolve(PurePosixPath(path)).canonical
     return found is not None and stat.S_IMODE(root.host(found).stat().st_mode) != int(wanted[1], 8)
 
@@ -113,7 +121,7 @@ def _tightens(root: ImageRoot, kind: str, path: str, mode: str) -> bool:
 def _plain(path: str) -> str:
     """``path`` as systemd-tmpfiles takes it: without ``.`` and double slashes, with the links of /var followed."""
     named = re.sub(r"/(?:\./|/)+", "/", path)
-    return re.sub(r"^(?:%T|%V)(?=/|$)", lambda match: _TEMPORARY[match[0]], _in_run(named))
+    return re.sub(r"^%[TVSCL](?=/|$)", lambda match: _SPECIFIERS[match[0]], _in_run(named))
 
 
 def _in_run(path: str) -> str:
