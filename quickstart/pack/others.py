@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.model import Trace
-from quickstart.model.words import Early
 from quickstart.parse.printable import brief
 from quickstart.trace.others import in_run
 
@@ -55,14 +55,14 @@ _IN_MEMORY = ("/run", "/tmp")  # noqa: S108
 _MOST_SHOWN = 3
 
 
-def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot, early: Early) -> None:
+def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed something before
     a program of the unit looked it up, unless an early start provides it as well. What systemd itself looks up for
     the unit counts, too: its environment files and the paths of its mount namespace.
 
-    ``early`` says on which machines the image starts early. With SEEN, only machines on which cloud-init has
-    completed a boot start early. Their volume already has the changes of that boot, so only changes in memory
-    (/run, /tmp) lead to a refusal.
+    On an image with cloud-init, only changes in memory (/run, /tmp) lead to a refusal. Its machines start early only
+    after a boot of cloud-init, whose changes are on the volume; or the profile wants an early start before cloud-init
+    (early = "always").
     """
     made = set(_run_directories(root))
     own = [path for each in unit.all_units for path in _named(each, root)]
@@ -72,7 +72,7 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
         for path in (*trace.changed.before_unit, *_at(trace.changed.before_manager, own))
     }
     found = sorted(path for path in used if not _is_known(str(path), made))
-    if early is Early.SEEN:
+    if has_cloud_init(root):
         found = [path for path in found if any(path.is_relative_to(place) for place in _IN_MEMORY)]
     if found:
         shown = ", ".join(brief(str(path)) for path in found[:_MOST_SHOWN])

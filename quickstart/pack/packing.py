@@ -25,7 +25,6 @@ from quickstart.initramfs.facts import watched
 from quickstart.initramfs.guestconfig import HandOff, Served
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
-from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack
 from quickstart.model import Initramfs, RootDisk, StartSet, Trace
@@ -136,7 +135,7 @@ def _recipe(
     refuse_edited(traced.traces, units, root)
     refuse_other_files(traced.traces, unit, root)
     refuse_other_network(traced.traces, unit.unit)
-    refuse_made_before(traced.traces, unit, root, early_start(root, subject.profile.early))
+    refuse_made_before(traced.traces, unit, root)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     programs_run = executed(traced.traces, root)
     directories = searched(start_set, programs_run, root)

@@ -11,7 +11,6 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model.started import Changed
-from quickstart.model.words import Early
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
@@ -97,14 +96,14 @@ def test_what_systemd_looks_up_for_the_unit(pid: int, tmp_path: Path) -> None:
     assert found == Changed((), (PurePosixPath("/etc/app.env"),))
     booted = [replace(trace(), changed=found)]
     link(tmp_path, "/etc/link.env", "/etc/app.env")
-    refuse_made_before(booted, app(), ImageRoot(tmp_path), Early.ALWAYS)
+    refuse_made_before(booted, app(), ImageRoot(tmp_path))
     for record in (
         ("environment-file", "optional", "/etc/app.env"),
         ("mount", "inaccessible", "optional", "/etc/app.env"),
         ("environment-file", "optional", "/etc/link.env"),
     ):
         with pytest.raises(UnsupportedUnitError, match=r"made or changed /etc/app\.env before"):
-            refuse_made_before(booted, app(record), ImageRoot(tmp_path), Early.ALWAYS)
+            refuse_made_before(booted, app(record), ImageRoot(tmp_path))
 
 
 def test_two_spellings_of_run() -> None:
@@ -124,10 +123,10 @@ def app(*settings: tuple[str, ...]) -> UnitStart:
     )  # fmt: skip
 
 
-def refused(base: Path, *paths: str, early: Early = Early.ALWAYS) -> str:
+def refused(base: Path, *paths: str) -> str:
     found = replace(trace(), changed=Changed(tuple(map(PurePosixPath, paths))))
     try:
-        refuse_made_before([found], app(), ImageRoot(base), early)
+        refuse_made_before([found], app(), ImageRoot(base))
     except UnsupportedUnitError as error:
         return error.message
     return ""
@@ -165,7 +164,14 @@ def test_a_directory_of_the_starter_s(tmp_path: Path) -> None:
 
 
 def test_on_a_machine_that_cloud_init_has_been_through(tmp_path: Path) -> None:
-    """Its first boot is a stock boot, and what that changed is on the volume."""
-    assert refused(tmp_path, "/etc/passwd", early=Early.SEEN) == ""
-    assert "/run/app" in refused(tmp_path, "/etc/passwd", "/run/app", early=Early.SEEN)
-    assert "/tmp/app" in refused(tmp_path, "/tmp/app", early=Early.SEEN)
+    """Its first boot is a stock boot, and what that changed is on the volume; or the profile wants it so."""
+    assert "/etc/passwd" in refused(tmp_path, "/etc/passwd")
+    put(tmp_path, "/usr/lib/systemd/system/cloud-init.service", "[Unit]\n")
+    link(
+        tmp_path,
+        "/etc/systemd/system/cloud-init.target.wants/cloud-init.service",
+        "/usr/lib/systemd/system/cloud-init.service",
+    )
+    assert refused(tmp_path, "/etc/passwd") == ""
+    assert "/run/app" in refused(tmp_path, "/etc/passwd", "/run/app")
+    assert "/tmp/app" in refused(tmp_path, "/tmp/app")

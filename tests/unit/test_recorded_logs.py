@@ -13,7 +13,6 @@ import pytest
 from quickstart.errors import TraceError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Op
-from quickstart.model.words import Early
 from quickstart.pack.others import refuse_made_before
 from quickstart.trace.collect import UnitLog, collect
 from tests.unit.imagebuilder import trace
@@ -89,4 +88,4 @@ def test_nothing_of_the_boot_is_used_but_what_an_early_start_has(name: str, tmp_
     made = {"/run/mysqld", "/run/lock", "/run/apache2", "/run/sshd"}
     changed = unit_log(name).changed
     found = replace(changed, before_unit=tuple(path for path in changed.before_unit if str(path) not in made))
-    refuse_made_before([replace(trace(), changed=found)], app(), ImageRoot(tmp_path), Early.ALWAYS)
+    refuse_made_before([replace(trace(), changed=found)], app(), ImageRoot(tmp_path))
