@@ -17,37 +17,21 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.model import Trace
+from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
-from quickstart.trace.others import in_run
 
 # Of systemd and its parts; an application finds them as late in an early start, or init makes them
 # (docs/internals/guest.md). What is below them counts as well.
-_OF_SYSTEMD = (
-    *("/run/credentials", "/run/dbus", "/run/initctl", "/run/lock", "/run/log", "/run/mount", "/run/nologin"),
-    *(
-        "/run/systemd",
-        "/run/udev",
-        "/run/user",
-        "/run/utmp",
-        "/run/machine-id",
-        "/run/shm",
-        "/run/motd.dynamic",
-    ),
-    *("/etc/machine-id", "/var/lib/dbus/machine-id", "/var/lib/systemd"),
-)
+_OF_SYSTEMD = """
+    /run/credentials /run/dbus /run/initctl /run/lock /run/log /run/machine-id /run/motd.dynamic /run/mount
+    /run/nologin /run/shm /run/systemd /run/udev /run/user /run/utmp
+    /etc/machine-id /var/lib/dbus/machine-id /var/lib/systemd"""
 # The DHCP client's (docs/users/limits.md, "Name servers"); caches of the loader and of names, which only make it faster; logs, to
 # which others append.
-_KNOWN = (
-    *(
-        "/etc/resolv.conf",
-        "/run/resolvconf",
-        "/run/network",
-        "/etc/ld.so.cache",
-        "/run/nscd",
-        "/var/lib/sss/mc",
-    ),
-    "/var/log",
+_OF_OTHERS = (
+    "/etc/resolv.conf /run/resolvconf /run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
 )
+_KNOWN = (*_OF_SYSTEMD.split(), *_OF_OTHERS.split())
 # systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
 # Where systemd or init may have mounted a tmpfs.
@@ -113,5 +97,5 @@ def _run_directories(root: ImageRoot) -> Iterator[str]:
 
 
 def _is_known(path: str, made: set[str]) -> bool:
-    is_below = any(path == each or path.startswith(f"{each}/") for each in (*_OF_SYSTEMD, *_KNOWN))
+    is_below = any(path == each or path.startswith(f"{each}/") for each in _KNOWN)
     return is_below or path in made or path.startswith(_PRIVATE_TMP)

@@ -6,22 +6,21 @@ another service makes, changes or removes is not yet, or still, there. The log s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from quickstart.parse.guestpaths import in_run
+
 # The kernel's own, in which a boot writes all the time.
 _KERNELS = ("/proc/", "/sys/", "/dev/")
-# Links of each image; the log has the path as it was spelled.
-_SPELLED = re.compile(r"^/var/(run|lock)(?=/|$)")
-_IN_RUN = {"run": "/run", "lock": "/run/lock"}
 
 
 @dataclass
 class Others:
     """``changed`` are the paths that processes outside of the units changed last. ``used`` are those of them that the
     units' programs looked up later, directly or as a directory above; ``used_by_manager`` are those that systemd looked
-    up, for whatever unit. ``note`` is called with each path that is kept.
+    up, for whatever unit. The log has a path as a program spelled it; here, it has no link of /var into /run. ``note``
+    is called with each path that is kept.
     """
 
     note: Callable[[str], None]
@@ -48,8 +47,3 @@ class Others:
                     used[path[:end]] = None
                     break
                 end = path.rfind("/", 0, end)
-
-
-def in_run(path: str) -> str:
-    """``path`` with the usual links of /var into /run followed, as the log's paths are here."""
-    return _SPELLED.sub(lambda match: _IN_RUN[match[1]], path)

@@ -80,3 +80,7 @@ def _remove(path: Path) -> None:
         path.rmdir()
     else:
         path.unlink(missing_ok=True)
+
+
+def as_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

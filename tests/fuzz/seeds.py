@@ -19,9 +19,10 @@ from quickstart.initramfs.newc import directory, regular, symlink, write_archive
 from quickstart.initramfs.payload import packing
 from quickstart.model.words import Payload
 from quickstart.report.document import text_of
+from tests.fuzz.images import DPKG_FILES, LD_FILES, MODULE_FILES, UNIT_FILES
 from tests.fuzz.places import joined
 from tests.fuzz.preparing import PREPARING_FILES
-from tests.fuzz.targets import DPKG_FILES, LD_FILES, MODULE_FILES, READY, TRACE_FILES, UNIT_FILES
+from tests.fuzz.targets import READY, TRACE_FILES
 from tests.unit.benchdata import realistic
 from tests.unit.elfbuilder import LD_SO, dlopen_note, elf
 from tests.unit.ext4builder import DATA, POINTERS, ext4, extents, superblock
@@ -29,6 +30,22 @@ from tests.unit.ext4builder import DATA, POINTERS, ext4, extents, superblock
 _CORPUS = Path(__file__).parent / "corpus"
 _LOGS = Path(__file__).parents[1] / "logs"
 _MOST_BYTES = 8000
+
+
+# A file of PREPARING_FILES each.
+_PREPARED = (
+    b"option rfc3442 code 121 = array of unsigned integer 8;\nsend host-name = gethostname();\nrequest subnet-mask, routers;\n",
+    b"hostname\nduid\noption classless_static_routes\nrequire dhcp_server_identifier\n",
+    b"auto lo ens3\niface ens3 inet dhcp\n  hostname web\n  up ip link set $IFACE \\\n mtu 1400\n",
+    b"d /run/app 0755 root root 10d\nL+ %t/app.sock - - - - /run/x\nZ /srv/a 0700\n",
+    b"[Match]\nName=en*\n[Network]\nDHCP=yes\n[DHCPv4]\nSendHostname=no\n",
+    b"[Match]\nOriginalName=*\n[Link]\nMACAddressPolicy=persistent\n",
+    b"network:\n  version: 2\n  ethernets:\n    ens3:\n      dhcp4: true\n",
+    b'SUBSYSTEM=="block", RUN+="/bin/sh -c \'echo none > /sys/block/%k/queue/scheduler\'"\n',
+    b"install floppy /bin/true\ninstall nf /root/x\n",
+    b"cloud_init_modules:\n - [write-files, always]\nbootcmd: []\n",
+    b"0.0 0 0.0\n0\nLOCAL\n",
+)
 
 
 def _lines(name: str, wanted: tuple[str, ...]) -> bytes:
@@ -146,20 +163,7 @@ def _image() -> Iterator[tuple[str, bytes]]:
     )
     yield "unit", joined(dict(zip(UNIT_FILES, (service, *rest), strict=True)))
     yield "callgroups", elf([], soname="libsystemd-shared-252.so")
-    prepared = (
-        b"option rfc3442 code 121 = array of unsigned integer 8;\nsend host-name = gethostname();\nrequest subnet-mask, routers;\n",
-        b"hostname\nduid\noption classless_static_routes\nrequire dhcp_server_identifier\n",
-        b"auto lo ens3\niface ens3 inet dhcp\n  hostname web\n  up ip link set $IFACE \\\n mtu 1400\n",
-        b"d /run/app 0755 root root 10d\nL+ %t/app.sock - - - - /run/x\nZ /srv/a 0700\n",
-        b"[Match]\nName=en*\n[Network]\nDHCP=yes\n[DHCPv4]\nSendHostname=no\n",
-        b"[Match]\nOriginalName=*\n[Link]\nMACAddressPolicy=persistent\n",
-        b"network:\n  version: 2\n  ethernets:\n    ens3:\n      dhcp4: true\n",
-        b'SUBSYSTEM=="block", RUN+="/bin/sh -c \'echo none > /sys/block/%k/queue/scheduler\'"\n',
-        b"install floppy /bin/true\ninstall nf /root/x\n",
-        b"cloud_init_modules:\n - [write-files, always]\nbootcmd: []\n",
-        b"0.0 0 0.0\n0\nLOCAL\n",
-    )
-    yield "preparing", joined(dict(zip(PREPARING_FILES, prepared, strict=True)))
+    yield "preparing", joined(dict(zip(PREPARING_FILES, _PREPARED, strict=True)))
     status = b"Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1:1.0-1\nProvides: b (= 1), c\n\n"
     files = (
         status,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from quickstart.artefact import directory as artefact
 from quickstart.artefact import inside
@@ -17,16 +17,8 @@ from quickstart.errors import ArtefactError, BadInputError, GuestError
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
 from quickstart.image.extents import parse_extents
-from quickstart.initramfs.modules import Module, modloader_table, module_data, module_set
 from quickstart.initramfs.newc_reader import read_archive, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
-from quickstart.inspect import dpkg
-from quickstart.inspect.cloudinit import has_cloud_init
-from quickstart.inspect.elf import closure
-from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.ldconf import library_directories
-from quickstart.inspect.unit.callgroups import call_groups
-from quickstart.inspect.unit.read import read_unit
 from quickstart.launch.channel import Decoder
 from quickstart.launch.monitor import Monitor
 from quickstart.measure import counting
@@ -36,8 +28,6 @@ from quickstart.model.words import ReadyKind
 from quickstart.newprofile import look
 from quickstart.parse.bounded import lines_of
 from quickstart.profile import parse_bench, parse_profile
-from quickstart.reference.fstab import root_volume
-from quickstart.reference.rootfs import installed_packages
 from quickstart.report import document
 from quickstart.trace.collect import collect, loaded_files
 from quickstart.trace.load import load_trace, parse_ldd, parse_maps
@@ -48,7 +38,8 @@ from quickstart.verify import guesttrace
 from quickstart.volume.emulator import read_log
 from quickstart.volume.nbd import Connection
 from quickstart.volume.storage import parse_model
-from tests.fuzz.places import parts_of, put, put_nodes
+from tests.fuzz import images
+from tests.fuzz.places import as_text, parts_of, put
 from tests.fuzz.preparing import preparing
 
 # Gives one input to a parser; the directory is the process's own and keeps what the last input wrote.
@@ -64,10 +55,6 @@ class Target:
 
     run: Run
     words: tuple[bytes, ...] = ()
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
 
 
 # ---------------------------------------------------------------- logs of a guest
@@ -88,19 +75,19 @@ def _trace(data: bytes, base: Path) -> None:
 
 def _ftrace(data: bytes, _: Path) -> None:
     parts = parts_of(data, ("trace", "stats"))
-    found = guesttrace.parse(_text(parts.get("trace", b"")), _text(parts.get("stats", b"")))
+    found = guesttrace.parse(as_text(parts.get("trace", b"")), as_text(parts.get("stats", b"")))
     list(guesttrace.volume_paths(found.uses))
 
 
 def _counters(data: bytes, _: Path) -> None:
-    text = _text(data)
+    text = as_text(data)
     with suppress(GuestError):
         counting.iowait_ns(text)
     counting.disk_reads(text, "vda")
 
 
 def _look(data: bytes, _: Path) -> None:
-    found = look.parse_look(_text(data))
+    found = look.parse_look(as_text(data))
     look.failure([found] * 3, "app.service", READY)
     look.listens_inside_only([found] * 3, READY)
     look.state_line(found, READY)
@@ -126,90 +113,6 @@ def _qmp(data: bytes, _: Path) -> None:
             monitor.close()
 
 
-# ---------------------------------------------------------------- files of an image
-
-
-def _elf(data: bytes, base: Path) -> None:
-    (base / "lib").mkdir(exist_ok=True)
-    (base / "lib/app").write_bytes(data)
-    (base / "lib/liba.so").write_bytes(data)
-    closure(ImageRoot(base), [PurePosixPath("/lib/app")])
-
-
-UNIT_FILES = (
-    "etc/systemd/system/app.service",
-    "etc/systemd/system/app.service.d/a.conf",
-    "etc/systemd/system.conf",
-    "usr/lib/systemd/system/app.socket",
-    "usr/lib/tmpfiles.d/app.conf",
-    "etc/passwd",
-    "etc/group",
-)
-
-
-def _unit(data: bytes, base: Path) -> None:
-    read_unit(ImageRoot(put(base, parts_of(data, UNIT_FILES), UNIT_FILES)), "app.service")
-
-
-LIBRARY = "usr/lib/systemd/libsystemd-shared-252.so"
-
-
-def _callgroups(data: bytes, base: Path) -> None:
-    call_groups(ImageRoot(put(base, {LIBRARY: data}, (LIBRARY,))))
-
-
-DPKG_FILES = tuple(
-    f"var/lib/dpkg/{name}" for name in ("status", "diversions", "info/a.list", "alternatives/x")
-)
-
-
-def _dpkg(data: bytes, base: Path) -> None:
-    parts = parts_of(data, DPKG_FILES)
-    root = ImageRoot(put(base, parts, DPKG_FILES))
-    (base / "bin").mkdir(exist_ok=True)
-    (base / "bin/x").touch()
-    dpkg.owners(root, [PurePosixPath("/bin/x"), PurePosixPath("/bin"), PurePosixPath("/bin/y")])
-    dpkg.installed(root)
-    installed_packages(_text(parts.get(DPKG_FILES[0], b"")))
-
-
-def _fstab(data: bytes, _: Path) -> None:
-    root_volume(_text(data))
-
-
-LD_FILES = ("etc/ld.so.conf", "etc/ld.so.conf.d/a.conf", "etc/b.conf")
-
-
-def _ldconf(data: bytes, base: Path) -> None:
-    library_directories(ImageRoot(put(base, parts_of(data, LD_FILES), LD_FILES)))
-
-
-def _tree(data: bytes, base: Path) -> None:
-    """Links and patterns of an image; cloud-init is looked for among them."""
-    root = ImageRoot(put_nodes(base, data))
-    has_cloud_init(root)
-    for line in data.split(b"\n")[:8]:
-        words = _text(line).split(" ")
-        path = PurePosixPath("/", words[-1].lstrip("/"))
-        root.resolve(path)
-        root.link_target(PurePosixPath("/", *[part for part in path.parts[1:] if part != ".."]))
-        root.glob(path)
-    root.hard_links()
-
-
-MODULE_FILES = tuple(f"lib/modules/1/modules.{name}" for name in ("dep", "builtin", "alias"))
-
-
-def _modules(data: bytes, base: Path) -> None:
-    root = ImageRoot(put(base, parts_of(data, MODULE_FILES), MODULE_FILES))
-    modloader_table(module_set(root, "1"))
-
-
-def _module(data: bytes, base: Path) -> None:
-    (base / "a.ko.xz").write_bytes(data)
-    module_data(ImageRoot(base), Module("a", PurePosixPath("/a.ko.xz"), ()))
-
-
 # ---------------------------------------------------------------- disks and archives
 
 
@@ -229,7 +132,7 @@ def _ext4(data: bytes, base: Path) -> None:
 
 
 def _extents(data: bytes, _: Path) -> None:
-    parse_extents(_text(data), 4096)
+    parse_extents(as_text(data), 4096)
 
 
 def _newc(data: bytes, _: Path) -> None:
@@ -271,20 +174,20 @@ def _start_set(data: bytes, base: Path) -> None:
 
 
 def _results(data: bytes, _: Path) -> None:
-    document.text_of(document.parse(_text(data), "results.json"))
+    document.text_of(document.parse(as_text(data), "results.json"))
 
 
 def _profile(data: bytes, _: Path) -> None:
-    parse_profile(_text(data), "profile.toml")
-    parse_bench(_text(data), "profile.toml")
+    parse_profile(as_text(data), "profile.toml")
+    parse_bench(as_text(data), "profile.toml")
 
 
 def _matrix(data: bytes, _: Path) -> None:
-    parse_matrix(_text(data), "matrix.toml", ("nginx", "apache", "mysql"))
+    parse_matrix(as_text(data), "matrix.toml", ("nginx", "apache", "mysql"))
 
 
 def _storage(data: bytes, _: Path) -> None:
-    parse_model(_text(data), "model.toml")
+    parse_model(as_text(data), "model.toml")
 
 
 # ---------------------------------------------------------------- a volume
@@ -400,9 +303,9 @@ TARGETS: Mapping[str, Target] = {
             *_JSON,
         ),
     ),
-    "elf": Target(_elf, (b"\x7fELF", b"liba.so\0", b"$ORIGIN", b"FDO\0", b'[{"soname":["a"]}]')),
+    "elf": Target(images.elf, (b"\x7fELF", b"liba.so\0", b"$ORIGIN", b"FDO\0", b'[{"soname":["a"]}]')),
     "unit": Target(
-        _unit,
+        images.unit,
         (
             *_SECTION,
             *(
@@ -429,9 +332,9 @@ TARGETS: Mapping[str, Target] = {
             ),
         ),
     ),
-    "callgroups": Target(_callgroups, (b"\x7fELF\x02\x01", b"@default\0")),
+    "callgroups": Target(images.callgroups, (b"\x7fELF\x02\x01", b"@default\0")),
     "dpkg": Target(
-        _dpkg,
+        images.dpkg_tables,
         (
             b"%%% ",
             b"Package: ",
@@ -463,15 +366,18 @@ TARGETS: Mapping[str, Target] = {
             *(b"L+ /run/x", b"always", b"\\\n", b"LOCAL\n", b"ethernets:\n"),
         ),
     ),
-    "fstab": Target(_fstab, (b"UUID=", b"LABEL=", b" / ext4 defaults 0 1\n", b"/dev/sda", b"nofail", b"#")),
-    "ldconf": Target(_ldconf, (b"%%% ", b"include ", b"/etc/*.conf", b"*/", b"../", b"[", b"=libc5")),
+    "fstab": Target(
+        images.fstab, (b"UUID=", b"LABEL=", b" / ext4 defaults 0 1\n", b"/dev/sda", b"nofail", b"#")
+    ),
+    "ldconf": Target(images.ldconf, (b"%%% ", b"include ", b"/etc/*.conf", b"*/", b"../", b"[", b"=libc5")),
     "tree": Target(
-        _tree, (b"d ", b"f ", b"l ", b"/etc/systemd/system/", b".wants/", b"cloud-init.service", b"../", b"*")
+        images.tree,
+        (b"d ", b"f ", b"l ", b"/etc/systemd/system/", b".wants/", b"cloud-init.service", b"../", b"*"),
     ),
     "modules": Target(
-        _modules, (b"%%% ", b"kernel/ext4.ko: ", b"virtio_pci.ko", b"alias pci:* ext4\n", b".ko.xz")
+        images.modules, (b"%%% ", b"kernel/ext4.ko: ", b"virtio_pci.ko", b"alias pci:* ext4\n", b".ko.xz")
     ),
-    "module": Target(_module),
+    "module": Target(images.module),
     "superblock": Target(_superblock),
     "ext4": Target(_ext4, (b"\x0a\xf3", b"\x53\xef", b"\xff\xff\xff\xff")),
     "extents": Target(_extents, (b" 0/ 0 ", b" - ", b"Uninit")),

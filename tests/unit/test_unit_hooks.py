@@ -215,31 +215,25 @@ def test_dhcpcd_s_own_configuration(tmp_path: Path, line: str) -> None:
     assert f"/etc/dhcpcd.conf has `{line}`, and init's DHCP client does not do that" in refused(tmp_path)
 
 
-def test_a_hook_of_dhcpcd_edited_in_place(tmp_path: Path) -> None:
-    hook = "/usr/lib/dhcpcd/dhcpcd-hooks/20-resolv.conf"
-    script(tmp_path, hook, "echo\n", is_packaged=True)
-    assert refused(tmp_path) == ""
-    put(tmp_path, hook, "echo\n/root/rules\n")
-    assert f"{hook} runs before it" in refused(tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("action", "command"),
+    ("path", "delivered", "edited", "shown"),
     [
-        ('RUN+="/usr/sbin/nft -f /etc/rules"', "/usr/sbin/nft -f /etc/rules"),
-        ('RUN="/root/rules"', "/root/rules"),
-        ('RUN{program}+="/root/rules"', "/root/rules"),
-        ('PROGRAM=="/root/rules $name"', "/root/rules $name"),
-        ('IMPORT{program}="/root/rules"', "/root/rules"),
-        ('\\\n RUN+="/root/rules"', "/root/rules"),
-        ('RUN+=e"/root/rules"', "/root/rules"),
-        ('RUN+="/root/rules', "/root/rules"),
-        ('RUN+="/sbin/ip link set eth0 up; /root/rules"', "/sbin/ip link set eth0 up; /root/rules"),
+        ("/usr/lib/dhcpcd/dhcpcd-hooks/20-resolv.conf", "echo\n", "echo\n/root/rules\n", "runs before it"),
+        (
+            "/usr/lib/udev/rules.d/80-net-setup-link.rules",
+            'IMPORT{program}="/lib/udev/tool"\n',
+            'IMPORT{program}="/root/rules"\n',
+            "runs `/root/rules`",
+        ),
     ],
 )
-def test_rules_of_udev_that_may_filter(tmp_path: Path, action: str, command: str) -> None:
-    put(tmp_path, "/etc/udev/rules.d/80-net.rules", f'ACTION=="add", SUBSYSTEM=="net", {action}\n')
-    assert f"/etc/udev/rules.d/80-net.rules runs `{command}`" in refused(tmp_path)
+def test_a_package_s_file_edited_in_place(
+    tmp_path: Path, path: str, delivered: str, edited: str, shown: str
+) -> None:
+    script(tmp_path, path, delivered, is_packaged=True)
+    assert refused(tmp_path) == ""
+    put(tmp_path, path, edited)
+    assert f"{path} {shown}" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["dhclient-enter-hooks", "dhclient-exit-hooks"])
@@ -265,37 +259,6 @@ def test_a_hook_of_another_client(tmp_path: Path, path: str) -> None:
     assert f"{path} runs before it" in refused(tmp_path)
 
 
-def test_a_rule_of_a_package_s_edited_in_place(tmp_path: Path) -> None:
-    rules = "/usr/lib/udev/rules.d/80-net-setup-link.rules"
-    script(tmp_path, rules, 'IMPORT{program}="/lib/udev/tool"\n', is_packaged=True)
-    assert refused(tmp_path) == ""
-    put(tmp_path, rules, 'IMPORT{program}="/root/rules"\n')
-    assert f"{rules} runs `/root/rules`" in refused(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("command", "is_harmless"),
-    [
-        ("/bin/sh -c 'echo none > /sys/block/%k/queue/scheduler'", True),
-        ("/bin/sh -c 'echo 1024 >/sys/class/block/%k/queue/read_ahead_kb; true'", True),
-        ("/bin/sh -c 'echo none > /sys/block/%k/queue/scheduler; /root/rules'", False),
-        ("/bin/sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward'", False),
-        ("/bin/sh -c 'echo none > /sys/block/../../proc/x'", False),
-        ("/bin/sh -c 'echo `/root/rules`'", False),
-        ("/root/sh -c 'echo none'", False),
-    ],
-)
-def test_a_rule_of_udev_for_disks(tmp_path: Path, command: str, *, is_harmless: bool) -> None:
-    rule = f'ACTION=="add", KERNEL=="vd*", SUBSYSTEM=="block", RUN+="{command}"\n'
-    put(tmp_path, "/etc/udev/rules.d/60-disks.rules", rule)
-    assert (refused(tmp_path) == "") is is_harmless
-
-
-def test_a_rule_of_udev_for_another_mac_address(tmp_path: Path) -> None:
-    put(tmp_path, "/etc/udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{address}="02:00:00:00:00:99"\n')
-    assert "gives a network card another address or setting" in refused(tmp_path)
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -309,81 +272,9 @@ def test_a_command_for_another_address(tmp_path: Path, command: str) -> None:
     assert f"`pre-up {command}`" in refused(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("path", "is_refused"),
-    [
-        ("/etc/systemd/system-generators/harden", True),
-        ("/usr/local/lib/systemd/system-generators/harden", True),
-        ("/usr/lib/systemd/system-generators/harden", True),
-        ("/etc/systemd/system-environment-generators/50-x", True),
-        ("/usr/lib/systemd/system-environment-generators/50-x", True),
-        ("/usr/lib/systemd/user-generators/x", False),
-    ],
-)
-def test_a_generator(tmp_path: Path, path: str, *, is_refused: bool) -> None:
-    put(tmp_path, path, "#!/bin/sh\n")
-    # systemd runs what is executable.
-    assert refused(tmp_path) == ""
-    (tmp_path / path[1:]).chmod(0o755)
-    assert refused(tmp_path) == (
-        f"app.service cannot be started early: the generator {path} may change it at each boot"
-        if is_refused
-        else ""
-    )
-
-
-def test_a_package_s_generator_and_a_mask(tmp_path: Path) -> None:
-    script(tmp_path, "/usr/lib/systemd/system-generators/tool", "#!/bin/sh\n", is_packaged=True)
-    link(tmp_path, "/etc/systemd/system-generators/tool", "/dev/null")
-    assert refused(tmp_path) == ""
-
-
-@pytest.mark.parametrize("place", ["/usr/local/lib/udev/rules.d", "/usr/lib/udev/rules.d"])
-def test_rules_of_udev_outside_of_etc(tmp_path: Path, place: str) -> None:
-    text = 'SUBSYSTEM=="net", RUN+="/usr/sbin/nft -f /etc/rules"\n'
-    put(tmp_path, f"{place}/99-fw.rules", text)
-    assert f"{place}/99-fw.rules runs `" in refused(tmp_path)
-    # A package's own are those of the reference boot as well.
-    script(tmp_path, f"{place}/99-fw.rules", text, is_packaged=True)
-    assert bool(refused(tmp_path)) is place.startswith("/usr/local")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        'SUBSYSTEM=="net", RU\\\nN+="/root/rules"',
-        'SUBSYSTEM=="net", SYSCTL{net.ipv4.ip_forward}="1"',
-        'SUBSYSTEM=="net", ATTR{flags}="0x0"',
-        'SUBSYSTEM=="net", ATTR{[net/ens3]address}="02:00:00:00:00:99"',
-    ],
-)
-def test_rules_of_udev_in_other_words(tmp_path: Path, line: str) -> None:
-    put(tmp_path, "/etc/udev/rules.d/80-net.rules", f"{line}\n")
-    assert "/etc/udev/rules.d/80-net.rules" in refused(tmp_path)
-
-
 def test_a_command_that_goes_on_within_a_word(tmp_path: Path) -> None:
     put(tmp_path, "/etc/network/interfaces", f"{IFACE}  pre-\\\nup /root/rules\n")
     assert "has `pre-up /root/rules`" in refused(tmp_path)
-
-
-def test_a_mask_of_a_generator_of_the_environment(tmp_path: Path) -> None:
-    name = "/usr/lib/systemd/system-environment-generators/snapd-env-generator"
-    script(tmp_path, name, "#!/bin/sh\n", is_packaged=True)
-    assert f"the generator {name}" in refused(tmp_path)
-    link(tmp_path, "/etc/systemd/system-environment-generators/snapd-env-generator", "/dev/null")
-    assert refused(tmp_path) == ""
-
-
-def test_rules_of_udev_that_do_not(tmp_path: Path) -> None:
-    text = """\
-SUBSYSTEM=="net", ACTION=="add", ATTR{address}=="52:54:00:12:34:56", NAME="lan0"
-SUBSYSTEM=="net", ACTION=="add", RUN+="/sbin/ethtool -K $name tso off", RUN+="/sbin/ip link set %k mtu 1400"
-SUBSYSTEM=="net", ACTION=="add", RUN+="/sbin/ethtool -K lan0 tso off", RUN{builtin}+="kmod load bonding"
-SUBSYSTEM=="block", IMPORT{builtin}="blkid", IMPORT{file}="/etc/x"
-"""
-    put(tmp_path, "/etc/udev/rules.d/80-net.rules", text)
-    assert refused(tmp_path) == ""
 
 
 @pytest.mark.parametrize(

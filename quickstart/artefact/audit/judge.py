@@ -189,7 +189,7 @@ def _parts(given: Given) -> Iterator[Finding]:
     if marker is not None and build is not None and marker.data.strip() != build[1]:
         yield Finding(ERROR, f"/{MARKER}", "names another build than part A", _REBUILD)
     kinds = set(re.findall(rb"^\s*IMAGE=(.*)$", config.data, re.M)) if config else set()
-    # Before 0.2.0, the line was not there.
+    # An OUT from before the payload squashfs has no such line.
     fitting = ({b"squashfs"},) if IMAGE in by_part["B"] else ({b"''"}, set())
     if config and kinds not in fitting:
         yield Finding(ERROR, f"/{OURS}/config", "names another kind of part B than there is", _REBUILD)

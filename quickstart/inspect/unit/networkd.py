@@ -199,7 +199,7 @@ def _is_of_others(text: str) -> bool:
         and {(section, name) for section, name, _ in given}
         <= {("[Match]", "Name"), ("[Link]", "Unmanaged"), ("[Link]", "RequiredForOnline")}
         and bool(names)
-        and all(_MADE_LATER.match(word) for word in names)
+        and all(_MADE_LATER.fullmatch(word) for word in names)
     )
 
 

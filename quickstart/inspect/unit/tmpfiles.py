@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
+from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
 
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
@@ -25,7 +26,7 @@ _MOST_CHARACTERS = 1 << 20
 _DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 # Init sees to these places (earlier-files, the run directories of the starter), or they are the kernel's.
 _OWN_PLACES = (
-    *("/tmp/", "/var/tmp/", "/run/", "/var/lock/", "/dev/", "/proc/", "/sys/"),  # noqa: S108
+    *("/tmp/", "/var/tmp/", "/run/", "/dev/", "/proc/", "/sys/"),  # noqa: S108
     # systemd's.
     *("/var/log/journal/", "/var/lib/systemd/"),
 )
@@ -51,7 +52,8 @@ _CHANGES = re.compile(r"[zZmaAtThH]\S*")
 _DIRECTORY = re.compile(r"[dDevqQ]\S*")
 _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
 # systemd.unit(5), "Specifiers"
-_SPECIFIERS = {"%T": "/tmp", "%V": "/var/tmp", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log"}  # noqa: S108
+_SPECIFIERS = {"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log"}
+_SPECIFIERS |= {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
@@ -121,11 +123,7 @@ def _tightens(root: ImageRoot, kind: str, path: str, mode: str) -> bool:
 def _plain(path: str) -> str:
     """``path`` as systemd-tmpfiles takes it: without ``.`` and double slashes, with the links of /var followed."""
     named = re.sub(r"/(?:\./|/)+", "/", path)
-    return re.sub(r"^%[TVSCL](?=/|$)", lambda match: _SPECIFIERS[match[0]], _in_run(named))
-
-
-def _in_run(path: str) -> str:
-    return re.sub(r"^(?:/var/run|%t)(?=/)", "/run", path)
+    return in_run(re.sub(r"^%[tTVSCL](?=/|$)", lambda match: _SPECIFIERS[match[0]], named))
 
 
 def _is_own_place(path: str) -> bool:

@@ -1,0 +1,13 @@
+"""Paths of a guest, as programs spell them (pure)."""
+
+from __future__ import annotations
+
+import re
+
+_IN_VAR = re.compile(r"^/var/(run|lock)(?=/|$)")
+_PLACES = {"run": "/run", "lock": "/run/lock"}
+
+
+def in_run(path: str) -> str:
+    """``path`` with /var/run and /var/lock followed, which are links in each image (hier(7), tmpfiles.d/legacy.conf)."""
+    return _IN_VAR.sub(lambda match: _PLACES[match[1]], path)
