@@ -132,7 +132,7 @@ def limited(
 ) -> tuple[str, ...]:
     """The argv of QEMU, or of ``tool``, with the arguments ``words``, under prlimit(1): no file may grow
     beyond ``file_bytes`` bytes (setrlimit(2)), no core is dumped, and the program has at most ``memory_bytes``
-    bytes of address space. By default, it has what it wants: a machine's memory is its own affair.
+    bytes of address space. By default, its memory is not limited.
     """
     memory = () if memory_bytes is None else (f"--as={memory_bytes}",)
     limits = (f"--fsize={file_bytes}", door.core_limit(), *memory)

@@ -1,8 +1,8 @@
 """Convert a root disk in the format qcow2, which may be a stranger's, to a raw image.
 
 qemu-img reads the stranger's bytes, so it runs as QEMU does: in a jail with a copy of the file, as a user of
-its own, without privileges, and with limits on the files that it writes and on its memory. It needs neither a network nor other
-processes, so it gets namespaces of its own where the host allows them.
+its own, without privileges, and with limits on the files that it writes and on its memory. It needs neither a
+network nor other processes, so it gets namespaces of its own where the host allows them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _MOST_KEYS = 10_000
 
 
 def _few_keys(found: object) -> object:
-    # Before the values are looked at, and not by max_length, which is looked at when each has told its faults: `{}` has six.
+    # Before pydantic validates the values: for each `{}`, it would keep six faults. `max_length` is checked only afterwards.
     if isinstance(found, dict) and len(found) > _MOST_KEYS:
         raise ValueError(f"it has {len(found)} keys, at most {_MOST_KEYS} are read")
     return found

@@ -39,8 +39,8 @@ class UnitLog:
     a process executed a program.
 
     ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
-    an io_uring. ``changed`` are the paths that other processes of the boot had changed before they were used, in the order
-    of this use. ``lines`` is the number of lines in the log that have system calls.
+    an io_uring. ``changed`` are the paths that other processes of the boot had changed before they were used,
+    in the order of this use. ``lines`` is the number of lines in the log that have system calls.
     """
 
     events: tuple[Event, ...]

@@ -1,7 +1,7 @@
 """What the image's own DHCP client sends to a server and asks it for, so that init's client does the same.
 
-A server may go by it when it chooses an address (a reservation by host name), and its answer has only what was
-asked for (classless static routes). The files that decide are compared at each boot (before.py).
+A server may choose the address by the host name that a client sends. It sends an option, such as classless static
+routes, only to a client that asks for it. The configuration files of the clients are compared at each boot (before.py).
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ _MOST_FILES = 256
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet
     filter or may load one. A script may load one when it belongs to no package or was changed. A command may
-    load one when this module does not know its program as harmless. The commands of those
-    udev rules that belong to no package are checked in the same way.
+    load one when this module does not know its program as harmless. The commands of udev rules are checked in
+    the same way, unless the rules are as a package has delivered them.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would
     not compare them at boot, and for a configuration with an address that does not come from DHCP.
