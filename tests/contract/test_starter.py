@@ -123,9 +123,10 @@ def test_a_unit_that_has_no_main_process(box: Box) -> None:
     found = box.start(
         *(("type", "forking"), ("main-process", "any")),
         shell("main", "sleep 600 & sleep 600 &"),
-        command="cat /proc/$MAIN/comm",
+        # The shell's child may not have executed sleep yet.
+        command="until tr '\\0' ' ' </proc/$MAIN/cmdline | grep '^sleep 600'; do sleep 0.1; done",
     )
-    assert (found.status, found.reason, found.answers["command"]) == (0, "", "sleep")
+    assert (found.status, found.reason, found.answers["command"]) == (0, "", "sleep 600 ")
     none = box.start(*(("type", "forking"), ("main-process", "any")), shell("main", "true"))
     assert none.reason == "Type=forking without PIDFile=: 0 processes are left, which is the main one?"
 
