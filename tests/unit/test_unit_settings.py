@@ -271,10 +271,14 @@ def test_commands_around_the_start(tmp_path: Path) -> None:
         ("/bin/systemctl unset-environment A B", True),
         ('/bin/sh -c "systemctl set-environment A=1"', False),
         ('/bin/sh -c "systemctl unset-environment A; touch /x"', False),
+        ("-/bin/systemctl reset-failed watchdog.service", True),
+        ("/bin/systemctl reset-failed watchdog.service", False),
+        ("-/bin/systemctl reset-failed --quiet; x", False),
+        ("-/bin/systemctl restart watchdog.service", False),
         ("/bin/true", False),
     ],
 )
-def test_what_only_forgets_variables_is_left_out(line: str, needless: bool) -> None:
+def test_what_makes_a_new_manager_forget_is_left_out(line: str, needless: bool) -> None:
     (command,) = parse_commands("app.service", line)
     assert is_needless_early(command) is needless
 

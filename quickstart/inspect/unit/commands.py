@@ -16,6 +16,8 @@ _PREFIXES = "@-:+!|"
 _SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # Commands that only change the environment block of a manager that is not there yet: nothing to do.
 _FORGETS = re.compile(r"(?:\S*/)?systemctl\s+unset-environment(?:\s+\w+)+\s*;?")
+# Before the hand-off no unit has failed. Without the prefix `-`, the command fails for a unit that is not loaded.
+_RESETS = re.compile(r"(?:\S*/)?systemctl\s+reset-failed(?:\s+[\w@.:-]+)*")
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
@@ -70,9 +72,12 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
 
 def is_needless_early(command: UnitCommand) -> bool:
     """Whether the command only removes variables from systemd's environment block (`systemctl
-    unset-environment`). Such a command has no effect before the hand-off.
+    unset-environment`), or, with the prefix ``-``, only makes systemd forget failed starts (`systemctl
+    reset-failed`). Such a command has no effect before the hand-off.
     """
     words = command.words
+    if "-" in command.flags and _RESETS.fullmatch(" ".join(words)):
+        return True
     if PurePosixPath(words[0]).name in ("sh", "bash", "dash") and len(words) == 3 and words[1] == "-c":
         return _FORGETS.fullmatch(words[2].strip()) is not None
     return _FORGETS.fullmatch(" ".join(words)) is not None
