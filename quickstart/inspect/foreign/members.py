@@ -143,7 +143,9 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
                 return
             member = _member(document)
         except (ValueError, TypeError, KeyError) as error:
-            raise BadInputError(f"{source} cannot be read: {error!a:.200}") from error
+            raise BadInputError(
+                f"{source} cannot be read: {error!s:.200}", hint="is it damaged?"
+            ) from error
         data = _data(stream, member.segments, source)
         yield member, data
         # Of a member that was left out.
@@ -209,11 +211,11 @@ def _segments(value: object) -> tuple[tuple[int, int], ...]:
     reduce the total size, which has a limit.
     """
     if not isinstance(value, list):
-        raise TypeError("segments is no list")
+        raise TypeError("the segments of a file are no list")
     found = tuple((offset, length) for offset, length in value)
     for each in found:
         if any(type(number) is not int or not 0 <= number <= _FILE_BYTES for number in each):
-            raise ValueError("a segment of no file")
+            raise ValueError("a file has a segment that no file can have")
     return found
 
 

@@ -52,7 +52,10 @@ class _Headers:
             )
         data = self.stream.read(count)
         if _DIGITS.search(data):
-            raise BadInputError("cannot be unpacked whole: a header has a number of 200 digits or more")
+            raise BadInputError(
+                "cannot be unpacked whole: a header has 200 digits or more in a row",
+                hint="if it is a file's name, leave the file out, with `tar --exclude`",
+            )
         return data
 
     def tell(self) -> int:
