@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 METADATA_BYTES = 8192
+# In the size of a data block; the bit above says that the block is uncompressed.
+BLOCK_LENGTH_MASK = (1 << 24) - 1
 _NUMBER_MASK = 0xFFFFFFFF
 
 
@@ -96,6 +98,31 @@ class Order:
         """The list has ended."""
         if self._mark is not None:
             raise ValueError("the index of a directory is longer than its list")
+
+
+@dataclass
+class Blocks:
+    """The blocks of data that were met, those of files and those of fragments: by its place in the image, the
+    size of each as the image gives it, with the flag for an uncompressed block.
+
+    The kernel keeps an unpacked block by its place alone (fs/squashfs/cache.c, squashfs_cache_get). If two files
+    gave one place different sizes, the content of one of them would depend on which file is read first.
+    """
+
+    _sizes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, place: int, size: int) -> None:
+        """Raises ValueError when another file gives the block at ``place`` another size."""
+        if self._sizes.setdefault(place, size) != size:
+            raise ValueError(f"the block at {place} has two sizes")
+
+    def end(self) -> None:
+        """All blocks have been met. Raises ValueError when two of them overlap."""
+        end = 0
+        for place, size in sorted(self._sizes.items()):
+            if place < end:
+                raise ValueError(f"the block at {place} overlaps another one")
+            end = place + (size & BLOCK_LENGTH_MASK)
 
 
 def check_owners(count: int, table: bytes) -> None:

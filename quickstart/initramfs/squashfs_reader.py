@@ -25,7 +25,17 @@ from quickstart.errors import ArtefactError
 from quickstart.initramfs import squashfs_exact
 from quickstart.initramfs.newc import PATH_MAX
 from quickstart.initramfs.newc_reader import Limits
-from quickstart.initramfs.squashfs_exact import METADATA_BYTES, Entry, Inodes, Mark, Order, number_of
+from quickstart.initramfs.squashfs_cursor import Cursor, name_at, target_at
+from quickstart.initramfs.squashfs_exact import (
+    BLOCK_LENGTH_MASK,
+    METADATA_BYTES,
+    Blocks,
+    Entry,
+    Inodes,
+    Mark,
+    Order,
+    number_of,
+)  # fmt: skip
 
 # At most so many bytes from a place in the image; fewer only at its end.
 Reader = Callable[[int, int], bytes]
@@ -35,7 +45,8 @@ Reader = Callable[[int, int], bytes]
 _SUPERBLOCK = struct.Struct("<5I6H8Q")
 _MAGIC = 0x73717368
 _LZ4 = 5
-_BLOCK_LOGS = range(12, 21)
+# mksquashfs's default, 128 KiB.
+_BLOCK_LOG = 17
 _NO_TABLE = 0xFFFFFFFFFFFFFFFF
 _METADATA_HEAD = struct.Struct("<H")
 _METADATA_PLAIN = 0x8000
@@ -56,7 +67,6 @@ _LONG_DIRECTORY = struct.Struct("<IIIIHHI")
 # A file's: place of its blocks, fragment, place in that, size; the longer form with size, holes, links and attributes.
 _FILE = struct.Struct("<IIII")
 _LONG_FILE = struct.Struct("<QQQIIII")
-_LINK = struct.Struct("<II")
 # What a list of a directory has in excess of its bytes, for "." and "..".
 _LIST_EXCESS = 3
 _RUN = struct.Struct("<3I")
@@ -155,7 +165,7 @@ class _Image:
             raise ValueError("it is no SquashFS 4 image")
         if way != _LZ4:
             raise ValueError(f"it is compressed by the way {way}, and not by LZ4 ({_LZ4})")
-        if log not in _BLOCK_LOGS or self._block_bytes != 1 << log:
+        if log != _BLOCK_LOG or self._block_bytes != 1 << log:
             raise ValueError(f"it has blocks of {self._block_bytes} bytes")
         if attributes_at != _NO_TABLE:
             # A capability of a program is one of them.
@@ -168,7 +178,7 @@ class _Image:
 
     def walk(self) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
         # Lists that are not at their end, with the names of their directories: no recursion, and a loop ends by its length.
-        root, inodes = self._inode(*_split(self._root)), Inodes()
+        root, inodes, blocks = self._inode(*_split(self._root)), Inodes(), Blocks()
         inodes.add(root.number, self._root, is_directory=True)
         stack = [(b"", self._entries(root))]
         while stack:
@@ -187,6 +197,8 @@ class _Image:
             if self._left_files < 0 or self._left_names_bytes < 0 or len(name) >= PATH_MAX:
                 raise ValueError("it has too many files, or names that are too long")
             content = inode.content
+            if content:
+                self._note_blocks(content, blocks)
             size_bytes = content.size_bytes if content else len(inode.target)
             yield (
                 ImageFile(_decode(name), inode.mode, size_bytes, _decode(inode.target)),
@@ -194,6 +206,7 @@ class _Image:
             )
             if stat.S_ISDIR(inode.mode):
                 stack.append((name + b"/", self._entries(inode)))
+        blocks.end()
 
     # ------------------------------------------------------------ tables
 
@@ -216,23 +229,27 @@ class _Image:
 
     def _read_fragment(self, number: int) -> bytes:
         """The content of the fragment block ``number``, which has the ends of several files."""
-        if number >= self._fragments:
-            raise ValueError(f"there is no fragment {number}")
-        place = self._fragments_at + _PLACE.size * (number // _FRAGMENTS_IN_BLOCK)
-        (table,) = _PLACE.unpack(self._bytes(place, _PLACE.size))
-        cursor = _Cursor(self._metadata, table, number % _FRAGMENTS_IN_BLOCK * _FRAGMENT.size)
-        begin, size, _ = cursor.unpack(_FRAGMENT)
         # Before: the block may be far smaller in the image.
         self._left_fragments_bytes -= self._block_bytes
         if self._left_fragments_bytes < 0:
             raise ValueError("its files lie in fragments to and fro")
-        return self._block(begin, size)
+        return self._block(*self._fragment_place(number))
+
+    def _fragment_place(self, number: int) -> tuple[int, int]:
+        """The place of the fragment block ``number`` in the image, and its size."""
+        if number >= self._fragments:
+            raise ValueError(f"there is no fragment {number}")
+        place = self._fragments_at + _PLACE.size * (number // _FRAGMENTS_IN_BLOCK)
+        (table,) = _PLACE.unpack(self._bytes(place, _PLACE.size))
+        cursor = Cursor(self._metadata, table, number % _FRAGMENTS_IN_BLOCK * _FRAGMENT.size)
+        begin, size, _ = cursor.unpack(_FRAGMENT)
+        return begin, size
 
     def _block(self, at: int, size: int) -> bytes:
         """The content of the data block at ``at``. ``size`` is the block's size in the image, with a flag
         that says whether the block is uncompressed.
         """
-        length = size & (_DATA_PLAIN - 1)
+        length = size & BLOCK_LENGTH_MASK
         if length > self._block_bytes or size >> _DATA_BITS:
             raise ValueError(f"a block of {length} bytes")
         data = self._bytes(at, length)
@@ -243,7 +260,7 @@ class _Image:
     # ------------------------------------------------------------ inodes and directories
 
     def _inode(self, block: int, offset: int) -> _Inode:
-        cursor = _Cursor(self._metadata, self._inodes_at + block, offset)
+        cursor = Cursor(self._metadata, self._inodes_at + block, offset)
         kind, bits, _, _, _, number = cursor.unpack(_INODE)
         is_long = kind > _LONG_TYPES
         kind -= _LONG_TYPES if is_long else 0
@@ -265,11 +282,11 @@ class _Image:
             at, _, length, place, _ = cursor.unpack(_DIRECTORY)
             return _Inode(number=number, kind=kind, mode=mode, list_at=(at, place, length))
         if stat.S_ISLNK(mode):
-            return _Inode(number=number, kind=kind, mode=mode, target=_target(cursor))
+            return _Inode(number=number, kind=kind, mode=mode, target=target_at(cursor))
         content = self._content(cursor, is_long) if stat.S_ISREG(mode) else None
         return _Inode(number=number, kind=kind, mode=mode, content=content)
 
-    def _content(self, cursor: _Cursor, is_long: bool) -> _Content:
+    def _content(self, cursor: Cursor, is_long: bool) -> _Content:
         if is_long:
             begin, size_bytes, _, _, fragment, fragment_at, _ = cursor.unpack(_LONG_FILE)
         else:
@@ -287,7 +304,7 @@ class _Image:
         if not stat.S_ISDIR(directory.mode):
             raise ValueError("its root is no directory")
         at, place, length = directory.list_at
-        cursor = _Cursor(self._metadata, self._directories_at + at, place)
+        cursor = Cursor(self._metadata, self._directories_at + at, place)
         order = Order(self._marks(directory), place)
         left = whole = length - _LIST_EXCESS
         while left > 0:
@@ -298,7 +315,7 @@ class _Image:
             left -= _RUN.size
             for each in range(count + 1):
                 offset, delta, kind, name_bytes = cursor.unpack(_ENTRY)
-                name = _name(cursor, name_bytes)
+                name = name_at(cursor, name_bytes)
                 left -= _ENTRY.size + len(name)
                 if each == 0:
                     order.begin_run(position, (block_at - self._directories_at, offset_at), name)
@@ -309,24 +326,37 @@ class _Image:
         order.end()
 
     def _marks(self, directory: _Inode) -> Iterator[Mark]:
-        cursor = _Cursor(self._metadata, *directory.index_at)
+        cursor = Cursor(self._metadata, *directory.index_at)
         for _ in range(directory.marks):
             position, block, name_bytes = cursor.unpack(_MARK)
-            yield Mark(position, block, _name(cursor, name_bytes))
+            yield Mark(position, block, name_at(cursor, name_bytes))
 
     # ------------------------------------------------------------ content
 
-    def _pieces(self, content: _Content) -> Iterator[bytes]:
-        sizes = _Cursor(self._metadata, *content.sizes)
-        at, left = content.begin, content.size_bytes
-        while left and (left >= self._block_bytes or content.fragment == _NO_FRAGMENT):
-            wanted = min(left, self._block_bytes)
+    def _blocks(self, content: _Content) -> Iterator[tuple[int, int]]:
+        """The place and size of each block of a file, in order, without its fragment. A hole has the size 0."""
+        whole, rest = divmod(content.size_bytes, self._block_bytes)
+        sizes, at = Cursor(self._metadata, *content.sizes), content.begin
+        for _ in range(whole + bool(rest and content.fragment == _NO_FRAGMENT)):
             (size,) = sizes.unpack(_SIZE)
+            yield at, size
+            at += size & BLOCK_LENGTH_MASK
+
+    def _note_blocks(self, content: _Content, blocks: Blocks) -> None:
+        for place, size in self._blocks(content):
+            if size:
+                blocks.add(place, size)
+        if content.size_bytes % self._block_bytes and content.fragment != _NO_FRAGMENT:
+            blocks.add(*self._fragment_place(content.fragment))
+
+    def _pieces(self, content: _Content) -> Iterator[bytes]:
+        left = content.size_bytes
+        for place, size in self._blocks(content):
+            wanted = min(left, self._block_bytes)
             # A hole has no block.
-            data = self._block(at, size) if size else bytes(wanted)
+            data = self._block(place, size) if size else bytes(wanted)
             if len(data) != wanted:
                 raise ValueError(f"a block of {len(data)} bytes, and not {wanted}")
-            at += size & (_DATA_PLAIN - 1)
             left -= wanted
             yield data
         if left:
@@ -334,61 +364,6 @@ class _Image:
             if len(data) != left:
                 raise ValueError("a fragment is cut")
             yield data
-
-
-class _Cursor:
-    """A position in a table: a metadata block of the image, and an offset in this block. Reading continues in
-    the next block.
-    """
-
-    def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:
-        self._metadata, self._block, self._offset = metadata, block, offset
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self._block, self._offset
-
-    def settled(self) -> tuple[int, int]:
-        """The position of the next byte, which is in the next block when this one is at its end."""
-        data, following = self._metadata(self._block)
-        return (following, 0) if self._offset == len(data) else self.place
-
-    def take(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            data, following = self._metadata(self._block)
-            if self._offset > len(data):
-                raise ValueError("a place behind the end of a table's block")
-            piece = data[self._offset : self._offset + count - len(found)]
-            self._offset += len(piece)
-            found += piece
-            if not piece:
-                self._block, self._offset = following, 0
-        return found
-
-    def unpack(self, record: struct.Struct) -> tuple[int, ...]:
-        return record.unpack(self.take(record.size))
-
-
-def _name(cursor: _Cursor, excess: int) -> bytes:
-    """The name at ``cursor``, which has a byte more than ``excess``."""
-    if excess >= _MOST_IN_RUN:
-        raise ValueError(f"a name of {excess + 1} bytes")
-    name = cursor.take(excess + 1)
-    if name in (b".", b"..") or b"/" in name or b"\0" in name:
-        raise ValueError(f"the name {name!r}, which is none of a file")
-    return name
-
-
-def _target(cursor: _Cursor) -> bytes:
-    _, length = cursor.unpack(_LINK)
-    if not 0 < length < PATH_MAX:
-        raise ValueError(f"a link to a name of {length} bytes")
-    target = cursor.take(length)
-    if b"\0" in target:
-        # The kernel stops there.
-        raise ValueError("a link to a name with a NUL")
-    return target
 
 
 def _split(reference: int) -> tuple[int, int]:
