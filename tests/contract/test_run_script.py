@@ -21,13 +21,15 @@ FAST = with_options(STOCK, KernelOptions.BOOT)
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """An OUT that was built with kernel options, and a QEMU in bin/."""
-    write_manifest(tmp_path, cmdline=FAST, stock_cmdline=STOCK, kernel_options="boot")
-    (tmp_path / "run.sh").write_text(run_script(read_manifest(tmp_path)))
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/qemu-system-x86_64"
+    out = tmp_path / "a, b"
+    out.mkdir()
+    write_manifest(out, cmdline=FAST, stock_cmdline=STOCK, kernel_options="boot")
+    (out / "run.sh").write_text(run_script(read_manifest(out)))
+    (out / "bin").mkdir()
+    program = out / "bin/qemu-system-x86_64"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
-    return tmp_path
+    return out
 
 
 def asked_for(out: Path, *words: str) -> dict[str, str]:
@@ -37,19 +39,34 @@ def asked_for(out: Path, *words: str) -> dict[str, str]:
         ["sh", str(out / "run.sh"), *words], env=env, capture_output=True, text=True, timeout=60, check=True
     )
     said = done.stdout.splitlines()
-    return {name: said[said.index(name) + 1] for name in ("-kernel", "-initrd", "-append")}
+    return {name: said[said.index(name) + 1] for name in ("-kernel", "-initrd", "-append", "-drive")}
+
+
+def booting(out: Path, initrd: str, line: str) -> dict[str, str]:
+    disk = str(out / "root.raw").replace(",", ",,")
+    drive = f"file={disk},format=raw,if=none,id=root"
+    return {"-kernel": str(out / "vmlinuz"), "-initrd": str(out / initrd), "-append": line, "-drive": drive}
 
 
 def test_our_initramfs_is_booted_with_the_kernel_options(out: Path) -> None:
-    assert asked_for(out) == {"-kernel": "vmlinuz", "-initrd": "initramfs.img", "-append": FAST}
+    assert asked_for(out) == booting(out, "initramfs.img", FAST)
 
 
 def test_the_stock_entry_is_booted_with_the_stock_line(out: Path) -> None:
-    assert asked_for(out, "stock") == {"-kernel": "vmlinuz", "-initrd": "initrd.img", "-append": STOCK}
+    assert asked_for(out, "stock") == booting(out, "initrd.img", STOCK)
 
 
 def test_an_artefact_that_never_starts_early_boots_the_stock_entry(out: Path) -> None:
     write_manifest(out, cmdline=FAST, stock_cmdline=STOCK, kernel_options="boot", early="never")
     (out / "run.sh").write_text(run_script(read_manifest(out)))
-    assert asked_for(out) == {"-kernel": "vmlinuz", "-initrd": "initrd.img", "-append": STOCK}
-    assert asked_for(out, "fast") == {"-kernel": "vmlinuz", "-initrd": "initramfs.img", "-append": FAST}
+    assert asked_for(out) == booting(out, "initrd.img", STOCK)
+    assert asked_for(out, "fast") == booting(out, "initramfs.img", FAST)
+
+
+def test_qemu_finds_no_firmware_in_the_artefact(out: Path) -> None:
+    """QEMU 7.2 looks for bios-256k.bin in its working directory before its own (softmmu/datadir.c, qemu_find_file)."""
+    env = {**os.environ, "PATH": f"{out / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "run.sh"], cwd=out, env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "/"
