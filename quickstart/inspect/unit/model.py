@@ -20,7 +20,7 @@ class UnitCommand:
 @dataclass(frozen=True)
 class LateBind:
     """A bind mount in the unit's namespace that must wait for systemd, because one of systemd's services creates
-    its source. ``required`` is False when the unit also starts without the source.
+    its source. When ``required`` is False, a missing source is not an error.
     """
 
     source: str

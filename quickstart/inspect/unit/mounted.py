@@ -1,6 +1,6 @@
 """The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
 
-Init mounts only the root volume, the kernel's own file systems (such as /proc) and, if the image does so, a tmpfs
+Init mounts only the root volume, the file systems of /dev, /proc, /sys and /run, and, if the image does so, a tmpfs
 on /tmp. At any other mount point, an application that starts early uses the directory of the root volume. When
 systemd mounts the file system later, the mount hides what the application has written there, and options such
 as noexec come too late.
