@@ -34,7 +34,9 @@ _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
 
 def has_cloud_init(root: ImageRoot) -> bool:
-    """Whether a boot of the image runs cloud-init: a unit of its first stages is installed, enabled and not masked."""
+    """Whether a boot of the image runs cloud-init: a unit of its first stages is enabled and not masked, and
+    /etc/cloud/cloud-init.disabled does not exist.
+    """
     if root.resolve(_DISABLED).canonical is not None:
         return False
     return any(_is_enabled(root, name) for name in _UNITS)
@@ -42,8 +44,8 @@ def has_cloud_init(root: ImageRoot) -> bool:
 
 def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when cloud-init runs something of the image's own configuration at each boot,
-    before all services: `bootcmd`, a module with the frequency `always`, a part handler. An early start
-    would start the application before them.
+    before all services: `bootcmd`, a module with the frequency `always`, or a part handler. An early start
+    would start the application before cloud-init runs these.
     """
     if not has_cloud_init(root):
         return

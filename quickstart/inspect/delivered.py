@@ -14,9 +14,9 @@ _INFO = PurePosixPath("/var/lib/dpkg/info")
 
 
 def changed(root: ImageRoot, paths: Iterable[PurePosixPath]) -> frozenset[PurePosixPath]:
-    """Those of the canonical guest paths ``paths`` whose content is not that of a package: no package has the
-    file, the package's list does not have it, or the content is another one. Configuration files of packages
-    are on no such list.
+    """Those of the canonical guest paths ``paths`` whose content is not the content that a package delivered: no
+    package has the file, the package's list of MD5 sums does not name it, or the sum in the list is different.
+    Configuration files of packages count as changed, because no such list names them.
     """
     wanted = frozenset(paths)
     by_list: defaultdict[PurePosixPath, set[PurePosixPath]] = defaultdict(set)

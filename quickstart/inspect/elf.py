@@ -51,7 +51,7 @@ class ElfDependency:
 @dataclass(frozen=True, kw_only=True)
 class _Object:
     """An ELF file as one process maps it. ``opened`` is the path by which ld.so opened the file; its parent
-    directory is $ORIGIN.
+    directory is $ORIGIN. ``loader`` is the object that needs this one, or None for a start of the closure.
     """
 
     path: PurePosixPath
@@ -78,11 +78,11 @@ def closure(
     """The files that ld.so loads for each of ``starts``. A start is a program, or a library that a program
     opens. A start that is not an ELF file adds nothing.
 
-    Each start is loaded as a process of its own, breadth first. Starts are sorted by path, so the order of
-    ``starts`` does not matter. A file that is found through different links gives one dependency for each
-    chain of links. Every glibc-hwcaps variant of a library is included in addition to the plain library. If a
-    needed library of a start without PT_INTERP is not found, another start with this soname is used instead.
-    ``read`` may have a cache that several closures share.
+    Each start is treated as a process of its own, whose libraries are loaded breadth first. Starts are sorted
+    by path, so the order of ``starts`` does not matter. A file that is found through different links gives one
+    dependency for each chain of links. Every glibc-hwcaps variant of a library is included in addition to the
+    plain library. If a needed library of a start without PT_INTERP is not found, another start with this soname
+    is used instead. ``read`` may have a cache that several closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image,
     for a damaged ELF file and for a loop of links. Libraries that a ``.note.dlopen`` names are optional.
@@ -98,9 +98,9 @@ def closure(
 
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
-    """The objects that one process loads: first all needed libraries, then the optional libraries with the
-    libraries that they need. ``companions`` are the starts by soname; they answer requests for libraries that
-    are found nowhere else.
+    """The dependencies of ``start``, in the order in which its process loads them: first all needed libraries,
+    then the optional libraries with the libraries that they need. ``companions`` are other starts, by soname.
+    They answer requests for libraries that are found nowhere else.
     """
     loaded = {start.path}
     names = {start.facts.soname}

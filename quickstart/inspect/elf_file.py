@@ -42,7 +42,8 @@ class ElfFacts:
     ``interpreter_offset`` is the position of PT_INTERP in the file, and ``interpreter_capacity`` its size
     with the NUL, both in bytes. Both are 0 for a file without PT_INTERP. ``rpath`` and ``runpath`` are
     directories, with $ORIGIN and other variables not expanded. ``dlopen_notes`` has one tuple for each
-    optional feature: alternative sonames, the best first.
+    optional feature: alternative sonames, the best first. ``elf_class`` is 32 or 64, and ``machine`` is the
+    name of the ``e_machine`` value, such as ``EM_X86_64``.
     """
 
     interpreter: str | None

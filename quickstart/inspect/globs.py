@@ -19,9 +19,9 @@ _NO_CLASSES = ("[]", "[!]")
 
 def matches(path: PurePosixPath | str, glob: str) -> bool:
     """Whether ``path`` matches ``glob``. ``*`` and ``?`` match within one name, and ``**`` matches across
-    directories. A glob without a wildcard also matches everything below it.
+    directories. A glob without a wildcard matches its own path and every path below it.
 
-    Glob and path may be untrusted. This takes time proportional to the length of the path.
+    Glob and path may be untrusted. A match takes time proportional to the length of the path.
     """
     text = str(path)
     head, middle, tail = _compiled(glob)
@@ -35,10 +35,11 @@ def matches(path: PurePosixPath | str, glob: str) -> bool:
 
 @functools.cache
 def _compiled(glob: str) -> tuple[str, _Middle | None, str]:
-    """The text before the first wildcard of a glob, what is between this text and the text behind the last
-    wildcard, and that text. Almost every path is told by the two texts alone.
+    """A glob as three parts: the text before the first wildcard, the pattern from the first wildcard to the
+    last, and the text after the last wildcard. For almost every path, a comparison with the two texts already
+    shows that the path does not match.
 
-    Of a glob without a wildcard: its path, None, and the beginning of everything below it.
+    The three parts of a glob without a wildcard are its path, None, and its path with a slash at the end.
     """
     if not any(char in glob for char in "*?["):
         top = str(PurePosixPath(glob))
@@ -52,7 +53,7 @@ def _compiled(glob: str) -> tuple[str, _Middle | None, str]:
 
 
 def _tokens(glob: str) -> Iterator[str]:
-    """The wildcards and the single characters of a glob."""
+    """The tokens of a glob, in order. A token is a wildcard or one other character."""
     for number, part in enumerate(_GLOB_PARTS.split(glob)):
         # Every second part is what the pattern has found.
         if number % 2 and part not in _NO_CLASSES:
@@ -66,8 +67,11 @@ def _is_wild(token: str) -> bool:
 
 
 class _Middle:
-    """A pattern that is matched at all places at once: bit N of a number says that the first N characters of
-    the pattern match what has been read. So each character of a path is read once, whatever the pattern is.
+    """The pattern in the middle of a glob. All of its places are matched at once, so each character of a path is
+    read once, whatever the pattern is.
+
+    The state of a match is a number. Its bit N says that the first N tokens of the pattern, not counting ``*``
+    and ``**``, match the text that has been read.
     """
 
     def __init__(self, tokens: list[str]) -> None:
@@ -102,7 +106,9 @@ class _Middle:
         return state & whole != 0
 
     def _wild_places(self, char: str) -> int:
-        """A number with a bit for each place where a wildcard for one character takes ``char``."""
+        """A number in which bit N says that token N of the pattern is ``?`` or a class and matches ``char``. As
+        in the state, ``*`` and ``**`` are not counted.
+        """
         alike = bisect(self._borders, ord(char))
         if (places := self._alike.get(alike)) is None:
             found = (bits for token, bits in self._wild.items() if _takes(token, char))
@@ -111,7 +117,7 @@ class _Middle:
 
 
 def _takes(wildcard: str, char: str) -> bool:
-    """Whether `?` or a class takes ``char``. Neither takes a slash."""
+    """Whether ``wildcard``, which is ``?`` or a character class, matches ``char``. Neither matches a slash."""
     return char != "/" and (wildcard == "?" or _class(wildcard).match(char) is not None)
 
 

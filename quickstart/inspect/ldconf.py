@@ -43,8 +43,8 @@ def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
 
 @dataclass
 class _Read:
-    """Counts what was read of all configuration files together: ``include`` entries without wildcards
-    (``plain``) and with wildcards (``patterns``), and ``characters``.
+    """The totals over all configuration files read so far: the number of ``include`` entries without wildcards
+    (``plain``), the number of those with wildcards (``patterns``), and the number of characters.
     """
 
     plain: int = 0
@@ -97,7 +97,8 @@ def _statements(
     root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], read: _Read
 ) -> Iterator[tuple[PurePosixPath, bool]]:
     """The entries of a configuration file, in order: a path, and whether the path is a file to include.
-    ``read`` counts what is read of the whole configuration.
+    A file that does not exist, or that is in ``seen``, has no entries. ``read`` has the totals over the whole
+    configuration.
     """
     canonical = root.resolve(conf).canonical
     if canonical is None or canonical in seen:

@@ -24,8 +24,9 @@ class Interpreter:
 
 
 def interpreter_of(root: ImageRoot, script: PurePosixPath) -> Interpreter | None:
-    """The interpreter that the kernel starts for ``script``, a canonical path. None for any other file, and for
-    an interpreter without an absolute path.
+    """The interpreter that the kernel starts for ``script``, a canonical path. None for a file that is not a
+    script, for an interpreter without an absolute path, and for an interpreter whose name is too long for the
+    kernel.
     """
     host = root.host(script)
     if not stat.S_ISREG(host.lstat().st_mode):

@@ -32,9 +32,9 @@ _KINDS = {
 
 
 def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members below ``directory`` with their data, parents first, sorted by name. Of a file system that
-    is mounted below ``directory``, only the mount point is a member, with the modification time
-    ``mounted_mtime_ns``.
+    """The members of ``directory`` with their data, parents first, in an order that depends only on the names.
+    The first member is ``directory`` itself, with an empty path. Of a file system that is mounted below
+    ``directory``, only the mount point is a member, with the modification time ``mounted_mtime_ns``.
 
     Raises BadInputError for a path of more than PATH_BYTES bytes, and OSError for a file that
     changes while it is read.

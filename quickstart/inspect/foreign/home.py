@@ -1,5 +1,5 @@
-"""Write foreign members into a directory of ours, within limits. Each member is created by a plain name in an
-open directory.
+"""Write foreign members into a new directory, within limits. Each member is created relative to an open
+directory, by a name without a slash.
 
 Foreign formats are parsed in another process (``reader``), so a fault of the parser cannot harm the host.
 """
@@ -49,8 +49,8 @@ def _limited() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of an import: the bytes of data of all files, the number of members, and the size of one
-    file including its holes.
+    """The limits of an import: the bytes of data and extended attributes of all members together, the number of
+    members, and the size of one file including its holes.
     """
 
     data_bytes: int
@@ -79,12 +79,13 @@ def limits_of_disk(disk_bytes: int) -> Limits:
 def foreign_members(
     source: Path, form: str, decompressor: tuple[str, ...] = (), digest: str = ""
 ) -> Iterator[Members]:
-    """The members that the reader finds in the file ``source``, which has the format ``form``.
-    ``decompressor`` is the argv of a program that decompresses the file for the reader, or empty.
+    """The members that the reader finds in the file ``source``. Its format is ``form``, a key of
+    ``reader.FORMS``. ``decompressor`` is the argv of a program that decompresses the file for the reader, or
+    empty.
 
-    Raises BadInputError for the faults that the reader reports. With ``digest``, a source that is read as a
-    stream is also hashed, and BadInputError is raised when its SHA-256 is not ``digest``. The caller must be
-    root, at least in a user namespace.
+    Raises BadInputError for the faults that the reader reports. ``digest`` may be given only for a source that
+    is read as a stream, such as a tar archive. The source is then also hashed, and BadInputError is raised when
+    its SHA-256 is not ``digest``. The caller must be root, at least in a user namespace.
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)
@@ -129,8 +130,8 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
 
 
 class _Home:
-    """The writer. ``directories`` are those below the open directory. Each directory gets its mode and time
-    after its last entry is written.
+    """The writer of foreign members. ``directories`` are the directories of the new tree, and ``source`` names the
+    source in messages. Each directory gets its mode and time after its last entry is written.
     """
 
     def __init__(self, directories: Directories, limits: Limits, source: str) -> None:

@@ -1,4 +1,6 @@
-"""The directories that the writer of foreign members makes: the way to each of them, and how each is to be at the end."""
+"""The directories that the writer of foreign members makes. They are opened by their paths, and the owner, mode,
+attributes and time of each are remembered until the end.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,8 @@ class Directories:
     """The directories below the open directory ``top``.
 
     An untrusted archive may contain a million directories, each with a path of about 1 KiB and many KiB of
-    extended attributes. So the directories are kept in ``file``, an empty temporary file, and only their
-    places are kept in memory. A way is resolved by
-    the kernel in one call, however many directories it has.
+    extended attributes. So what is remembered is kept in ``file``, an empty temporary file, and only the offsets
+    in this file are kept in memory. The kernel resolves a path in one call, however many components it has.
     """
 
     def __init__(self, top: int, file: BinaryIO) -> None:
@@ -30,14 +31,16 @@ class Directories:
         self._places: dict[bytes, int] = {}
 
     def remember(self, parts: Sequence[str], member: Member) -> None:
-        """The directory at ``parts`` is to be as ``member`` says. The last word counts."""
+        """Remember that the directory at ``parts`` gets the owner, mode, attributes and time of ``member`` at the
+        end. A later call for the same directory replaces an earlier one.
+        """
         path = "/".join(parts)
         write_member(self._file, replace(member, path=path), iter(()))
         key = hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
         self._places[key], self._end = self._end, self._file.tell()
 
     def remembered(self) -> Iterator[Member]:
-        """What was remembered of each directory, those below a directory before the directory itself."""
+        """The member that was remembered for each directory. Each directory comes after the directories below it."""
         for place in reversed(self._places.values()):
             self._file.seek(place)
             yield read_member(self._file)
@@ -66,7 +69,9 @@ class Directories:
         return way
 
     def obstacle(self, parts: Sequence[str]) -> str:
-        """The first of ``parts`` that is not a directory which can be opened."""
+        """The first component of the path ``parts`` that cannot be opened as a directory. The last component when
+        all can be opened.
+        """
         for depth, part in enumerate(parts):
             try:
                 os.close(self._open(parts[: depth + 1]))

@@ -1,5 +1,5 @@
-"""A member of a foreign tree, and the format of the reader's stream of members. Each member in the stream is
-the length of a JSON line, the line, and the file's data.
+"""A member of a foreign tree, and the format of the reader's stream of members. Each member in the stream
+consists of the length of a JSON document (4 bytes, little-endian), the document, and the file's data.
 """
 
 from __future__ import annotations

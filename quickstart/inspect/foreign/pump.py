@@ -67,7 +67,7 @@ class _Pump(threading.Thread):
 
 
 def _write(out: int, chunk: bytes) -> int | None:
-    """Write all of ``chunk`` into the pipe. Return None when the pipe's reading end is closed."""
+    """Write all of ``chunk`` into the pipe ``out``. Return ``out``, or None when the pipe's reading end is closed."""
     left = memoryview(chunk)
     with suppress(BrokenPipeError):
         while left:

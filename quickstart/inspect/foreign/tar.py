@@ -29,8 +29,9 @@ _DIGITS = re.compile(rb"\d{200}")
 
 
 class _Headers:
-    """The stream of an archive, as tarfile reads headers from it: names, attributes and maps of holes are among
-    them. tarfile does not look at their size.
+    """The stream from which tarfile reads an archive's headers. Names, attributes and maps of holes belong to the
+    headers. tarfile does not limit their size, so ``read`` raises BadInputError when one header is too large, or
+    when all headers together are too large for the number of members.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -38,7 +39,9 @@ class _Headers:
         self._left_bytes = _SPARE_BYTES
 
     def give_share(self) -> None:
-        """A member's headers have been read."""
+        """Raise the limit for all headers by the share of one member. Call this after a member's headers have been
+        read.
+        """
         self._left_bytes += _SHARE_BYTES
 
     def read(self, count: int) -> bytes:
@@ -69,7 +72,7 @@ class _Headers:
 
 
 class _Archive(tarfile.TarFile):
-    """An archive of which tarfile reads only headers."""
+    """An archive from which tarfile reads only headers."""
 
     def __init__(self, name: str | None, mode: Any, fileobj: BinaryIO, **rest: Any) -> None:
         # tarfile's own stream: it goes forward only, and counts as the archive does.

@@ -1,6 +1,6 @@
 """Find AppArmor profiles that attach to programs by their paths (apparmor.d(5)).
 
-A service of the distribution loads the profiles during the boot. A process that runs before that stays
+A service of the distribution loads the profiles during the boot. A process that starts earlier stays
 unconfined, and a program that is started from /fast has a path that its profile does not name. So the build
 refuses the early start of a program to which a profile attaches.
 """
@@ -70,8 +70,8 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _variables_places(
     root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
 ) -> Iterator[PurePosixPath]:
-    """The directories whose files define the variables that AppArmor profiles use before their opening brace. Empty
-    when no profile uses one there. ``local`` and ``tunables`` need not exist.
+    """The directories whose files define the variables in the profiles' attachments. Empty when no attachment has
+    a variable. ``local`` and ``tunables`` are included even if they do not exist.
     """
     if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
         yield from (_PROFILES / name for name in _MEANING)
@@ -232,7 +232,10 @@ def _add_variables(values: dict[str, list[str]], text: str) -> None:
 
 
 def _meant(attachment: str, values: Values) -> list[str]:
-    """The patterns that ``attachment`` stands for, with variables and alternatives expanded."""
+    """The patterns that ``attachment`` stands for, with variables and alternatives expanded. A variable that no
+    file defines stands for any path. When there are too many patterns, the result is one pattern that matches
+    any path.
+    """
     done: list[str] = []
     left = [attachment]
     for _ in range(_MOST_MEANT):

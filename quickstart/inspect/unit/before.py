@@ -159,7 +159,7 @@ def _before_the_network(
 
     A service that is masked or has no file is left out. With ``all_are_there``, UnsupportedUnitError is
     raised for such a service instead. Also raises UnsupportedUnitError when there are more services or more
-    text than the limits allow, because many names may be links to one long file.
+    text than the limits allow. The text has a limit because many names may be links to one long file.
     """
     if len(names) > _MOST_SERVICES:
         raise UnsupportedUnitError(
@@ -200,7 +200,7 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock when
-    it becomes PID 1, so an application that starts before would run with a clock that is hours off.
+    it becomes PID 1, so an application that starts earlier would run with a clock that is hours off.
     """
     file = root.resolve(_CLOCK).canonical
     text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
@@ -212,7 +212,9 @@ def refuse_local_clock(root: ImageRoot, unit: str) -> None:
 
 
 def refuse_split_usr(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when /lib is a directory of its own, whose units the reader would not see."""
+    """Raise UnsupportedUnitError when /lib is a directory and not a link to /usr/lib. The unit reader would not
+    see the units in this directory.
+    """
     lib = root.resolve(PurePosixPath("/lib/systemd/system")).canonical
     if lib is not None and lib != PurePosixPath("/usr/lib/systemd/system"):
         raise UnsupportedUnitError(

@@ -1,5 +1,5 @@
-"""Convert SystemCallFilter= into a seccomp program of our own (systemd.exec(5); config_parse_syscall_filter()
-and apply_syscall_filter() of systemd).
+"""Convert SystemCallFilter= into a seccomp program, by the rules of systemd (systemd.exec(5);
+config_parse_syscall_filter() and apply_syscall_filter()).
 
 One program covers x86-64, x32 and i386, whereas systemd loads one program for each. Calls are identified by
 name, because each architecture has its own numbers. A name that an architecture does not have is ignored for

@@ -31,8 +31,8 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def call_groups(root: ImageRoot) -> Groups:
-    """The groups by name. A group has the names of its system calls and of other groups. Empty when the
-    groups cannot be read from the image's systemd.
+    """The groups by name. A group is a list of names of system calls and of other groups. Empty when the groups
+    cannot be read from the image's systemd.
     """
     library = library_of_groups(root)
     return _read(root.host(library)) if library is not None else {}

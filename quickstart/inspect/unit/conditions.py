@@ -51,8 +51,10 @@ class _Condition:
 
 def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
     """A record `unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in
-    ``assigned``, the assignments of [Unit]. A PATH with braces is followed by the patterns that it stands
-    for.
+    ``assigned``, the assignments of [Unit]. LIST is `Condition` or `Assert`. NEGATED and TRIGGERS are `yes` or
+    `no`. A condition triggers when its value begins with `|`: of all such conditions, only one must be true. A
+    PATH with braces is followed by the patterns that it stands for. A condition that is true in every machine
+    gives no record.
 
     Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """

@@ -1,7 +1,8 @@
 """What the image's own DHCP client sends to a server and asks it for, so that init's client does the same.
 
-A server may choose the address by the host name that a client sends. It sends an option, such as classless static
-routes, only to a client that asks for it. The configuration files of the clients are compared at each boot (before.py).
+A server may choose the address by the host name that a client sends. A server sends an option, such as classless
+static routes, only to a client that asks for this option. The configuration files of the clients are compared at
+each boot (before.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ _HOST_NAME = re.compile(r"^[ \t]*hostname[ \t]+([A-Za-z0-9.-]{1,63})[ \t]*$", re
 
 
 def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
-    """What the client of ``network`` (takeover.network_service; empty without a hand-off) sends."""
+    """What the image's DHCP client sends. ``network`` is the result of takeover.network_service (`ifupdown` or
+    `networkd`), or empty without a hand-off. ``unit`` is named in errors.
+
+    Raises UnsupportedUnitError as ``sent_by_networkd`` does.
+    """
     if network == "networkd":
         return sent_by_networkd(root, unit)
     if _is_there(root, "/sbin/dhclient"):

@@ -1,9 +1,10 @@
-"""The configuration of DHCP clients that init's own client can stand in for (pure; dhclient.conf(5), dhcpcd.conf(5)).
+"""Find whether init's own DHCP client can stand in for the image's DHCP client with its configuration
+(dhclient.conf(5), dhcpcd.conf(5)). The functions are pure.
 
 Init's client asks for an address, a router, routes and name servers. It sends the host name that the image's client
-would send, and neither a vendor class nor an identifier of the configuration. A configuration that asks for another
-address, leaves out the router or sends an identifier gives the machine another network in a stock boot. What is not
-on the lists below may do so.
+would send. It sends no vendor class, and no identifier that a configuration sets. A configuration that asks for
+another address, leaves out the router or sends an identifier gives the machine another network in a stock boot. A
+statement that is not on the lists below may do one of these.
 """
 
 from __future__ import annotations
@@ -41,24 +42,24 @@ _DHCPCD_LINE = re.compile(
 
 
 class NameRule(enum.Enum):
-    """Which names a client sends as the machine's own (option 12). The values are words of init's configuration
-    (find_host_name in initramfs/init/first). They are what the programs of bookworm send.
+    """Which host names a DHCP client sends as the machine's own name (option 12). The values are words in init's
+    configuration (find_host_name in initramfs/init/first). The rules describe the programs of Debian 12 (bookworm).
     """
 
     NONE = ""
     DHCLIENT = "dhclient"
     """Any name, even `localhost`."""
     DHCPCD = "dhcpcd"
-    """Not `localhost`."""
+    """Any name except `localhost` and `localhost.DOMAIN`."""
     SHORT = "short"
-    """As DHCPCD, up to the first dot."""
+    """The same names as with DHCPCD, but only the part before the first dot."""
     NETWORKD = "networkd"
-    """Not `localhost`; a name with a dot goes into option 81 instead."""
+    """Any name without a dot, except `localhost`. networkd sends a name with a dot in option 81 instead."""
 
 
 @dataclass(frozen=True)
 class HostName:
-    """The host name that a client sends: the machine's own by a rule, or a fixed one."""
+    """The host name that a client sends: ``fixed``, or when this is empty, the machine's own name by ``rule``."""
 
     rule: NameRule = NameRule.NONE
     fixed: str = ""
@@ -69,7 +70,9 @@ NO_NAME = HostName()
 
 @dataclass(frozen=True)
 class Sent:
-    """What a server may go by: the host name, and whether the client asks for classless static routes."""
+    """What a client sends that may change the server's answer: the host name, and whether the client asks for
+    classless static routes (``routes``).
+    """
 
     name: HostName = NO_NAME
     routes: bool = False
@@ -79,14 +82,16 @@ NOTHING_SENT = Sent()
 
 
 def other_dhclient_statement(text: str) -> str:
-    """The first statement of a dhclient.conf for which init's client cannot stand in, or an empty string."""
+    """The first statement in a dhclient.conf with which init's client cannot stand in for dhclient, or an empty
+    string.
+    """
     if hidden := re.search(r'"[^"\n]*#.*', text):
         return hidden[0]
     return next((each for each in _statements(text) if not _is_init_s(each)), "")
 
 
 def other_dhcpcd_line(text: str) -> str:
-    """The first line of a dhcpcd.conf for which init's client cannot stand in, or an empty string."""
+    """The first line in a dhcpcd.conf with which init's client cannot stand in for dhcpcd, or an empty string."""
     return next((each for each in _lines(text) if not _DHCPCD_LINE.fullmatch(each)), "")
 
 
@@ -150,7 +155,9 @@ def _words(statement: str) -> list[str]:
 
 
 def _is_init_s(statement: str) -> bool:
-    """Whether init's DHCP client does what the statement says, or an application does without that."""
+    """Whether init's DHCP client does what ``statement`` in a dhclient.conf says, or an application can do without
+    it.
+    """
     words = set(_words(statement))
     if statement.startswith("request") and not words >= _TAKEN:
         return False

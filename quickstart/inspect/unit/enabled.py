@@ -33,8 +33,8 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
     - ``directory PATH``: a directory that systemd-sysext or systemd-confext treats as an extension, or a
       directory of drop-ins for systemd-networkd's files.
-    - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory of this kind among the packages' units,
-      with its times in seconds.
+    - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory X.wants or UNIT.d among the packages' units,
+      with the times of its last modification and of its inode's last change, in seconds.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
@@ -52,7 +52,7 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
 
 
 def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
-    """The units that ``unit`` excludes, and the socket units that pass their sockets to it. Both are empty
+    """The units that conflict with ``unit``, and the socket units that pass their sockets to it. Both are empty
     when ``unit`` has no unit file.
     """
     try:

@@ -1,8 +1,8 @@
 """Find the facts of an image that decide whether and how systemd starts a unit. When one of the facts
 changes, the unit must not be started early.
 
-Only the build interprets these facts. At boot, init compares the files in the list
-(docs/users/never-stale.md), so the list also has files that do not exist.
+Only the build interprets these facts. At boot, init only compares the listed files with their state at the
+build (docs/users/never-stale.md). So the list also names files that do not exist at the build.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
 @dataclass(frozen=True)
 class Deciding:
-    """The facts. ``files`` are paths, existing or not, in which only the last component may be a link.
+    """The facts, as paths. ``files`` are paths, existing or not, in which only the last component may be a link.
     ``places`` are directories, existing or not, of which every entry is a fact.
     """
 
@@ -173,8 +173,9 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """Directories with drop-ins of the unit and of its slices, and directories with links to units that start
-    with it (`systemctl add-requires`).
+    """The directories of which every entry is a fact, not resolved: those with drop-ins of the unit, of its
+    socket units and of its slices, those with links to units that start with it (`systemctl add-requires`), and
+    those with system.conf's drop-ins, the administrator's tmpfiles.d files, generators and AppArmor profiles.
     """
     pulled = dict.fromkeys(name for each in names_of(root, unit) for name in names_with_directories(each))
     sockets = handing_sockets(root, unit)

@@ -168,9 +168,10 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_with_directories(unit: str) -> tuple[str, ...]:
-    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``, without its aliases:
-    its own name, the name of its template, the names that its prefixes give, and its type
-    (unit_file_find_dirs). Empty for a name that is too long for a unit.
+    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``: its own name, the name of
+    its template, the names with its prefixes (``a-.service`` for ``a-b.service``), and its type, such as
+    ``service`` (unit_file_find_dirs). Its aliases are not considered. Empty for a name that is too long for a
+    unit.
     """
     own = tuple(_drop_in_names(unit))
     return (*own, unit.rpartition(".")[2]) if own else ()
@@ -208,7 +209,7 @@ def names_of(root: ImageRoot, unit: str, known: UnitNames | None = None) -> tupl
 
 
 def all_names(root: ImageRoot, ending: str = "") -> UnitNames:
-    """All names in the image's directories of units, or those with ``ending``."""
+    """All names in the image's unit directories that end with ``ending``."""
     places = (root.resolve(PurePosixPath(each)).canonical for each in UNIT_PATHS)
     return unit_names(root, [place for place in places if place is not None], ending)
 
@@ -256,7 +257,7 @@ def _settings_files(root: ImageRoot, place: PurePosixPath) -> Iterator[str]:
 
 
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The text of the unit file (or of the unit that systemd makes of an init script), and then the texts of
+    """The text of the unit file (or of the unit that systemd makes from an init script), and then the texts of
     its drop-ins in the order of their names.
 
     Raises UnsupportedUnitError when the image does not have the unit.
@@ -278,8 +279,8 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
 
 
 def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
-    """The unit file, or the init script of which systemd makes the unit. Raises UnsupportedUnitError when the
-    image has neither, and for a masked unit.
+    """The canonical path of the unit file, or of the init script from which systemd makes the unit. Raises
+    UnsupportedUnitError when the image has neither, and for a masked unit.
     """
     main: PurePosixPath | None = None
     template = _template(unit)
@@ -305,8 +306,9 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """The path whose mode keeps other users from reading the file at the canonical path ``file``, or which has an
-    access control list (which may do the same), or None. The result is the file itself or a directory above it.
+    """The path that may keep other users from reading ``file``, a canonical path: the file itself or a directory
+    above it, when its mode excludes other users or when it has an access control list. None when there is no
+    such path.
 
     Our initramfs does not keep such restrictions: every user who may read OUT can read all files in the
     initramfs.

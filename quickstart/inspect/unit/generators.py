@@ -1,8 +1,9 @@
 """Generators, which make or change units at each boot (systemd.generator(7), systemd.environment-generator(7)).
 
-systemd's account of the reference boot shows what the packages' generators have made (pack/account.py,
-pack/earlier.py). A generator of the administrator's may do something else on another machine, and an environment
-generator may give each service a variable that an early start lacks.
+In the reference boot, systemd reports which units it has loaded, and from which files. So the build sees what the
+packages' generators have made (pack/account.py, pack/earlier.py). A generator that the administrator has added
+may do something else on another machine, and an environment generator may give each service a variable that an
+early start lacks.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ GENERATORS = (
 
 
 def refuse_generators(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a generator of units that no package has, and for any generator of
-    environment variables. A mask switches a generator off.
+    """Raise UnsupportedUnitError for a generator of units that belongs to no package, and for any generator of
+    environment variables. A masked generator is allowed, because systemd does not run it.
     """
     of_units, of_environment = _used(root, _UNITS), _used(root, _ENVIRONMENT)
     of_packages = [path for path in of_units if path.parent == _PACKAGES / _UNITS]
@@ -40,7 +41,9 @@ def refuse_generators(root: ImageRoot, unit: str) -> None:
 
 
 def _used(root: ImageRoot, kind: str) -> tuple[PurePosixPath, ...]:
-    """The programs that systemd would run: of those with one name, the first in the order of the directories."""
+    """The generators that systemd would run, sorted by name. ``kind`` is the name of their directories. Of
+    several generators with the same name, systemd uses only the one in the first directory of the search order.
+    """
     found: dict[str, PurePosixPath] = {}
     for place in (*(directory / kind for directory in _ADMINISTRATORS), _PACKAGES / kind):
         directory = root.resolve(place).canonical

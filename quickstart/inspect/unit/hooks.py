@@ -81,11 +81,12 @@ _MOST_FILES = 256
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet
     filter or may load one. A script may load one when it belongs to no package or was changed. A command may
-    load one when this module does not know its program as harmless. The commands of udev rules are checked in
-    the same way, unless the rules are as a package has delivered them.
+    load one unless it is on the list of harmless commands (``ifcommands``). The commands of udev rules are
+    checked in the same way, unless the rules are as a package has delivered them.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would
-    not compare them at boot, and for a configuration with an address that does not come from DHCP.
+    not compare them at boot, and for a configuration that gives the machine another network than init's DHCP
+    client does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
@@ -120,7 +121,9 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
 
 
 def _joined(text: str) -> str:
-    """``text`` with continued lines joined in both ways: with a blank, and within a word."""
+    """``text`` twice, if it has continued lines: with these lines joined by a blank, and then with nothing
+    between them. Otherwise ``text`` itself.
+    """
     continued = "\\\n"
     ways = [text.replace(continued, blank) for blank in (" ", "")]
     return "\n".join(ways) if continued in text else text
@@ -182,8 +185,8 @@ def _not_delivered(root: ImageRoot, scripts: Sequence[PurePosixPath]) -> frozens
 
 
 def _conffiles(root: ImageRoot) -> Mapping[str, str]:
-    """The hexadecimal MD5 of each package's configuration files in /etc/network and /etc/dhcp, by path. It is
-    the MD5 of the file as the package delivered it (deb-conffiles(5)).
+    """The hexadecimal MD5 sums of the packages' configuration files in /etc/network, /etc/dhcp and /etc/udhcpc, by
+    path. Each sum is that of the file as its package delivered it (deb-conffiles(5)).
     """
     status = root.resolve(_STATUS).canonical
     return dict(_CONFFILE.findall(root.read_text(status))) if status else {}
@@ -211,7 +214,9 @@ def _scripts(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files of interfaces(5)."""
+    """The canonical paths of ifupdown's configuration files (interfaces(5)): /etc/network/interfaces, and the
+    files in interfaces.d.
+    """
     more = root.resolve(_MORE_INTERFACES).canonical
     names = sorted(root.names(more)) if more is not None and root.host(more).is_dir() else ()
     for path in (_INTERFACES, *(_MORE_INTERFACES / name for name in names)):
@@ -221,7 +226,9 @@ def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The rules of the administrator, and those in the packages' directory that are not as a package delivered them."""
+    """The rules files of the administrator, and those files in the packages' directory that are not as a package
+    delivered them.
+    """
     paths = [path for place in OWN_RULES for path in root.glob(place / "*.rules")]
     by_packages = [
         file for path in root.glob(_RULES / "*.rules") if (file := _regular(root, path)) is not None

@@ -1,4 +1,4 @@
-"""Build the unit that systemd makes of an init script at each boot, for a service without a unit file
+"""Build the unit that systemd makes from an init script at each boot, for a service without a unit file
 (systemd-sysv-generator(8); LSB core, "Comment Conventions for Init Scripts").
 
 The code follows the generator of systemd 252. A script without an LSB header is refused, because its order in
@@ -67,7 +67,7 @@ class InitScript:
 
 
 def script_of(root: ImageRoot, unit: str) -> PurePosixPath | None:
-    """The init script of which systemd-sysv-generator(8) makes ``unit`` when there is no unit file. None when
+    """The init script from which systemd-sysv-generator(8) makes ``unit`` when there is no unit file. None when
     there is no such script, or when it is not executable.
     """
     name = unit.removesuffix(_SUFFIX)

@@ -12,7 +12,7 @@ PULLING_DIRECTORIES = ("wants", "requires", "upholds")
 
 
 def enabled_services(root: ImageRoot) -> set[str]:
-    """The services that are enabled by links, and that ``may_start``."""
+    """The services that are enabled by links, and for which ``may_start`` is true."""
     return {
         link.name
         for place in UNIT_PATHS
@@ -24,7 +24,7 @@ def enabled_services(root: ImageRoot) -> set[str]:
 
 def may_start(root: ImageRoot, unit: str) -> bool:
     """Whether ``unit`` is a service, and the first entry with its name in the search path leads to a regular file.
-    A mask does not.
+    False for a service that is masked by a link to /dev/null.
     """
     if not unit.endswith(".service") or "/" in unit:
         return False

@@ -19,7 +19,9 @@ class UnitCommand:
 
 @dataclass(frozen=True)
 class LateBind:
-    """A bind mount in the unit's namespace that must wait for systemd, because one of systemd's services creates its source."""
+    """A bind mount in the unit's namespace that must wait for systemd, because one of systemd's services creates
+    its source. When ``required`` is False, a missing source is not an error.
+    """
 
     source: str
     target: str
@@ -70,7 +72,7 @@ class UnitStart:
 
     @property
     def all_units(self) -> tuple[UnitStart, ...]:
-        """All units of the stack with this unit as the last one, in the order in which they start."""
+        """All units of the stack, in the order in which they start. This unit is the last one."""
         return (*self.companions, self)
 
     @property

@@ -1,8 +1,9 @@
 """The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
 
-Init mounts the root volume alone. So an application that starts early uses the directory below a mount point.
-When systemd mounts the file system later, the mount hides what the application has written there, and options
-such as noexec come too late.
+Init mounts only the root volume, the file systems of /dev, /proc, /sys and /run, and, if the image does so, a tmpfs
+on /tmp. At any other mount point, an application that starts early uses the directory of the root volume. When
+systemd mounts the file system later, the mount hides what the application has written there, and options such
+as noexec come too late.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class _Mount:
 
 
 def refuse_mounts(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts, apart
-    from the root volume and the file systems that init mounts.
+    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts. The root
+    volume and the file systems that init mounts are allowed. So is a file system on /boot or /efi, unless the
+    unit needs it.
     """
     needed = sorted({str(path) for path in _needed(root, unit)})
     for mount in (*_of_fstab(root), *_of_units(root)):
@@ -88,7 +90,7 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
     tries the strings in order, until the kernel accepts one. Empty when a boot of the image does not mount
     /tmp.
 
-    Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs, or with unusual options.
+    Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs or that has unusual options.
     """
     try:
         texts = unit_texts(root, _TMP)

@@ -204,7 +204,7 @@ def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
 
 
 def late_binds(source: Source) -> tuple[LateBind, ...]:
-    """The bind mounts of log sockets. Their sources do not exist before systemd adopts the process."""
+    """The bind mounts whose sources are journald's sockets. These sockets do not exist before systemd runs."""
     found = []
     for name in ("BindPaths", "BindReadOnlyPaths"):
         for word in source.words(name):

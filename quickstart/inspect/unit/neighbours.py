@@ -43,8 +43,9 @@ _MAX_SOCKET_BYTES = 1 << 20
 def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The socket units that pass their listening sockets to ``unit``, sorted by name (systemd.socket(5)).
 
-    Raises UnsupportedUnitError for a socket unit that is neither enabled for sockets.target nor pulled in by the
-    unit: systemd may not start it at every boot, and init would bind its sockets at every boot.
+    Raises UnsupportedUnitError when one of these socket units is an instance of a template, or is neither
+    enabled for sockets.target nor pulled in by ``unit``. systemd may not start such a socket unit at every boot,
+    but init would bind its sockets at every boot.
     """
     enabled = {path.name for path in _enabled(root)}
     wanted = enabled | set(_pulled_in(root, unit))
@@ -72,8 +73,8 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def _refuse_long(root: ImageRoot, unit: str, sockets: Iterable[str]) -> None:
-    """Raise UnsupportedUnitError when ``sockets`` have too much text together: many names may be links to one
-    long file.
+    """Raise UnsupportedUnitError when the files of ``sockets`` together are too long. A file counts once for
+    each of its names, because many names may be links to one long file.
     """
     files = (path for name in sockets if (path := _file(root, name)) is not None)
     if sum(root.host(path).lstat().st_size for path in files) > _MAX_SOCKET_BYTES:
@@ -157,7 +158,7 @@ def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
 
 
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The template that has the same name as ``unit``, and the template's instances that have unit files."""
+    """For a unit NAME.service: the template NAME@.service and its instances that have unit files, sorted."""
     names = {
         path.name
         for place in UNIT_PATHS
@@ -179,8 +180,9 @@ def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _service_of(root: ImageRoot, socket: str) -> str:
-    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)), by its file and its
-    drop-ins. Empty when there is none, or when each connection gets its own service.
+    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)), as the socket unit's
+    file and drop-ins say. Empty when the socket unit does not exist, or when each connection gets its own
+    service (Accept=yes).
     """
     try:
         found = directives(assignments(unit_texts(root, socket), "[Socket]"))

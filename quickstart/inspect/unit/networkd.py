@@ -95,7 +95,7 @@ def refuse_networkd(root: ImageRoot, unit: str) -> None:
 def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
     """What networkd sends and asks for, with files that ``refuse_networkd`` has accepted. Raises
     UnsupportedUnitError when two files for network cards disagree about the host name, because only the running
-    machine shows which of them is for its card.
+    machine shows which file applies to its card.
     """
     found: dict[HostName, PurePosixPath] = {}
     for path in _files(root):
@@ -110,7 +110,9 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
 
 
 def _name_by_networkd(texts: tuple[str, ...]) -> HostName:
-    """systemd.network(5); networkd takes [DHCP], the older name of the section, as well."""
+    """The host name that networkd sends with ``texts``, a .network file and its drop-ins (systemd.network(5)).
+    networkd also reads the section [DHCP], the older name of [DHCPv4].
+    """
     given = {name: value for section in ("[DHCP]", "[DHCPv4]") for name, value in assignments(texts, section)}
     if given.get("SendHostname", "").lower() in _NO or given.get("Anonymize", "").lower() in _YES:
         return NO_NAME
@@ -213,8 +215,8 @@ def _is_plain(name: str, value: str, section: str) -> bool:
 
 
 def _other_netplan_line(text: str) -> str | None:
-    """The first line that asks for more than DHCP. Below `match:`, an address selects a card; elsewhere, it gives the
-    card another one.
+    """The first line of a netplan file that asks for more than DHCP, or None. Below `match:`, a `macaddress:`
+    selects a card. Elsewhere, it gives the card another address, so it asks for more than DHCP.
     """
     match_at: int | None = None
     for line in text.splitlines():

@@ -74,10 +74,10 @@ class Budget:
 
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
-    """The units, existing or not, that start before ``unit``, directly or through other units: because of its
-    After=, because of their Before=, or because a target that is reached before ``unit`` pulls them in. The
-    result includes the aliases of these units, and a template when any of its instances may start before
-    ``unit``.
+    """The units, existing or not, that start before ``unit``, directly or through other units: because of After=
+    in ``unit``, because of Before= in these units, or because a target that is reached before ``unit`` pulls
+    them in. The result includes the aliases of these units, and a template when any of its instances may start
+    before ``unit``.
     """
     pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.
@@ -195,8 +195,8 @@ def _named(unit: str, texts: Iterable[str], keys: Iterable[str]) -> Iterator[str
 
 
 def words_of(unit: str, value: str) -> list[str]:
-    """The words in ``value``, without quotes and with specifiers expanded. When that is impossible, the value
-    split at blanks.
+    """The words in ``value``, without quotes and with specifiers expanded. When ``value`` cannot be parsed, the
+    result is ``value`` split at blanks.
     """
     try:
         return [Names(unit).expand(word) for word in split_words(unit, value)]
@@ -235,7 +235,7 @@ def _linked(unit: str, pulled: _Order) -> Iterator[str]:
 
 
 def owned_texts(root: ImageRoot) -> Iterator[Owned]:
-    """Each file of a unit, drop-in and init script, with the names of the units that it belongs to, and its text.
+    """Each unit file, drop-in and init script, as (path, names of the units that it belongs to, text).
 
     Raises UnsupportedUnitError for implausibly many files and for too much text. The size of a file is
     checked before the file is read.

@@ -1,8 +1,8 @@
-"""What the kernel applies only to processes that start after it was set up: audit, IMA, AppArmor's early policy,
-and commands in place of loading a module.
+"""Policies that the kernel applies only to processes that start after the policy was set up (audit, IMA, AppArmor's
+early policy), and commands that modprobe runs in place of loading a module.
 
-systemd or a service sets these up before any other service starts. A process that starts early would escape them,
-so a build refuses an image that has one of them.
+systemd or a service sets the policies up before any other service starts. A process that starts early would escape
+them, and init does not run the commands. So a build refuses an image that has one of these.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
 
 
 def _module_files(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files of modprobe.d(5) that no package has in /usr/lib, and those of the administrator's directories."""
+    """The files of modprobe.d(5) in the administrator's directories, and those files in the packages' directory
+    that belong to no package.
+    """
     paths = [path for place in MODULE_PLACES for path in root.glob(PurePosixPath(place) / "*.conf")]
     by_packages = [*root.glob(_PACKAGES_MODULES / "*.conf")]
     packaged = owners(root, by_packages) if by_packages else {}

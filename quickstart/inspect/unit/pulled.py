@@ -40,10 +40,11 @@ _NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
 @dataclass(frozen=True)
 class PulledBy:
-    """What pulls in each unit of an image by a link or by a key. A group is all units of a template, of a
-    prefix or of a type (``_is_group``). ``by`` has the units and groups that pull in each name. Under the key
-    ``_all_of(group)``, it has the members of the group. A unit that has a file, and that nothing pulls in,
-    has an empty set.
+    """What pulls in each unit of an image, by a link (``X.wants/UNIT``) or by a directive (``Wants=UNIT``). A
+    group is all units of a template, of a prefix or of a type (``_is_group``).
+
+    ``by`` maps each name to the units and groups that pull it in. It also maps ``_all_of(group)`` to the members
+    of the group. The set is empty for a unit that has a file and that nothing pulls in.
 
     ``names`` are the names in the unit directories. None when there are implausibly many names; no aliases
     are known then. ``scripts`` are the names of the init scripts.
@@ -151,7 +152,7 @@ def _names(root: ImageRoot, unit: str, known: PulledBy) -> tuple[str, ...]:
 
 
 def _script(root: ImageRoot, unit: str, known: PulledBy) -> str | None:
-    """The name of the init script of which systemd makes ``unit``, or None."""
+    """The name of the init script from which systemd makes ``unit``, or None."""
     script = script_of(root, unit) if unit.removesuffix(_SERVICE) in known.scripts else None
     return script.name if script is not None else None
 
@@ -200,8 +201,8 @@ def _all_of(group: str) -> str:
 
 
 def _members(groups: Collection[str], names: Iterable[str]) -> Mapping[str, set[str]]:
-    """The members of each of ``groups``. A boot always starts some unit of each type, so the only member of a
-    type is the default target.
+    """The members of each of ``groups``. For the group of a type, the default target stands for all members,
+    because a boot always starts some unit of each type.
     """
     found: dict[str, set[str]] = {group: set() if "." in group else {_DEFAULT} for group in groups}
     for name in names if groups else ():

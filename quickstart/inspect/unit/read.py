@@ -124,8 +124,9 @@ def read_unit(
 
 
 def _source(root: ImageRoot, unit: str) -> Source:
-    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError for a setting, an empty
-    value or a fault of these files that an early start could not follow.
+    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError when these files have a
+    directive or an empty assignment that an early start could not repeat, and when they or the files of the
+    unit's slices have a syntax fault.
     """
     texts, manager = unit_texts(root, unit), manager_texts(root)
     assigned, defaults = assignments(texts, "[Service]"), assignments(manager, "[Manager]")
@@ -165,8 +166,8 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
 
 
 def refuse_unknown(source: Source) -> None:
-    """Raise UnsupportedUnitError when an early start does not accept a directive or its value. The message
-    names every such directive.
+    """Raise UnsupportedUnitError when an early start does not accept a directive or its value, and for a line
+    that is not UTF-8 text. The message names every directive that is not accepted.
     """
     for name, values in source.found.items():
         # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
@@ -221,8 +222,8 @@ def _refuse_manager(source: Source) -> None:
 
 
 def _refuse_last_word(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a drop-in that systemd reads after our drop-in (HAND_OFF_DROP_IN). Such
-    a drop-in could make systemd start the application a second time.
+    """Raise UnsupportedUnitError for a drop-in that systemd reads after the drop-in of the hand-off
+    (HAND_OFF_DROP_IN). Such a drop-in could make systemd start the application a second time.
     """
     for name, path in drop_ins_of(root, unit).items():
         if os.fsencode(name) >= HAND_OFF_DROP_IN:
@@ -288,8 +289,8 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """The record that any process of the unit may be the main process. It is needed for Type=forking when
-    systemd has no PID file and must not guess (GuessMainPID=no).
+    """The record which says that any process of the unit may be the main process. It is needed for Type=forking
+    when systemd has no PID file and must not guess (GuessMainPID=no). Empty for other units.
     """
     guesses = source.flag("GuessMainPID", otherwise=True)
     unknown = kind == "forking" and not guesses and "PIDFile" not in source.found

@@ -54,8 +54,8 @@ _INT_MAX = (1 << 31) - 1
 
 
 def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The
-    outermost slice comes first.
+    """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The records
+    of the outermost slice come first, and those of the unit's own cgroup last.
 
     The words of a record are: the number of levels above the unit's cgroup, the attribute, and the value. The
     value is one word, or three words for a share of the machine's tasks or memory: `tasks` or `memory`, the
@@ -101,8 +101,8 @@ def _attributes(
 
 
 def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Record | None]:
-    """The records of the memory limits by attribute. When no other memory limit is set, MemoryLimit= of
-    cgroup v1 counts as MemoryMax= (unit_has_unified_memory_config).
+    """The value of each memory limit, by attribute. None means that the attribute keeps its default. When no
+    other memory limit is set, MemoryLimit= of cgroup v1 counts as MemoryMax= (unit_has_unified_memory_config).
     """
     limits = {attribute: _memory_limit(source, above, name) for name, attribute in _MEMORY.items()}
     of_v1 = source.value("MemoryLimit", partial(_memory, "MemoryMax"))
@@ -144,7 +144,9 @@ def _at_start(source: Source, name: str) -> str:
 
 
 def _numbers(source: Source, name: str) -> Record | None:
-    """The words for a list of CPUs or memory nodes. Each assignment adds to the list."""
+    """The numbers of CPUs or memory nodes, as one word with commas. Each assignment adds to the list. None when
+    the directive has no value.
+    """
     name = _at_start(source, name)
     if name not in source.found:
         return None

@@ -1,5 +1,5 @@
-"""Convert directives other than SystemCallFilter= into system call filters, as seccomp programs of our own
-(seccomp(2), systemd.exec(5)).
+"""Convert directives other than SystemCallFilter= into one system call filter. The filter is a seccomp program
+that this module assembles itself (seccomp(2), systemd.exec(5)).
 
 Each rule refuses one system call, always or depending on its arguments, as systemd does. x86-64 and i386 have
 different call numbers. An x32 number is the x86-64 number with one additional bit.
@@ -60,9 +60,9 @@ _PLAIN_POLICIES = (0, 3, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A condition on the low 32 bits of an argument. One of four fields says what must be true: the argument
-    has at least one bit of ``any_bit``, has all bits of ``all_bits``, is in ``one_of``, or is not in
-    ``none_of``.
+    """A condition on the low 32 bits of an argument. ``argument`` is the argument's index, from 0. One of the
+    other four fields says what must be true: the argument has at least one bit of ``any_bit``, has all bits of
+    ``all_bits``, is in ``one_of``, or is not in ``none_of``.
     """
 
     argument: int
@@ -243,8 +243,8 @@ def assembled(instructions: Iterable[Instruction]) -> bytes:
 
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
-    """The instructions for the rules on one architecture. Before and after the instructions of each rule, the
-    call's number is loaded.
+    """The instructions for the rules on one architecture, which is numbered as in ``_number``. The instructions of
+    each rule expect the call's number in the accumulator, and leave it there.
     """
     for rule in rules:
         number = _number(rule.call, architecture)

@@ -1,8 +1,8 @@
 """Convert the directives that set up the process into records of the starter's description (systemd.exec(5),
 starter.md).
 
-Records that state facts come first. Then come the steps that a process takes before it executes its program,
-in systemd's order.
+The records that describe the unit, such as `user` and `environment`, come first. The steps that a process takes
+before it executes its program follow in systemd's order. The `mount` records stand before the step `namespace`.
 """
 
 from __future__ import annotations

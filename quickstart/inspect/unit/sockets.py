@@ -241,7 +241,7 @@ def _backlog(unit: _Unit) -> str:
 
 def _unix(root: ImageRoot, unit: _Unit, kind: str, value: str) -> tuple[str, tuple[str, ...]]:
     """The family and the words for a UNIX socket: an abstract name, or a path with its mode, the mode of new
-    directories, and its owners (`-` for root).
+    directories, its owner and its group (`-` for root).
     """
     if len(value.encode("utf-8", "surrogateescape")) > _MOST_ADDRESS_BYTES:
         raise unit.refusal(kind, value, f"has more than {_MOST_ADDRESS_BYTES} bytes")
@@ -276,8 +276,8 @@ def _owners(root: ImageRoot, unit: _Unit) -> Iterator[str]:
 
 
 def _internet(unit: _Unit, kind: str, value: str) -> tuple[str, str, int]:
-    """The family, the address and the port of an IP socket. Only the wildcard and loopback addresses are
-    accepted, because others may not exist before the machine has its DHCP lease.
+    """The family, the address and the port of an IP socket. Without FreeBind=, only the wildcard and loopback
+    addresses are accepted, because others may not exist before the machine has its DHCP lease.
     """
     host, colon, last = value.rpartition(":")
     port = natural(last, 65535)

@@ -20,8 +20,8 @@ _WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 @dataclass(frozen=True)
 class Source:
-    """The [Service] assignments of ``unit`` in order, and the [Manager] assignments in the image's
-    system.conf.
+    """The assignments of ``unit`` in one section (mostly [Service]) in order, and the values of each [Manager]
+    directive in the image's system.conf.
 
     ``call_groups`` are the groups of system calls that the image's systemd defines.
     """
@@ -74,8 +74,9 @@ class Source:
         return otherwise if found is None else found
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The words of all values. Raises UnsupportedUnitError for a backslash in a directive in which
-        systemd resolves no escapes but removes the backslash.
+        """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash in any
+        directive other than Environment= and UnsetEnvironment=, because systemd does not resolve the escape
+        there, but removes the backslash.
         """
         for value in self.all(name):
             if "\\" in value and name not in _WITH_ESCAPES:
@@ -83,5 +84,5 @@ class Source:
         return tuple(word for value in self.all(name) for word in split_words(self.unit, value))
 
     def every(self, name: str) -> tuple[str, ...]:
-        """The values of all assignments, including empty ones."""
+        """The values of all assignments to the directive ``name``, including empty values."""
         return tuple(value for each, value in self.assigned if each == name)

@@ -1,5 +1,6 @@
 """Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings
-before the application starts.
+before the application starts. But it applies the settings of packages only while the volume is as built, because
+an upgrade may have changed them since.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class _File:
 
 
 def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """The settings that systemd-sysctl(8) would write, in its order. Empty when the image masks the service
-    or runs it in another way.
+    """The settings that systemd-sysctl(8) would write, in the order in which it writes them. Empty when the image
+    masks systemd-sysctl.service or changes how it runs.
 
-    Left out are settings that the service would refuse and keys that lead out of /proc/sys. Files that are
-    not world-readable are left out, too, because their content must not enter the archive. Raises
-    UnsupportedUnitError for more than 1 MiB of text, and for too many patterns.
+    Left out are settings that the service would refuse, keys that lead out of /proc/sys, and files that are not
+    world-readable, because their content must not enter the archive. Raises UnsupportedUnitError for more than
+    1 MiB of text, and for too many patterns.
     """
     if _is_changed(root):
         return ()
@@ -98,7 +99,9 @@ def _parts(keys: Iterable[str]) -> int:
 
 
 def comes_late(root: ImageRoot, key: str) -> bool:
-    """Whether ``key`` is a package's setting, which init leaves to systemd-sysctl once the volume has been used."""
+    """Whether a package's setting may apply to ``key``. When the volume is no longer as built, init leaves such a
+    setting to systemd-sysctl, which runs later.
+    """
     return any(each.is_packages and _may_match(each.key, key) for each in kernel_settings(root))
 
 
@@ -121,7 +124,7 @@ def _is_changed(root: ImageRoot) -> bool:
 
 def _may_match(pattern: str, key: str) -> bool:
     """Whether glob(7) may expand ``pattern`` to ``key``. For a pattern with brackets, the result may be true
-    even when glob(7) never does.
+    even when glob(7) does not expand it to ``key``.
     """
     ours, theirs = pattern.split("/"), key.split("/")
     return len(ours) == len(theirs) and all(

@@ -60,8 +60,10 @@ _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     """The directories below /run that must exist before the unit starts, as `run-directory` records of the
-    starter's description. A parent comes before its children. Lines with a specifier or with an unknown user
-    or group are left out.
+    starter's description. A parent comes before its children.
+
+    Left out are systemd's own directories, lines with an unknown user or group, and paths with quotes, ``..`` or
+    a specifier other than the ones for directories (such as %t) at the beginning.
     """
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
@@ -73,12 +75,13 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
 
 
 def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a line that removes or overwrites files outside of /tmp, /var/tmp and /run. Such
-    a line acts before the application starts in a stock boot, and after that in a fast boot.
+    """Raise UnsupportedUnitError for a line that removes or overwrites files which the application may use, outside
+    of places such as /tmp, /var/tmp and /run. In a stock boot, systemd-tmpfiles obeys such a line before the
+    application starts. In a fast start, it obeys the line only afterwards.
 
-    In a file that no package has, also for a line that makes a file below /run, or that gives a file another mode,
-    owner or attribute. When the application uses what other lines make, the reference boot shows it
-    (pack/others.py).
+    In a file that belongs to no package, two more kinds of lines are refused: a line that makes a file below /run,
+    and a line that gives a file another mode, owner or attribute. All other lines are allowed. The reference boot
+    shows whether the application uses what they make (pack/others.py).
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
@@ -96,8 +99,8 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
 
 
 def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
-    """Whether a stock boot does before the application what an early start does not. ``is_own`` says that no package
-    has the line.
+    """Whether a line of the type ``kind`` for ``path`` is refused. ``is_own`` says that the line's file belongs to
+    no package.
     """
     if is_own and path.startswith("/run/") and (_CHANGES.fullmatch(kind) or _FILE.fullmatch(kind)):
         return not _is_known(path)
@@ -107,7 +110,9 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
 
 
 def _tightens(root: ImageRoot, kind: str, path: str, mode: str) -> bool:
-    """Whether the line gives a directory of the image another mode."""
+    """Whether a line of the type ``kind`` with the mode ``mode`` may give an existing directory of the image another
+    mode. A path with a wildcard may name any directory.
+    """
     wanted = _ANY_MODE.fullmatch(mode)
     if not wanted or not _DIRECTORY.fullmatch(kind) or _is_own_place(path):
         return False
@@ -121,7 +126,9 @@ def _tightens(root: ImageRoot, kind: str, path: str, mode: str) -> bool:
 
 
 def _plain(path: str) -> str:
-    """``path`` as systemd-tmpfiles takes it: without ``.`` and double slashes, with the links of /var followed."""
+    """``path`` as systemd-tmpfiles takes it: without ``.`` and double slashes, with a directory in place of a
+    specifier such as %t at the beginning, and with the links /var/run and /var/lock followed.
+    """
     named = re.sub(r"/(?:\./|/)+", "/", path)
     return in_run(re.sub(r"^%[tTVSCL](?=/|$)", lambda match: _SPECIFIERS[match[0]], named))
 
@@ -131,7 +138,7 @@ def _is_own_place(path: str) -> bool:
 
 
 def _is_known(path: str) -> bool:
-    """Whether the file below /run is one of systemd's, which no application reads at its start."""
+    """Whether ``path`` is a file below /run that belongs to systemd. No application reads such a file at its start."""
     return path in _OF_BOOT or f"{path}/".startswith(_OF_SYSTEMD)
 
 
@@ -152,8 +159,9 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
-    """The files with their texts, sorted by file name. When several files have the same name, the administrator's
-    is used. Raises UnsupportedUnitError for implausibly much text.
+    """The files of tmpfiles.d(5) with their texts, sorted by file name. When several directories have a file of
+    the same name, the first directory's file is used; the administrator's directories come first. Raises
+    UnsupportedUnitError for implausibly much text.
     """
     files: dict[str, PurePosixPath] = {}
     for directory in _PATHS:

@@ -167,8 +167,11 @@ def capabilities(value: str) -> int:
 
 
 def capability_set(values: Iterable[str], initial: int) -> int:
-    """The bit mask of capabilities that results from successive assignments to the set ``initial``. A value
-    with `~` removes capabilities, and an empty value clears the set.
+    """The bit mask of capabilities that results from successive assignments, beginning with the set ``initial``.
+
+    While the set equals ``initial``, a value replaces the set: by the named capabilities, or by all others if the
+    value begins with `~`. Later values add the named capabilities to the set, or remove them if the value begins
+    with `~`. An empty value clears the set, and a `~` alone sets all capabilities.
     """
     found = initial
     for value in values:
@@ -205,7 +208,7 @@ def _without_octal(value: str) -> str:
 
 
 def file_mode(value: str) -> str:
-    """The octal file mode ``value``, written as an octal number in C."""
+    """The octal file mode ``value``, with a leading 0 as in C."""
     if not re.fullmatch(r"[0-7]{1,5}", value) or int(value, 8) > 0o7777:
         raise BadValueError("is no file mode")
     return f"0{int(value, 8):o}"

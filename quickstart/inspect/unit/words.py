@@ -90,7 +90,8 @@ class Names:
         """``text`` with its specifiers replaced. Raises UnsupportedUnitError for a specifier whose value is
         not known at build time.
 
-        With ``with_host_name``, the machine's name is replaced by a placeholder.
+        With ``with_host_name``, %H and %l are replaced by the placeholders HOST_NAME and SHORT_HOST_NAME. The
+        starter puts in the machine's name.
         """
         late = {"H": HOST_NAME, "l": SHORT_HOST_NAME} if with_host_name else {}
         if text.count("%") * len(self.unit) > MAX_LINE_CHARACTERS:
