@@ -20,7 +20,9 @@ _MAGIC = 0xEF53
 _INCOMPAT_META_BG, _INCOMPAT_64BIT = 0x10, 0x80
 # Blocks of 64 KiB.
 _MAX_LOG_BLOCK_SIZE = 6
-_NARROW_BYTES, _WIDE_BYTES, _MAX_DESCRIPTOR_BYTES = 32, 64, 1024
+# mke2fs makes no other descriptors of groups, and no smaller groups.
+_NARROW_BYTES, _WIDE_BYTES = 32, 64
+_LEAST_BLOCKS_PER_GROUP = 256
 _OLD_INODE_BYTES = 128
 # A volume of 128 TiB.
 _MAX_GROUPS = 1 << 20
@@ -77,7 +79,9 @@ def read_layout(file: BinaryIO, source: str) -> Layout:
         )
     in_group = 8 * block_bytes
     if not (
-        0 < blocks_per_group <= in_group and 0 < inodes_per_group <= in_group and inodes_per_group % 8 == 0
+        _LEAST_BLOCKS_PER_GROUP <= blocks_per_group <= in_group
+        and 0 < inodes_per_group <= in_group
+        and inodes_per_group % 8 == 0
     ):
         raise damaged(source, f"{blocks_per_group} blocks and {inodes_per_group} inodes per group")
     groups = -(-(blocks - first_block) // blocks_per_group)
@@ -108,8 +112,7 @@ def _sizes(block: bytes, wide: bool, block_bytes: int, source: str) -> tuple[int
     (revision,) = struct.unpack_from("<I", block, 0x4C)
     inode_bytes = struct.unpack_from("<H", block, 0x58)[0] if revision else _OLD_INODE_BYTES
     descriptor_bytes = struct.unpack_from("<H", block, 0xFE)[0] if wide else _NARROW_BYTES
-    least = _WIDE_BYTES if wide else _NARROW_BYTES
-    if not (least <= descriptor_bytes <= _MAX_DESCRIPTOR_BYTES and _is_power_of_two(descriptor_bytes)):
+    if descriptor_bytes != (_WIDE_BYTES if wide else _NARROW_BYTES):
         raise damaged(source, f"its group descriptors have {descriptor_bytes} bytes each")
     if not (_OLD_INODE_BYTES <= inode_bytes <= block_bytes and _is_power_of_two(inode_bytes)):
         raise damaged(source, f"its inodes have {inode_bytes} bytes each")

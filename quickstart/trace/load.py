@@ -26,6 +26,8 @@ _LOGS = (
 _MAX_LOG_BYTES = 4 << 20
 _MAX_MAPS_BYTES = 32 << 20
 _MAX_LDD_LINES = 1 << 17
+# A process maps a hundred libraries.
+_MAX_MAPS_LINES, _MAX_MAPPED = 1 << 19, 1 << 17
 # "	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)" and "	/lib64/ld-linux-x86-64.so.2 (0x00007f…)"
 _LIBRARY = re.compile(r"^\t(?:\S++ => )?(/\S++) \(0x[0-9a-f]+\)$")
 # proc(5), /proc/PID/maps: address, perms, offset, dev, inode, pathname
@@ -60,17 +62,22 @@ def parse_maps(text: str) -> tuple[Mapped, ...]:
 
     Mappings without a file (memfd, SysV memory, vdso) and deleted files are left out. A child of systemd that
     has not executed the unit's program, such as (sd-pam), is also left out. systemd puts the names of such
-    children in parentheses. Raises TraceError for an incomplete log.
+    children in parentheses. Raises TraceError for an incomplete log and for one with implausibly many lines.
     """
     found: dict[Mapped, None] = {}
     pid, program = 0, ""
-    for line in whole("the maps", text).split("\n"):
+    text = whole("the maps", text)
+    if text.count("\n") > _MAX_MAPS_LINES:
+        raise TraceError(f"the log of the maps has more than {_MAX_MAPS_LINES} lines", hint="build again")
+    for line in text.split("\n"):
         if process := _MAPS_PROCESS.fullmatch(line):
             pid, program = int(process[1]), process[2]
         elif program.startswith("("):
             continue
         elif (match := _MAPS_LINE.fullmatch(line)) and "x" in match[1] and _is_file(match[2]):
             found[Mapped(pid, program, PurePosixPath(unescape(match[2])))] = None
+            if len(found) > _MAX_MAPPED:
+                raise TraceError(f"more than {_MAX_MAPPED} files are mapped", hint="build again")
     return tuple(found)
 
 

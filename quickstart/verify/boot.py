@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
 
 from quickstart.artefact.manifest import read_start_set
 from quickstart.engines import boot as pipeline
@@ -24,8 +25,9 @@ from quickstart.model import Artefact, Readied, RootIo
 from quickstart.model.machine import NbdSocket, on_volume
 from quickstart.model.reasons import interpreted_program
 from quickstart.model.words import DiskFormat
+from quickstart.parse.bounded import lines_of
 from quickstart.store.context import Context
-from quickstart.verify.guesttrace import FETCH, TRACE_WORDS, GuestTrace, parse
+from quickstart.verify.guesttrace import FETCH, MAX_LINE, TRACE_WORDS, GuestTrace, parse
 from quickstart.verify.ledger import Ledger, Packed, make_ledger
 from quickstart.volume.emulator import Request, served, volume_binary
 from quickstart.volume.nbd import Command
@@ -33,8 +35,9 @@ from quickstart.volume.storage import load_model
 
 # Meanwhile the distribution's boot continues, perhaps on a slow CPU.
 _FETCH_S = 600.0
-# trace_buf_size= on the kernel's command line is less than a tenth of this. As text, the trace is several times as large.
-_TRACE_BYTES = 512 << 20
+# trace_buf_size= on the kernel's command line is less than a tenth of this. As text, the trace is several times as large, and
+# gzip makes a tenth of it.
+_TRACE_BYTES, _PACKED_BYTES = 512 << 20, 64 << 20
 _SECTOR_BYTES = 512
 
 
@@ -179,29 +182,34 @@ def _boot(
 
 
 def _trace(guest: Executes) -> GuestTrace | UntraceableError:
-    try:
-        return parse(*_fetch(guest))
-    except UntraceableError as error:
-        return error
-
-
-def _fetch(guest: Executes) -> tuple[str, str]:
-    """The text of the guest's trace, and the text of the kernel's statistics about the trace."""
+    """The guest's trace, or why the guest has none. The guest may be hostile: its text is parsed line by line."""
     packed, stats = io.BytesIO(), io.BytesIO()
-    status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)
+    status = guest.execute(FETCH, packed, stats, _FETCH_S, _PACKED_BYTES)
     said = stats.getvalue().decode(errors="replace")
     if status != 0:
-        raise UntraceableError(
+        return UntraceableError(
             f"the guest's trace cannot be read (status {status})", details=said.strip().splitlines()
         )
+    packed.seek(0)
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed.getvalue())) as file:
-            text = file.read(_TRACE_BYTES + 1)
+        with gzip.GzipFile(fileobj=packed) as file:
+            return parse(_trace_lines(cast("BinaryIO", file)), said)
+    except UntraceableError as error:
+        return error
     except (OSError, EOFError, zlib.error) as error:
         raise GuestError(f"the guest's trace came home damaged: {error}") from error
-    if len(text) > _TRACE_BYTES:
-        raise GuestError(f"the guest's trace has more than {_TRACE_BYTES} bytes")
-    return text.decode(errors="surrogateescape"), said
+
+
+def _trace_lines(file: BinaryIO) -> Iterator[str]:
+    """The lines of the trace, without those that are longer than any of the kernel's."""
+    left_bytes, is_rest = _TRACE_BYTES, False
+    for line in lines_of(file, MAX_LINE):
+        left_bytes -= len(line)
+        if left_bytes < 0:
+            raise GuestError(f"the guest's trace has more than {_TRACE_BYTES} bytes")
+        if not is_rest and len(line) <= MAX_LINE:
+            yield line.decode(errors="surrogateescape")
+        is_rest = not line.endswith(b"\n")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from quickstart.errors import GuestError
 from quickstart.host.descriptors import Descriptors
 from quickstart.parse.bounded import PATH_MAX
 
@@ -58,7 +59,9 @@ _ISSUE = re.compile(
 )
 _DROPPED = re.compile(r"^(?:overrun|dropped events): ([0-9]{1,18})$", re.MULTILINE)
 # The kernel formats a line in a single page.
-_MAX_LINE = 8192
+MAX_LINE = 8192
+# Of lines; and of what is remembered: processes, descriptors, requests and uses. (A boot of nginx has 1500 of these.)
+_MOST_LINES, _MOST_FACTS = 8 << 20, 1 << 19
 # What waits longer never becomes a request: it is for another device, or was cancelled. (In a boot of nginx, at most 34 waited.)
 _MAX_WAITING = 256
 _ROOT = PurePosixPath("/")
@@ -70,30 +73,11 @@ _AGENT = "agent"
 _OPENING = frozenset({"open", "openat", "openat2", "creat"})
 # The first argument of these calls is a descriptor of the file that they work on.
 _BY_DESCRIPTOR = frozenset(
-    {
-        "read",
-        "pread64",
-        "readv",
-        "preadv",
-        "write",
-        "pwrite64",
-        "writev",
-        "getdents64",
-        "getdents",
-        "fstat",
-        "newfstat",
-        "mmap",
-    }
-    | {
-        "fsync",
-        "fdatasync",
-        "fadvise64",
-        "readahead",
-        "sendfile64",
-        "copy_file_range",
-        "ftruncate",
-        "fallocate",
-    }
+    (
+        *("read", "pread64", "readv", "preadv", "write", "pwrite64", "writev", "getdents64", "getdents"),
+        *("fstat", "newfstat", "mmap", "fsync", "fdatasync", "fadvise64", "readahead", "sendfile64"),
+        *("copy_file_range", "ftruncate", "fallocate"),
+    )
 )
 _LISTING = frozenset({"getdents", "getdents64"})
 _EXECUTING = frozenset({"execve", "execveat"})
@@ -170,7 +154,7 @@ class _Process:
 
     call: str = ""
     arguments: str = ""
-    names: list[str] = field(default_factory=list)
+    name: str | None = None
     faulted: bool = False
     direct: bool = False
     on_volume: bool = False
@@ -179,13 +163,19 @@ class _Process:
     files: Descriptors[PurePosixPath] = field(default_factory=Descriptors)
 
 
-def parse(text: str, stats: str) -> GuestTrace:
-    """The trace in the output of the command FETCH, whose stdout is ``text`` and whose stderr is ``stats``.
+def parse(lines: Iterable[str], stats: str) -> GuestTrace:
+    """The trace in the output of the command FETCH, whose stdout has ``lines`` and whose stderr is ``stats``.
     Lines about other events are ignored.
+
+    Raises GuestError for a trace that is larger than that of any boot, because its guest may be hostile.
     """
     reader = _Reader()
-    for line in text.split("\n"):
-        if line.startswith("#") or len(line) > _MAX_LINE:
+    for number, line in enumerate(lines):
+        if number >= _MOST_LINES or reader.facts > _MOST_FACTS:
+            raise GuestError(
+                f"the guest's trace has more than {_MOST_LINES} lines, or {_MOST_FACTS} processes, files and requests"
+            )
+        if line.startswith("#") or len(line) > MAX_LINE:
             continue
         if found := _LINE.fullmatch(line.strip()):
             time_ns = int(found[3]) * 10**9 + int(found[4]) * 1000
@@ -206,6 +196,12 @@ class _Reader:
         self._processes: dict[int, _Process] = {}
         # Pieces of requests that have not been issued yet.
         self._waiting: list[_Piece] = []
+        self._descriptors = 0
+
+    @property
+    def facts(self) -> int:
+        """How much is remembered: processes, descriptors, requests and uses."""
+        return len(self._processes) + self._descriptors + len(self.issued) + len(self.uses)
 
     def take(self, time_ns: int, program: str, pid: int, said: str) -> None:
         self.time_ns = max(self.time_ns, time_ns)
@@ -217,9 +213,9 @@ class _Reader:
             )
         elif found := _CALL.fullmatch(said):
             process.call, process.arguments = found[1], found[2]
-            process.names, process.faulted, process.direct = [], False, False
+            process.name, process.faulted, process.direct = None, False, False
         elif found := _NAMED.fullmatch(said):
-            process.names.append(found[1])
+            process.name = found[1]
         elif said.startswith(_DIRECT):
             process.direct = True
         elif said.startswith(_FAULT):
@@ -282,8 +278,8 @@ class _Reader:
 
     def _subject(self, process: _Process) -> PurePosixPath | None:
         """The file of the call in progress: the last path among its arguments, or the file behind its descriptor."""
-        if process.names:
-            return self._absolute(process, process.names[-1])
+        if process.name is not None:
+            return self._absolute(process, process.name)
         if process.call in _BY_DESCRIPTOR:
             return process.files.get(_descriptor(process))
         return None
@@ -305,7 +301,7 @@ class _Reader:
         if call == process.call:
             self._note(time_ns, program, pid, process, value)
         process.call, process.arguments = "", ""
-        process.names, process.faulted, process.direct = [], False, False
+        process.name, process.faulted, process.direct = None, False, False
 
     def _note(self, time_ns: int, program: str, pid: int, process: _Process, value: int) -> None:
         call, path = process.call, self._subject(process)
@@ -316,9 +312,10 @@ class _Reader:
             return
         what = ""
         if not worked:
-            what = "failed" if value == -_ENOENT and process.names else ""
+            what = "failed" if value == -_ENOENT and process.name is not None else ""
         elif call in _OPENING:
             process.files.set(value, path)
+            self._descriptors += 1
             what = "opened"
         elif call in _EXECUTING:
             what = "executed"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from quickstart.errors import MeasurementError
 from quickstart.image.blockmap import BlockMap, Kind, Owner
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use, volume_paths
 from quickstart.volume.emulator import Request
@@ -16,6 +17,9 @@ from quickstart.volume.nbd import Command
 
 _SECTOR_BYTES = 512
 _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
+# Of pieces of files that requests before ready touch. A boot has some thousand; a hostile disk has a piece for each block. The name
+# of an inode that lies in a block is only a reference.
+_MOST_PIECES, _NAMES_IN_PIECE = 1 << 18, 16
 
 
 @dataclass(frozen=True)
@@ -142,9 +146,11 @@ def make_ledger(
     requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
 ) -> Ledger:
     """The ledger of a boot. ``ready_ns`` is the guest's uptime at *ready*, according to the agent.
-    ``requests`` come from the volume's log.
+    ``requests`` come from the volume's log. Raises MeasurementError when the requests touch more pieces of files
+    than those of any boot.
     """
     entries: list[Entry] = []
+    pieces = 0
     for time_ns, request, issued in before(matched(requests, trace.issued), ready_ns):
         entry = Entry(
             time_ns=time_ns,
@@ -155,6 +161,11 @@ def make_ledger(
             owners=blocks.owners(request.offset, request.length_bytes),
             askers=issued.askers if issued else (),
         )
+        pieces += sum(1 + len(owner.inodes) // _NAMES_IN_PIECE for owner in entry.owners)
+        if pieces > _MOST_PIECES:
+            raise MeasurementError(
+                f"the requests before ready touch more than {_MOST_PIECES} pieces of files"
+            )
         entries.append(replace(entry, avoid=advice(entry, packed)))
     uses = [each for each in volume_paths(trace.uses) if each[0].time_ns <= ready_ns]
     return Ledger(

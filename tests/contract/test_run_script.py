@@ -27,7 +27,7 @@ def out(tmp_path: Path) -> Path:
     (out / "run.sh").write_text(run_script(read_manifest(out)))
     (out / "bin").mkdir()
     program = out / "bin/qemu-system-x86_64"
-    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\npwd\n')
     program.chmod(0o755)
     return out
 

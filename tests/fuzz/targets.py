@@ -75,7 +75,7 @@ def _trace(data: bytes, base: Path) -> None:
 
 def _ftrace(data: bytes, _: Path) -> None:
     parts = parts_of(data, ("trace", "stats"))
-    found = guesttrace.parse(as_text(parts.get("trace", b"")), as_text(parts.get("stats", b"")))
+    found = guesttrace.parse(as_text(parts.get("trace", b"")).split("\n"), as_text(parts.get("stats", b"")))
     list(guesttrace.volume_paths(found.uses))
 
 

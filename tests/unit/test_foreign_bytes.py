@@ -147,6 +147,20 @@ def test_a_directory_gone_into_for_ever() -> None:
 # ---------------------------------------------------------------- the other logs of a trace
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [("abc\n", "more than 524288 lines"), ("1-2 r-xp 0 0:0 1 /lib/{}\n", "more than 131072 files")],
+)
+def test_maps_without_end(line: str, what: str) -> None:
+    text = (
+        "== 7 app\n"
+        + "".join(line.format(n) for n in range(524_290 if "{" not in line else 131_080))
+        + "== end\n"
+    )
+    with bounded(mib=300), pytest.raises(TraceError, match=what):
+        parse_maps(text)
+
+
 def test_maps_of_a_process_whose_number_is_none() -> None:
     text = f"== {DIGITS} app\n1-2 r-xp 0 0:0 1 /lib/x\n== end\n"
     with bounded():
@@ -205,7 +219,7 @@ HEAD = "   app-7   [000] .....  1.000000: "
 def test_a_line_of_the_kernel_that_patterns_could_be_lost_in(line: str) -> None:
     text = "\n".join([line] * 5000)
     with bounded():
-        guesttrace.parse(text, "")
+        guesttrace.parse(text.split("\n"), "")
 
 
 def test_numbers_of_the_kernel_of_any_length() -> None:
@@ -223,7 +237,7 @@ def test_numbers_of_the_kernel_of_any_length() -> None:
         HEAD + f"sched_process_fork: comm=a pid=1 child_comm=b child_pid={DIGITS}",
     ]
     with bounded():
-        assert guesttrace.parse("\n".join(lines), f"overrun: {DIGITS}\noverrun: 2\n").lost == 2
+        assert guesttrace.parse(lines, f"overrun: {DIGITS}\noverrun: 2\n").lost == 2
 
 
 def test_requests_that_are_never_issued_do_not_wait_for_ever() -> None:
@@ -232,7 +246,7 @@ def test_requests_that_are_never_issued_do_not_wait_for_ever() -> None:
     lines += [HEAD + "block_bio_queue: 1,1 R 99999992 + 8 [x]"]
     lines += [HEAD + "block_rq_issue: 1,1 R 1 () 99999992 + 8 [x]"]
     with bounded():
-        found = guesttrace.parse("\n".join(lines), "").issued
+        found = guesttrace.parse(lines, "").issued
     assert len(found) == 6001 and len(found[-1].askers) == 1
 
 
@@ -243,7 +257,7 @@ def test_files_of_a_process_are_not_copied_for_each_child() -> None:
         lines += [HEAD + f"sys_openat -> {n:#x}"]
         lines += [HEAD + f"sched_process_fork: comm=app pid=7 child_comm=app child_pid={100 + n}"]
     with bounded(mib=500):
-        assert len(guesttrace.parse("\n".join(lines), "").uses) == 10_000
+        assert len(guesttrace.parse(lines, "").uses) == 10_000
 
 
 def test_a_file_of_the_guest_opened_below_the_last_one_for_ever() -> None:
@@ -255,7 +269,7 @@ def test_a_file_of_the_guest_opened_below_the_last_one_for_ever() -> None:
             HEAD + f"sys_openat -> {n + 1:#x}",
         ]
     with bounded():
-        uses = guesttrace.parse("\n".join(lines), "").uses
+        uses = guesttrace.parse(lines, "").uses
     assert max(len(str(use.path)) for use in uses) < 4096
 
 
@@ -266,7 +280,7 @@ def test_a_directory_of_the_guest_gone_into_for_ever() -> None:
         HEAD + "sys_chdir -> 0x0",
     ]
     with bounded():
-        guesttrace.parse("\n".join(enter * 10_000), "")
+        guesttrace.parse(enter * 10_000, "")
 
 
 # ---------------------------------------------------------------- counters

@@ -34,7 +34,7 @@ class Log:
         return self.call(f"init-{pid}", "chroot", "filename: 5", "0x0", ".")
 
     def parsed(self, stats: str = STATS) -> GuestTrace:
-        return parse("\n".join(self.lines) + "\n", stats)
+        return parse(self.lines, stats)
 
 
 def bio(sector: int, sectors: int = 8, flags: str = "RM") -> str:

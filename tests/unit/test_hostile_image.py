@@ -76,6 +76,7 @@ def test_an_image_cut_anywhere(tmp_path: Path) -> None:
     [
         ({"inodes_per_group": 0}, "0 inodes per group"),
         ({"blocks_per_group": 0}, "0 blocks and"),
+        ({"blocks_per_group": 248}, "248 blocks and"),
         ({"log_block_size": 4_000_000_000}, "1024 << 4000000000 bytes"),
         ({"log_block_size": 7}, "1024 << 7 bytes"),
         ({"inodes_count": 0}, "0 inodes in 1 groups"),
@@ -88,6 +89,7 @@ def test_an_image_cut_anywhere(tmp_path: Path) -> None:
         ({"inode_size": 127}, "inodes have 127 bytes"),
         ({"inode_size": 65535}, "inodes have 65535 bytes"),
         ({"feature_incompat": 0xC2, "desc_size": 0}, "descriptors have 0 bytes"),
+        ({"feature_incompat": 0xC2, "desc_size": 128}, "descriptors have 128 bytes"),
         ({"feature_incompat": 0xC2, "desc_size": 65535}, "descriptors have 65535 bytes"),
         ({"feature_incompat": 0xC2, "desc_size": 64, "blocks_count_hi": 2**32 - 1}, "blocks of 1024 bytes"),
         ({"feature_incompat": 0x52}, "meta_bg"),
@@ -103,7 +105,7 @@ def test_a_superblock_that_lies(tmp_path: Path, changes: dict[str, int], what: s
 
 def test_groups_without_end_in_a_sparse_file(tmp_path: Path) -> None:
     path = written(
-        tmp_path, ext4({"blocks_per_group": 8, "blocks_count_lo": 2**32 - 1, "inodes_count": 2**32 - 8})
+        tmp_path, ext4({"blocks_per_group": 256, "blocks_count_lo": 2**32 - 1, "inodes_count": 2**32 - 8})
     )
     os.truncate(path, 2**32 * BLOCK)
     refused(path, "groups of 16")

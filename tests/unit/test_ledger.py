@@ -11,7 +11,7 @@ import pytest
 from quickstart.errors import GuestError, MeasurementError
 from quickstart.image.blockmap import BlockMap, Kind, Owner
 from quickstart.model import Beacon, Counters, Readied, ReadyStamp, RootBudget, RootIo
-from quickstart.verify import shown
+from quickstart.verify import ledger, shown
 from quickstart.verify.boot import Verified, account, check_balance, guest_requests
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use
 from quickstart.verify.ledger import Packed, by_kind, direct_reads, lacking, untouched
@@ -190,6 +190,17 @@ def test_a_request_over_several_owners() -> None:
     assert entry.owners[0].inodes == (P("/"), P("/etc"))
     beyond = Boot().ask(8, 4).verified().ledger.reads[0]
     assert [(owner.kind.value, owner.blocks) for owner in beyond.owners] == [("file", 1), ("free", 3)]
+
+
+def test_a_disk_in_more_pieces_than_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile artefact brings the disk and the guest that reads it."""
+    boot = Boot()
+    for _ in range(100):
+        boot.ask(0, 9)
+    boot.verified()
+    monkeypatch.setattr(ledger, "_MOST_PIECES", 899)
+    with pytest.raises(MeasurementError, match="more than 899 pieces"):
+        boot.verified()
 
 
 def test_two_requests_of_the_same_place_go_in_order() -> None:

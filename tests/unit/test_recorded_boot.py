@@ -42,7 +42,7 @@ def ledger() -> Ledger:
     packed = Packed({NGINX: 1, PurePosixPath("/etc/nginx/nginx.conf"): 2}, {}, {}, {})
     return account(
         requests,
-        parse(text, ""),
+        parse(text.split("\n"), ""),
         readied,
         BlockMap(block_bytes=4096, inode_bytes=256, _runs=(), _paths={}, _first_inode={}),
         packed,

@@ -143,9 +143,7 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
                 return
             member = _member(document)
         except (ValueError, TypeError, KeyError) as error:
-            raise BadInputError(
-                f"{source} cannot be read: {error!s:.200}", hint="is it damaged?"
-            ) from error
+            raise BadInputError(f"{source} cannot be read: {error!s:.200}", hint="is it damaged?") from error
         data = _data(stream, member.segments, source)
         yield member, data
         # Of a member that was left out.

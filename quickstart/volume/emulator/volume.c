@@ -22,7 +22,7 @@
 #include "volume.h"
 
 enum { LOG_ROOM = 1024, TRIM_MIN = 256 << 20 };
-enum { RECORDS_MAX = 1 << 20 }; /* 64 MiB; a stock boot makes some thousand requests */
+enum { RECORDS_MAX = 1 << 18 }; /* 16 MiB; a stock boot makes some thousand requests */
 enum { EARLY_NS = 30000 };      /* poll() tends to return this much too late, so we poll without waiting for the rest */
 
 /* A record of the log: 64 bytes in the byte order of the host. */
