@@ -1,4 +1,4 @@
-"""Make the programs for shells on the guest's first serial line (pure)."""
+"""Make the texts of the programs that run a shell on the guest's first serial line (pure)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
     """The agent's command in the running guest. The command prints ATTACHED, and then runs a root shell on
     the serial line and ends with the shell's status.
 
-    The shell reads a script from the line like a file, without a prompt. So the line stays in the mode in
-    which Ctrl-D ends the input.
+    When the user gives a script instead of a terminal, the shell reads the script from the line as from a
+    file, without a prompt. So the line stays in canonical mode, in which Ctrl-D ends the input.
     """
     shell = (
         f'TERM={shlex.quote(term)}; export TERM; [ -x "${{SHELL:=/bin/bash}}" ] || SHELL=/bin/sh; export SHELL; set -- "$SHELL" -i'

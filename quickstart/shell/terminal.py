@@ -38,7 +38,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Local:
-    """Our side, as file descriptors. ``terminal`` says whether ``stdin`` is a terminal."""
+    """The user's side of a session, as file descriptors. ``terminal`` says whether ``stdin`` is a terminal."""
 
     stdin: int
     stdout: int
@@ -156,7 +156,7 @@ class _Input:
 
 
 def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> bool:
-    """Copy data once in each direction. Return False when the line has ended."""
+    """Copy data once in each direction. Wait at most ``wait_s`` for data. Return False when the line has ended."""
     sources: list[socket.socket | int] = [line, *([side.stdin] if to_guest.wanted() else [])]
     readable, writable, _ = select.select(sources, [line] if to_guest.pending else [], [], wait_s)
     if writable:

@@ -181,8 +181,8 @@ class Store:
                     look.trusted, made = self._make(final, stage, inputs, make), True
 
     def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The directory of the entry for ``inputs``, or None when there is no such entry. The entry is verified
-        and locked as by get_or_make. Nothing is made or removed.
+        """The directory of the entry for ``inputs``, or None when there is no such entry. Like `get_or_make`, this
+        method verifies and locks the entry, but it makes and removes nothing.
 
         Raises BadInputError when the entry is damaged.
         """
@@ -340,7 +340,7 @@ class Store:
 class _Look:
     """The state of a requested entry. ``damage`` says what is wrong with the entry, or is empty.
 
-    ``trusted`` is a tree hash that need not be computed again.
+    ``trusted`` is the entry's tree hash if it was already computed, or empty.
     """
 
     def __init__(self, final: Path) -> None:
@@ -351,7 +351,7 @@ class _Look:
         self._seen: tuple[int, int] | None = None
 
     def is_whole(self) -> bool:
-        """Whether the entry exists undamaged. A damaged entry is read only once. The caller holds the entry's shared lock."""
+        """Whether the entry exists and is undamaged. A damaged entry is read only once. The caller holds its shared lock."""
         if self.has_changed() or not self.damage:
             self._seen = self._identity()
             try:
@@ -373,7 +373,7 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """An undamaged entry's tree hash. Empty without an entry. An entry with the hash ``trusted`` is not hashed again.
+    """The tree hash of the entry ``final``, or "" if there is none. If its recorded hash is ``trusted``, no file is read again.
 
     Raises _DamagedError when the entry is damaged.
     """

@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 
 def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) -> str:
-    """The SHA-256 of the tree below ``root``, without the directory entry ``without``. Files are hashed depth
-    first and in the order of their names. Modification times are hashed in seconds.
+    """The SHA-256 of the tree below ``root``, without the file of the name ``without`` in ``root`` itself. Files
+    are hashed depth first and in the order of their names. Modification times are hashed in seconds.
 
     A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory.
     Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or
@@ -65,8 +65,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 def _in_order(
     pool: ThreadPoolExecutor, work: Callable[[Sequence[bytes]], T], batches: Iterator[Sequence[bytes]]
 ) -> Iterator[T]:
-    """The results for the batches, in order. Unlike `pool.map`, this takes only a few batches before they are
-    needed: a foreign tree may have a million long paths.
+    """The results for the batches, in order. This takes only a few batches in advance, whereas `pool.map` takes
+    all of them at once: a foreign tree may have a million long paths.
     """
     waiting: deque[Future[T]] = deque()
     for batch in batches:
@@ -109,8 +109,8 @@ def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> 
 
 
 def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | None) -> bytes:
-    """The hash of the file at ``path``. System calls open the file by ``name``. When ``time_s`` is None, no
-    time is hashed.
+    """The hash of one file. ``path`` is the file's path in the tree, which is hashed, and ``name`` is the name by
+    which system calls reach the file. When ``time_s`` is None, no time is hashed.
     """
     digest = hashlib.sha256()
     # What is an ordinary user's own is root's in his user namespace (host/userns.py): the same tree from inside and outside.

@@ -43,9 +43,9 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True)
 class Options:
-    """The command-line options for a boot. When ``timeout_s`` is None, the profile's time limit applies.
-    ``append`` are further words for the kernel's command line. With ``keep``, the workspaces of the boot are
-    not removed.
+    """The options of `quickstart verify` that concern its boot. When ``timeout_s`` is None, the profile's time
+    limit applies. ``append`` are further words for the kernel's command line. With ``keep``, the workspaces of
+    the boot are not removed.
     """
 
     timeout_s: float | None = None
@@ -55,8 +55,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Verified:
-    """A ledger, and QEMU's counters at the moment when the message *ready* arrived. ``fallback`` is the
-    reason for fallback 1, or empty.
+    """A ledger, with what it was made from. ``counted`` are QEMU's counters at the moment when the message
+    *ready* arrived. ``packed`` are the files that the artefact packs. ``fallback`` is the reason for fallback
+    1, or empty.
     """
 
     ledger: Ledger
@@ -67,8 +68,9 @@ class Verified:
 
 @dataclass(frozen=True)
 class Counted:
-    """The result of a boot without a ledger. QEMU counted the requests, but which processes made them is not
-    known. ``error`` gives the reason for this. ``ready_uptime_ns`` is the guest's uptime when it was ready.
+    """The result of a boot without a ledger. QEMU counted the reads (``counted``), but it is not known which
+    processes caused them; ``error`` says why. ``fallback`` is the reason for fallback 1, or empty.
+    ``ready_uptime_ns`` is the guest's uptime when it was ready.
     """
 
     counted: RootIo
@@ -101,7 +103,7 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 def accounted_or_counted(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
     """The result of `verify`. When the requests cannot be attributed to processes, the result has only QEMU's
-    counts.
+    counts. Raises MeasurementError as `verify` does.
     """
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
@@ -151,8 +153,8 @@ def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
     """Raise MeasurementError unless the log agrees with QEMU's counters.
 
-    QEMU has counted reads and the bytes that they read. The same number of reads at the beginning of the log
-    must have the same total of bytes.
+    ``counted`` has a number of reads, and the sum of their bytes. When the log is in the order of the
+    answers, the same number of reads at its beginning must have exactly the same sum.
     """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
@@ -214,8 +216,8 @@ def _trace_lines(file: BinaryIO) -> Iterator[str]:
 
 @contextmanager
 def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
-    """The path of the root disk as a raw image. The path is that of the disk itself, or of a copy that is
-    removed at the end of the context.
+    """The path of the artefact's root disk as a raw image: the root disk itself if it is raw, or else a raw
+    copy. The copy is removed at the end of the context, unless ``keep`` is set.
     """
     if artefact.disk_format == DiskFormat.RAW:
         yield artefact.disk

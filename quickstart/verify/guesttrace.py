@@ -85,8 +85,8 @@ _EXECUTING = frozenset({"execve", "execveat"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asker:
-    """The process and the system call for which the kernel made a request. ``path`` is the file of the call.
-    ``direct`` says that the call bypassed the page cache (O_DIRECT).
+    """The process and the system call for which the kernel made a request. ``path`` is the file on which the
+    call works, or None when it is not known. ``direct`` says that the call bypassed the page cache (O_DIRECT).
 
     ``prober`` says that the process belongs to the readiness command (``exec``), not to the application.
     ``call`` is ``page fault`` for a mapped page. ``call`` is empty for a kernel thread, and for work that the

@@ -24,8 +24,9 @@ _MOST_PIECES, _NAMES_IN_PIECE = 1 << 18, 16
 
 @dataclass(frozen=True)
 class Packed:
-    """The files that an artefact packs: the size of each file by its path in the image, the targets of links,
-    the rules that exclude files, and the interpreters of programs.
+    """The content of an artefact's start set, by path in the image. ``files`` has the size of each packed file
+    in bytes, ``links`` has the target of each link, ``excluded`` has the rule for each excluded file, and
+    ``interpreters`` has the ELF interpreters of each program.
     """
 
     files: Mapping[PurePosixPath, int]
@@ -34,7 +35,7 @@ class Packed:
     interpreters: Mapping[PurePosixPath, tuple[PurePosixPath, ...]]
 
     def canonical(self, path: PurePosixPath) -> PurePosixPath:
-        """``path`` with packed links followed."""
+        """The path to which ``path`` leads when the links of the start set are followed."""
         for _ in range(40):
             heads = (PurePosixPath(*path.parts[:count]) for count in range(2, len(path.parts) + 1))
             link = next((head for head in heads if head in self.links), None)
@@ -50,9 +51,9 @@ class Entry:
     """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request, or
     None for a request from before the kernel ran.
 
-    ``owners`` are the owners of the blocks. ``askers`` are the processes and calls for which the kernel made
-    the request. ``ahead`` says that the kernel read ahead for the askers. ``avoid`` says how to avoid the
-    request.
+    ``owners`` are the files, directories and metadata to which the blocks belong. ``askers`` are the
+    processes and calls for which the kernel made the request. ``ahead`` says that the request is read-ahead
+    by the kernel, so no process waited for it. ``avoid`` says how to avoid the request.
     """
 
     time_ns: int | None
@@ -66,7 +67,7 @@ class Entry:
 
     @property
     def kind(self) -> Kind:
-        """The kind of the first block that has an owner."""
+        """The kind of the first block that has an owner. FREE when no block has one."""
         return next((owner.kind for owner in self.owners if owner.kind is not Kind.FREE), Kind.FREE)
 
     @property
@@ -110,9 +111,9 @@ class Ledger:
     """The ledger of one boot until ready.
 
     ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are the paths on the root
-    volume whose look-up failed, and ``listed`` are the directories on it that were listed. ``untouched`` are
-    packed files that no process opened, with their sizes in bytes. ``lost`` is the number of dropped trace
-    entries.
+    volume whose look-up failed, and ``listed`` are the directories of the root volume that were listed.
+    ``untouched`` are packed files that no process opened or executed below /fast, with their sizes in bytes.
+    ``lost`` is the number of trace entries that the guest's kernel dropped.
     """
 
     ready_ns: int

@@ -105,9 +105,9 @@ def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
 def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
     """The paths in the list that an earlier call by this user wrote. Empty when there is no list.
 
-    In a directory such as /tmp, another user may have written the list. This user could choose which files
-    become readable in OUT's initramfs. So BadInputError is raised for a list of another user, and also for a
-    list that is not a regular file.
+    In a directory such as /tmp, another user may have written the list, and could thereby choose which files
+    become readable in OUT's initramfs. So this function raises BadInputError for a list that belongs to
+    another user or is not a regular file. It also raises BadInputError in the same cases as `read_includes`.
     """
     try:
         with opened_regular(path) as fd:

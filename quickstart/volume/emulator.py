@@ -48,11 +48,12 @@ _BACKLOG = 8
 class Request:
     """One request to the volume. Times are in ns on CLOCK_MONOTONIC.
 
-    According to the model, the answer is due at ``due_ns``. At ``done_ns``, the answer was written to the
-    socket. ``done_ns`` is 0 for a request that was never answered, and ``due_ns`` is 0 when the log ended
-    before the model had served the request. ``touched`` is the number of the model's granules that this
-    request touched first. ``client`` is the number of the request's connection. ``in_flight`` is the number
-    of unanswered requests of all instances when this request arrived, including this request. ``instance`` is
+    ``sequence`` is the number of the request, from 1. According to the model, the answer is due at
+    ``due_ns``. At ``done_ns``, the answer was written to the socket. ``done_ns`` is 0 for a request that was
+    never answered, and ``due_ns`` is 0 when the log ended before the model had served the request. ``error``
+    is the errno of the answer, or 0. ``touched`` is the number of the model's granules that this request
+    touched first. ``client`` is the number of the request's connection. ``in_flight`` is the number of
+    unanswered requests of all instances when this request arrived, including this request. ``instance`` is
     the number of the instance (one machine of a launch) that made the request, from 1, or 0 when the volume
     has a single socket. ``command`` may be a number that is not a Command.
     """
@@ -230,8 +231,8 @@ def _numbered(path: Path, instance: int) -> Path:
 def _prefer(process: door.Process) -> None:
     """Raise the server's priority, because a real volume does not compete with the host's processes.
 
-    The server sleeps most of the time, so other processes hardly notice. When we may not raise the priority,
-    the server answers later.
+    The server sleeps most of the time, so it hardly disturbs other processes. When we may not raise the
+    priority, the server may answer late on a busy host.
     """
     with suppress(OSError):
         os.sched_setscheduler(

@@ -50,7 +50,8 @@ class Reply:
 
 
 class Connection:
-    """A client on the UNIX socket ``path``. Each answer may take at most ``limit_s``.
+    """A client that is connected to the NBD server on the UNIX socket ``path``. Each answer may take at most
+    ``limit_s``. ``size_bytes`` is the size of the volume.
 
     Raises VolumeError when no server listens, and when the server disconnects, does not answer in time, or
     violates the protocol.
@@ -104,12 +105,12 @@ class Connection:
         return Reply(cookie, error, self._take(length_bytes if error == 0 else 0))
 
     def read(self, offset: int, length_bytes: int) -> Reply:
-        """Read from the volume, and wait for the answer."""
+        """Read from the volume, and wait for the answer. No other request may be in flight."""
         self.send(Command.READ, offset, length_bytes)
         return self.receive()
 
     def write(self, offset: int, data: bytes) -> Reply:
-        """Write to the volume, and wait for the answer."""
+        """Write to the volume, and wait for the answer. No other request may be in flight."""
         self.send(Command.WRITE, offset, len(data), data)
         return self.receive()
 
@@ -150,8 +151,8 @@ class Connection:
 
 
 def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[tuple[int, int]]:
-    """The requests that read ``extents`` in order, as (offset, length) in bytes. Each request has at most
-    ``request_bytes`` bytes.
+    """The requests that read ``extents`` in order. Extents and requests are (offset, length) in bytes. Each
+    request has at most ``request_bytes`` bytes.
     """
     for start, length_bytes in extents:
         for offset in range(start, start + length_bytes, request_bytes):

@@ -146,7 +146,7 @@ def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
 
 
 def need_nfs() -> None:
-    """Raise MissingToolError for the first tool of `exported` that is not on this host."""
+    """Raise MissingToolError for the first tool or library that `exported` needs and this host does not have."""
     door.need_tools(*TOOLS)
     for plugin in PLUGINS:
         name = plugin.rpartition("/")[2]
@@ -155,7 +155,7 @@ def need_nfs() -> None:
 
 
 def nfs_server() -> str:
-    """The version of the host's NFS server. Raises MissingToolError as `need_nfs` does."""
+    """The version of the host's NFS server, as the server prints it. Raises MissingToolError as `need_nfs` does."""
     need_nfs()
     said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
     return said.partition("\n")[0].strip()

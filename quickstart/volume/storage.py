@@ -25,9 +25,9 @@ class StorageModel:
     """A storage model, which describes the delays of a volume. ``bandwidth_bytes_s`` is None when the link
     has no limit. ``sources`` are pairs of a key and the source of its value.
 
-    ``seek_ns`` is the time that a disk's head needs to move to a position other than the end of the last
-    request, or 0 for storage without a head. With ``nfs_rate``, a real NFS server behind a link of this rate
-    replaces the model on the real clocks; the rate is in the notation of tc(8).
+    ``seek_ns`` is the longest time that a disk's head needs to move from the end of one request to the
+    beginning of the next one, or 0 for storage without a head. With ``nfs_rate``, a real NFS server behind a
+    link of this rate replaces the model on the real clocks; the rate is in the notation of tc(8).
     """
 
     name: str
@@ -80,7 +80,9 @@ class _Document(Table):
 
 
 def parse_model(text: str, source: str) -> StorageModel:
-    """The model in ``text`` (TOML). Raises StorageModelError with every fault in the text."""
+    """The model in ``text`` (TOML). Raises StorageModelError with every fault in the text. The message of the
+    error names ``source`` as the origin of the text.
+    """
     try:
         raw = parse_toml(text)
     except ValueError as error:
