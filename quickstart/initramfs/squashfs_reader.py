@@ -117,12 +117,12 @@ class _Inode:
 def walk_image(
     read: Reader, size_bytes: int, limits: Limits | None = None
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
-    """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its
-    entries.
+    """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its entries.
 
     The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip
-    them. Owners are ignored, because the list of digests in part A covers the image as a whole. Raises
-    ArtefactError for an image that is damaged, has another compression, or exceeds ``limits``.
+    them. Raises ArtefactError for an image that is damaged, has another compression than LZ4, exceeds ``limits``,
+    has extended attributes or files of other owners than root, or is not as mksquashfs writes it
+    (squashfs_exact.py).
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():
@@ -349,7 +349,7 @@ class _Cursor:
         return self._block, self._offset
 
     def settled(self) -> tuple[int, int]:
-        """The position of the next byte, which is in the next block when this one is at its end."""
+        """The place of the next byte. At the end of a block, this is the beginning of the next block."""
         data, following = self._metadata(self._block)
         return (following, 0) if self._offset == len(data) else self.place
 
@@ -371,7 +371,7 @@ class _Cursor:
 
 
 def _name(cursor: _Cursor, excess: int) -> bytes:
-    """The name at ``cursor``, which has a byte more than ``excess``."""
+    """The name at ``cursor``, which has ``excess`` + 1 bytes. Raises ValueError for a name that no file can have."""
     if excess >= _MOST_IN_RUN:
         raise ValueError(f"a name of {excess + 1} bytes")
     name = cursor.take(excess + 1)
