@@ -38,7 +38,7 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     """The libraries that ldd(1) named for each file, from the log of tracers/ldd-all. Raises TraceError for
     an incomplete log and for one with implausibly many lines.
 
-    Libraries that ldd does not find are ignored here, because a library alone may need another one that its
+    Libraries that ldd does not find are ignored here, because a library alone may need another library that its
     program has already loaded. The ELF closure reports the libraries that are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
