@@ -300,8 +300,9 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
 
 
 def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
-    """The description of the unit for the starter. With FAST, PATH leads first to the programs below /fast.
-    LD_LIBRARY_PATH leads to the libraries below /fast.
+    """The description of the unit for the starter. With Served.FAST, PATH leads first to the programs below /fast.
+    LD_LIBRARY_PATH leads to the libraries below /fast, if there are any. With Served.MEMORY, the unit's conditions are
+    left out, because there is no volume to examine.
     """
     fast = config.served is Served.FAST
     libraries = library_path(start_set)

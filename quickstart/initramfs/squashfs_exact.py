@@ -40,9 +40,9 @@ class Entry(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An entry of a directory's index, which says where a run of entries begins. ``position`` is its position in the
-    directory's list, in bytes. ``block`` is the position of its metadata block, in bytes from the beginning of the
-    directory table. ``name`` is the name of the run's first entry.
+    """An entry of a directory's index, which says where a run of entries begins. ``position`` is the run's position in
+    the directory's list, in bytes. ``block`` is the position of the run's metadata block, in bytes from the beginning of
+    the directory table. ``name`` is the name of the run's first entry.
     """
 
     position: int

@@ -193,7 +193,8 @@ def _was_due(unit: LoadedUnit, own_us: int) -> bool:
     the reference boot may hold on another machine or later.
 
     systemd-sysext and systemd-confext count only if they were started. A mount without a unit file counts only if it
-    was started no later than ``own_us``, the uptime at which the application was started.
+    was started no later than the application. ``own_us`` is the uptime at which the application was started, in
+    microseconds, or 0 if it was not started.
     """
     if unit.name in _EXTENDING:
         return unit.started_us > 0

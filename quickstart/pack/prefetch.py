@@ -279,8 +279,8 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """The numbers of blocks that the prefetch reads for the sake of large files outside the start set that the traced
-    boots hardly read through the page cache. The volume is divided into pieces of _PIECE_BYTES bytes. In each piece
-    that has data of such a file, and from which the prefetch reads nothing else, one block is chosen. At most _PIECES
+    boots hardly read through the page cache. The volume is divided into pieces of 512 KiB (_PIECE_BYTES). In each
+    piece that has data of such a file, and from which the prefetch reads nothing else, one block is chosen. At most _PIECES
     blocks are chosen for one file.
 
     The prefetch cannot fill the page cache for reads with O_DIRECT. But when the prefetch reads one block of a piece,

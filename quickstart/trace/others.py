@@ -1,8 +1,8 @@
 """Find what the rest of a boot has changed before a unit's programs use it (pure).
 
 A service that starts early comes before the rest of the boot. So it does not find a file that a generator, a rule of
-tmpfiles.d or another service makes later, and it still finds the old state of a file that these change or remove
-later. The log of the reference boot shows such files, whatever program makes, changes or removes them.
+tmpfiles.d or another service makes later, and it still finds the old state of a file that one of these changes or
+removes later. The log of the reference boot shows such files, whatever program makes, changes or removes them.
 """
 
 from __future__ import annotations
