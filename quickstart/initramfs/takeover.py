@@ -14,7 +14,7 @@ _UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wick
 
 
 def network_service(root: ImageRoot) -> str:
-    """``ifupdown`` or ``networkd``, whichever is enabled. When both are enabled, ``networkd``.
+    """``ifupdown`` or ``networkd``, whichever is enabled. When both are enabled, the result is ``networkd``.
 
     Raises UnsupportedUnitError when another network service is enabled, which would replace the address that
     init has set, or when no network service is enabled.
