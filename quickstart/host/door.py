@@ -130,7 +130,7 @@ def core_limit() -> str:
 
     A handler (systemd-coredump, apport: core_pattern begins with a pipe) runs as the host's root. The kernel
     starts it even with a limit of 0, but not with a limit of 1 (do_coredump() in the kernel's fs/coredump.c).
-    A hard limit of 0 stays, because raising it needs a privilege.
+    When our own hard limit is already 0, the option sets 0, because raising a hard limit needs a privilege.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return f"--core={0 if hard == 0 else 1}"
@@ -153,7 +153,7 @@ def identity_words(identity: Identity | None) -> tuple[str, ...]:
 
 
 def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
-    """``argv`` under setpriv(1), with which the kernel kills the process when we end, even when we are killed
+    """``argv`` under setpriv(1), which tells the kernel to kill the process when we end, even when we are killed
     (PR_SET_PDEATHSIG).
 
     The kernel clears this setting when a process changes its user (prctl(2)). setpriv makes the setting after

@@ -2,8 +2,8 @@
 and we copy the data.
 
 A program that runs as root in an image can change the mode and owner of the files behind its standard
-streams, and can open them through /proc/self/fd and truncate them. So its standard streams are never a file,
-a device or a terminal of ours.
+streams, and can open them through /proc/self/fd and truncate them. So its standard streams are never
+our own files, devices or terminals.
 """
 
 from __future__ import annotations

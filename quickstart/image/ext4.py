@@ -103,8 +103,8 @@ def write_disk(
 
 
 def _check_paths(tree: Path) -> None:
-    """Raise BadInputError for a path with which mke2fs would write behind its buffer (members.PATH_BYTES).
-    Whoever made the tree, and by whatever way it came here, mke2fs runs as root.
+    """Raise BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind
+    the end of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, whoever made it.
     """
     top = os.fsencode(tree)
     for path, _ in walk(top, tree.stat().st_dev):

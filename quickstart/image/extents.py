@@ -53,9 +53,9 @@ def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
 
 
 def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
-    """A range of ``length_bytes`` at the volume's end, as (offset, length) in bytes. The range stands for a
-    file in one piece, and begins at a multiple of ``align_bytes``. Raises ArtefactError when the volume is
-    smaller than the range.
+    """A range of ``length_bytes`` at the volume's end, as (offset, length) in bytes. The bench reads this range in
+    place of our initramfs, as if the initramfs were a file of the image in one piece. The range begins at a
+    multiple of ``align_bytes``. Raises ArtefactError when the volume is smaller than the range.
 
     The image has no file in this range, and a boot does not read it. So the range is as cold as a file that
     has not been read.

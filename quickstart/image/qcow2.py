@@ -1,8 +1,8 @@
 """Read the header and the tables of a qcow2 image (docs/interop/qcow2.txt of QEMU), and find how much data it has.
 
-The image may be a stranger's, and the format has much that costs memory or time before the first byte is read:
-dirty bitmaps, snapshots, compressed clusters. Only the form that `build` makes is accepted. A machine that runs
-from the image, and `qemu-img resize`, keep this form.
+The image may come from somebody else. Several features of the format cost QEMU memory or time before it reads the
+first byte of data: dirty bitmaps, snapshots, compressed clusters. So only an image in the form that `build` makes is
+accepted. An image stays in this form when a machine runs from it, and when `qemu-img resize` changes its size.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def virtual_bytes(fd: int) -> int:
 
 
 def _checked_length(head: bytes) -> int:
-    """The length in bytes of the header. Raises ValueError for snapshots and for features, of which `build`
-    uses none and QEMU adds none by itself.
+    """The length in bytes of the header in ``head``. Raises ValueError for a header of another length, and for an
+    image with snapshots or with features. `build` uses no snapshots and no features, and QEMU adds none by itself.
     """
     fields = _HEADER.unpack_from(head)
     snapshots, snapshots_at, incompatible, compatible, autoclear, count_bits, header_bytes = fields[11:]
@@ -92,12 +92,13 @@ def _checked_length(head: bytes) -> int:
 
 
 def data_bytes(fd: int, most_bytes: int) -> int:
-    """At most how many bytes of the disk in the image that is open as ``fd`` are not a hole, that is, how much
-    is written when the image is converted. `virtual_bytes` must have accepted the image. The count ends above
-    ``most_bytes``.
+    """An upper limit for the bytes that are written when the image that is open as ``fd`` is converted to a raw
+    image: the size of all clusters with data. `virtual_bytes` must have accepted the image. Counting stops as soon
+    as the result is more than ``most_bytes``.
 
-    Raises ValueError when two parts of the disk have the same place in the file, or when a part is compressed.
-    No image of ours is like that, and otherwise a file of some KiB could stand for terabytes of data.
+    Raises ValueError when two parts of the disk have the same place in the file, when a part is compressed or is
+    behind the end of the file, and when the disk or the file is too large for this check. An image that `build`
+    makes has no such parts. Without this check, a file of a few KiB could stand for terabytes of data.
     """
     _, _, _, _, _, size_bytes, _, count, place, *_ = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
     tables = -(-size_bytes // _TABLE_COVERS_BYTES)
@@ -115,7 +116,7 @@ def data_bytes(fd: int, most_bytes: int) -> int:
 
 
 class _Taken:
-    """The clusters of the file that were met, one bit for each."""
+    """The clusters of the file that the tables have named so far, with one bit for each cluster of the file."""
 
     def __init__(self, file_bytes: int) -> None:
         # The last one may be shorter.
@@ -125,8 +126,9 @@ class _Taken:
         self._bits = bytearray(self._count // 8 + 1)
 
     def add(self, place: int) -> None:
-        """Note the cluster at ``place``. Raises ValueError for one that was noted before, and for one behind the end
-        of the file: QEMU would read zeros there, as often as a table names it.
+        """Record the cluster at the offset ``place`` of the file, in bytes. Raises ValueError for a cluster that was
+        recorded before, and for a cluster behind the end of the file. QEMU would read the latter as zeros, and the
+        tables could name such clusters without end.
         """
         number = place >> _CLUSTER_BITS
         if number >= self._count:
@@ -137,7 +139,9 @@ class _Taken:
 
 
 def _clusters(table: bytes, taken: _Taken) -> int:
-    """The number of clusters with data that a second table names."""
+    """The number of clusters with data that a second table (QEMU's "L2 table") names. Raises ValueError as
+    `data_bytes` does.
+    """
     if not table.strip(b"\0"):
         return 0
     count = 0
@@ -152,7 +156,9 @@ def _clusters(table: bytes, taken: _Taken) -> int:
 
 
 def _entries(table: bytes) -> array.array[int]:
-    """The entries of a table. What is behind the end of the file is not in it."""
+    """The entries of a table as numbers. When the file ends within the table, ``table`` has only the bytes that
+    the file has, and the result has only the complete entries.
+    """
     found = array.array("Q", table[: len(table) // _ENTRY_BYTES * _ENTRY_BYTES])
     if sys.byteorder == "little":
         found.byteswap()
@@ -160,8 +166,9 @@ def _entries(table: bytes) -> array.array[int]:
 
 
 def _check_extensions(cluster: bytes, at: int) -> None:
-    """Raise ValueError for a header extension other than the table of the features' names. All extensions are
-    in the first cluster. Each has a kind and a length, and is padded to a multiple of 8 bytes.
+    """Raise ValueError for a header extension other than the feature name table, and for an extension that does
+    not fit into ``cluster``, the first cluster of the file. The first extension begins at ``at``. Each extension
+    has a kind and a length, and is padded to a multiple of 8 bytes.
     """
     while at + _EXTENSION.size <= len(cluster):
         kind, length = _EXTENSION.unpack_from(cluster, at)

@@ -39,8 +39,8 @@ _NOLOGIN = PurePosixPath("/usr/lib/tmpfiles.d/systemd-nologin.conf")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All inputs of an initramfs. The superblock and the prefetch plan come from ``disk``, which may also be
-    a used disk that was not made from the reference image.
+    """All inputs of an initramfs. The superblock and the prefetch plan come from ``disk``, a root disk with the files
+    of the reference image. In a rebuild, ``disk`` is the used disk from which the reference image was made.
     """
 
     profile: Profile

@@ -138,9 +138,9 @@ def _placed(command: UnitCommand, known: _Set) -> Record:
 
 
 def _interpreter(file: StartFile, known: _Set) -> tuple[PurePosixPath, tuple[str, ...]] | None:
-    """The packed interpreter of a script, and the words before the script's path in its argv: the name after
-    ``#!`` and its argument. None when ``file`` is not a script, and when the kernel must choose the script's
-    interpreter.
+    """The packed interpreter of a script, and the words that come before the script's path in the interpreter's
+    argv: the name after ``#!``, and the argument after this name. None when ``file`` is not a script, and when the kernel
+    must choose the script's interpreter.
     """
     script = interpreter_of(known.root, file.path)
     interpreter = known.at(script.program) if script else None

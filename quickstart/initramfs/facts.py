@@ -1,8 +1,8 @@
 """Collect the packed facts: the facts of the root volume that must not change. Init and /usr/sbin/quickstart
 compare them (docs/users/never-stale.md).
 
-The facts cover the files that processes open from /fast, the paths where another file would be found first,
-and everything that decides how the unit starts.
+The facts cover the files that processes open from /fast, the paths at which a stock boot would find another
+file before such a file, and everything that decides how the unit starts.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
-    """Whether find(1) does not take the path for an option. find(1) gets paths relative to /, without the
-    leading slash.
+    """Whether find(1) reads the path as a path, and not as an option or an operator such as ``(``. find(1)
+    gets paths relative to /, without the leading slash.
     """
     return place.parts[1][0] not in "-!(),"
 
@@ -179,8 +179,8 @@ def _own_directories(
 ) -> Iterator[PurePosixPath]:
     """The directories in DT_RPATH and DT_RUNPATH of the served files, and those in ``searched``. The loader
     searches these directories before the default directories, but it searches LD_LIBRARY_PATH before
-    DT_RUNPATH (ld.so(8)). When one of these directories has another library with the name of a packed library
-    at the build, pack/shadow.py keeps the packed library out of /fast.
+    DT_RUNPATH (ld.so(8)). If, at the build, one of these directories already has another library with the
+    name of a packed library, pack/shadow.py keeps the packed library out of /fast.
     """
     found: dict[PurePosixPath, None] = dict.fromkeys(searched)
     for file in served:
@@ -199,8 +199,8 @@ def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[Pu
 
 
 def _is_inside(root: ImageRoot, path: PurePosixPath) -> bool:
-    """Whether no directory on the way to ``path`` is a link. A dangling link of the image may lead to a
-    directory of this host.
+    """Whether ``path`` can be examined on this host: its parent directory exists in the image, and no directory
+    on the way to ``path`` is a link. A link that is dangling in the image may lead to a directory of this host.
     """
     return root.resolve(path.parent).canonical == path.parent
 

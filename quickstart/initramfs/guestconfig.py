@@ -33,7 +33,9 @@ class HandOff(enum.Enum):
     """What init does after the application answers. The values are words of init's configuration."""
 
     STAY = "no"
-    """Init stays PID 1 and runs only the application: the paper's minimal system."""
+    """Init stays PID 1 and runs only the application, like the minimal system of the paper on which QuickStart
+    is based (README.md).
+    """
     KEEP = "keep"
     """The distribution's init takes over; /fast stays in memory."""
     RELEASE = "release"

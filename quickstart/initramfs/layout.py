@@ -165,8 +165,8 @@ def _unit(
 
 
 def _companion(place: str, unit: UnitStart) -> Iterator[CpioEntry]:
-    """The directory of a companion. Init's scripts use this directory in place of OURS, so it also has links
-    to the programs.
+    """The directory of a companion, with the companion's configuration. When a script of init works on the
+    companion, it uses this directory in place of OURS, so it also has links to the programs of OURS.
     """
     yield directory(place)
     yield symlink(f"{place}/bin", "../../bin")
@@ -231,8 +231,9 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
 
 
 def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
-    """The members of part B with the start set as one file system image, and with a directory for the files
-    of part A that are below /fast.
+    """The members of part B when the start set is one file system image (IMAGE). ``entries`` are the members that
+    ``part_b`` yields. The image also has an empty directory ``quickstart``, over which init mounts part A's
+    /fast/quickstart.
     """
     below, ours = [], []
     for entry in entries:
@@ -299,7 +300,10 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
 
 
 def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
-    """The description of the unit for the starter, with PATH and LD_LIBRARY_PATH set as in the paper."""
+    """The description of the unit for the starter. With Served.FAST, PATH leads first to the programs below /fast.
+    LD_LIBRARY_PATH leads to the libraries below /fast, if there are any. With Served.MEMORY, the unit's conditions are
+    left out, because there is no volume to examine.
+    """
     fast = config.served is Served.FAST
     libraries = library_path(start_set)
     stock = [str(name) for name in STOCK_PATH]

@@ -1,8 +1,8 @@
 """Check that an archive is exactly what ``newc.write_archive`` writes for its members.
 
-The kernel and a reader may understand an unusual archive differently: hard links across devices, a trailer with
-data, a directory with data, a name with two spellings (init/initramfs.c). Whoever shows or judges an archive that
-somebody else has given takes only the form in which there is nothing to misunderstand.
+The kernel and a reader may understand an unusual archive differently (init/initramfs.c), for example an archive with
+hard links across devices, a trailer with data, a directory with data, or a name in two spellings. So code that shows
+or judges an archive from somebody else accepts only the form that ``write_archive`` writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quickstart.parse.printable import brief
 
 @dataclass
 class _Linked:
-    """The first of a file's names, and how many are still to come."""
+    """A file with several names: the entry for its first name, and the number of names that are still to come."""
 
     entry: CpioEntry
     left: int
@@ -34,15 +34,15 @@ class _Linked:
 
 @dataclass
 class Exactness:
-    """The members of one archive so far."""
+    """Checks the members of one archive in their order, and keeps what it needs to know about earlier members."""
 
     _count: int = 0
     _is_directory: dict[str, bool] = field(default_factory=dict)
     _linked: dict[int, _Linked] = field(default_factory=dict)
 
     def fault(self, name: str, header: Header, head: bytes) -> str:
-        """What ``write_archive`` would write otherwise of the next member, or an empty string. ``head`` is all before
-        the member's data: header, name and padding.
+        """The part of the next member that ``write_archive`` would write differently, as words for a message. Empty
+        when there is no such part. ``head`` is everything before the member's data: header, name and padding.
         """
         if name == TRAILER:
             if any(each.left for each in self._linked.values()):
@@ -71,7 +71,9 @@ class Exactness:
         return ""
 
     def _inode(self, entry: CpioEntry, header: Header) -> int | None:
-        """The number that the member has to have. None for another name of a file that has none left."""
+        """The inode number that the member must have. None for a further name of an earlier file, when this member
+        differs from that file's first entry, has data, or comes after all names that the first header announces.
+        """
         first = self._linked.get(header.inode)
         if first is None:
             if entry.names > 1:
@@ -83,7 +85,7 @@ class Exactness:
 
 
 def _fits(header: Header) -> bool:
-    """Whether size and number of names are those of the member's type."""
+    """Whether the header's size and number of names are possible for the member's type."""
     if stat.S_ISREG(header.mode):
         return header.nlink >= 1
     usual = 2 if stat.S_ISDIR(header.mode) else 1

@@ -113,7 +113,8 @@ def walk_archive(
     and for a stream that does not end after a trailer. An empty stream has no members.
 
     With ``exact``, also raises ArtefactError for an archive that is not exactly what ``write_archive`` writes
-    (newc_exact.py), and for a compressed stream with more than one archive or with another header than ours.
+    (newc_exact.py), for a compressed stream with more than one archive, and for a compressed stream whose header
+    is not the one that `payload.packing` writes.
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)

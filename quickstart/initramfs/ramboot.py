@@ -48,8 +48,8 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 
 
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
-    """The paths to pack for a path that a program used. For a file that the program created, the parent
-    directory is packed.
+    """The paths to pack for an event: the links on the way to the event's path, and the file to which they lead. For
+    a file that is not in the image, because the program created it, the parent directory is packed instead.
     """
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()

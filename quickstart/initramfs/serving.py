@@ -36,7 +36,9 @@ class Delivery(enum.Enum):
     """How the start set reaches the application. The values are those of `build --delivery`."""
 
     FAST = "fast"
-    """Processes find the files by PATH, LD_LIBRARY_PATH and the loader's name, as in the paper."""
+    """Processes find the files by PATH, LD_LIBRARY_PATH and the path of their ELF interpreter, as in the paper
+    on which QuickStart is based (README.md).
+    """
     OVERLAY = "overlay"
     """As FAST, and in the unit's own mount namespace, packed files are also bound over the volume's files that
     the unit opens by absolute path.
@@ -49,9 +51,9 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
 
     These are packed files below /usr with a package's code. Files that come from /fast without a bind mount are
     left out: libraries that the loader finds by name, and programs that only the starter starts. Data,
-    configuration and the administrator's own files are left out, too, because a change of them has to take effect
-    at a reload, and files that the unit may write to. Empty for a unit without a mount namespace of its own,
-    because we do not create a namespace for this.
+    configuration and the administrator's own files are left out, because a change of them has to take effect
+    at a reload. Files that the unit may write to are left out, too. The result is empty for a unit without a
+    mount namespace of its own, because QuickStart does not create a namespace only for bind mounts.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -132,7 +134,7 @@ def fast_library_places(start_set: StartSet) -> tuple[PurePosixPath, ...]:
 
 
 def is_merged(link: PurePosixPath, target: str) -> bool:
-    """Whether the link is one of a merged /usr, as /bin is (`/bin` -> `usr/bin`)."""
+    """Whether the link is one of the links in / that make a merged /usr, such as `/bin` -> `usr/bin`."""
     return len(link.parts) == 2 and target in (f"usr/{link.name}", f"/usr/{link.name}")
 
 

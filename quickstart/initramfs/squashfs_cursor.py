@@ -25,7 +25,7 @@ class Cursor:
         return self._block, self._offset
 
     def settled(self) -> tuple[int, int]:
-        """The position of the next byte, which is in the next block when this one is at its end."""
+        """The place of the next byte. At the end of a block, this is the beginning of the next block."""
         data, following = self._metadata(self._block)
         return (following, 0) if self._offset == len(data) else self.place
 
@@ -47,7 +47,7 @@ class Cursor:
 
 
 def name_at(cursor: Cursor, excess: int) -> bytes:
-    """The name at ``cursor``, which has a byte more than ``excess``."""
+    """The name at ``cursor``, which has ``excess`` + 1 bytes. Raises ValueError for a name that no file can have."""
     if excess >= _MOST_NAME_BYTES:
         raise ValueError(f"a name of {excess + 1} bytes")
     name = cursor.take(excess + 1)

@@ -1,9 +1,15 @@
-"""Check that the kernel finds in a SquashFS image what a reader of its lists finds.
+"""Check that the kernel finds the same files in a SquashFS image as a reader that reads every directory's list of
+entries from its beginning to its end.
 
-The kernel (fs/squashfs) does not read a directory as a list. It knows an inode by the number in the directory's
-entry, and takes the inode of this number that it has read before. It begins to look a name up where the index of
-a long directory says, and ends at the first name that is behind the one that it looks for. mksquashfs writes
-numbers, index and order in one way only, so whoever shows or judges an image takes no other.
+The kernel (fs/squashfs) finds files in another way, so in an unusual image it could find other files than the
+reader. A directory's entry has the number of an inode and the place of this inode. When the kernel already has
+an inode of this number in memory, it uses that inode and ignores the place in the entry. When the kernel looks
+up a name in a long directory, it does not begin at the beginning of the list, but where the directory's index
+says. In any directory, the look-up ends without success at the first entry whose name begins with a greater byte
+than the name that is looked up.
+
+mksquashfs always writes the numbers, the index and the order of the entries in the same way. So code that shows
+or judges an image from somebody else accepts only that way.
 """
 
 from __future__ import annotations
@@ -19,7 +25,9 @@ _NUMBER_MASK = 0xFFFFFFFF
 
 
 class Entry(NamedTuple):
-    """An entry of a directory: the type and number of its inode, and the block and offset where the inode is."""
+    """An entry of a directory: a name, the type (``kind``) and number of the inode, and the place of the inode in
+    the inode table: the position of a metadata block, in bytes from the table's beginning, and an offset in it.
+    """
 
     name: bytes
     block: int
@@ -29,13 +37,14 @@ class Entry(NamedTuple):
 
     @property
     def reference(self) -> int:
-        """The place of the inode, in one number, as the superblock has that of the root."""
+        """The place of the inode as one number, in the format that the superblock uses for the root's inode."""
         return self.block << 16 | self.offset
 
 
 class Mark(NamedTuple):
-    """An entry of a directory's index: the position in the list at which a run of entries begins, the run's
-    metadata block, relative to the table of directories, and the name of its first entry.
+    """An entry of a directory's index, which says where a run of entries begins. ``position`` is the run's position in
+    the directory's list, in bytes. ``block`` is the position of the run's metadata block, in bytes from the beginning of
+    the directory table. ``name`` is the name of the run's first entry.
     """
 
     position: int
@@ -44,19 +53,21 @@ class Mark(NamedTuple):
 
 
 def number_of(base: int, delta: int) -> int:
-    """The number of an inode from that of its run and the entry's difference, as the kernel adds them."""
+    """The number of an entry's inode. ``base`` is the number in the header of the entry's run, and ``delta`` is the
+    difference in the entry. The sum wraps at 32 bits, as in the kernel.
+    """
     return (base + delta) & _NUMBER_MASK
 
 
 @dataclass
 class Inodes:
-    """The inodes that were met: by its number, the reference to each one's place in the table of inodes."""
+    """The inodes that were found so far: the place of each inode (``Entry.reference``), by the inode's number."""
 
     _references: dict[int, int] = field(default_factory=dict)
 
     def add(self, number: int, reference: int, *, is_directory: bool) -> None:
-        """Raises ValueError when another inode has this number, or when a directory has two names, of which the
-        kernel keeps one.
+        """Record an inode. Raises ValueError when another inode has this number, and when a directory has a second
+        name, because the kernel keeps only one of a directory's names.
         """
         is_known = number in self._references
         if is_known and (is_directory or self._references[number] != reference):
@@ -66,8 +77,8 @@ class Inodes:
 
 @dataclass
 class Order:
-    """The entries of one directory so far, compared with the ``marks`` of its index. ``begin`` is the offset of
-    its list in the first block.
+    """Checks the entries of one directory in their order, and compares their runs with the ``marks`` of the
+    directory's index. ``begin`` is the offset of the directory's list in the list's first metadata block.
     """
 
     marks: Iterator[Mark]
@@ -79,8 +90,9 @@ class Order:
         self._mark = next(self.marks, None)
 
     def begin_run(self, position: int, place: tuple[int, int], name: bytes) -> None:
-        """A run of entries begins at ``position`` of the list, which is at ``place``: the relative metadata block
-        and the offset in it. ``name`` is that of its first entry.
+        """Check a run of entries that begins at ``position`` in the list (in bytes). ``place`` is where the run
+        begins in the directory table: the position of a metadata block, as in ``Mark``, and an offset in that
+        block. ``name`` is the name of the run's first entry. Raises ValueError when the index does not match.
         """
         if self._mark is None or position < self._mark.position:
             return
@@ -95,7 +107,7 @@ class Order:
         self._last = name
 
     def end(self) -> None:
-        """The list has ended."""
+        """Raise ValueError if the index has more marks when the list ends."""
         if self._mark is not None:
             raise ValueError("the index of a directory is longer than its list")
 
@@ -126,6 +138,8 @@ class Blocks:
 
 
 def check_owners(count: int, table: bytes) -> None:
-    """Raise ValueError unless the image's table of ``count`` user and group IDs has root's alone, as build's does."""
+    """Raise ValueError unless root's ID is the only one in the image's table of ``count`` user and group IDs. An
+    image that `build` makes has no other ID.
+    """
     if count != 1 or table != bytes(4):
         raise ValueError("it has files of other owners than root, and build packs none")

@@ -127,12 +127,12 @@ class _Inode:
 def walk_image(
     read: Reader, size_bytes: int, limits: Limits | None = None
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
-    """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its
-    entries.
+    """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its entries.
 
     The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip
-    them. Owners are ignored, because the list of digests in part A covers the image as a whole. Raises
-    ArtefactError for an image that is damaged, has another compression, or exceeds ``limits``.
+    them. Raises ArtefactError for an image that is damaged, has another compression than LZ4, exceeds ``limits``,
+    has extended attributes or files of other owners than root, or is not as mksquashfs writes it
+    (squashfs_exact.py).
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():

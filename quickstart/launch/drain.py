@@ -1,7 +1,7 @@
 """Keep the output of a guest and its QEMU, which may be of any length, within limits: the beginning in a
 file, and the newest part in memory.
 
-QEMU writes into pipes, and a thread of ours reads them at once, so the guest never waits for a reader. A
+QEMU writes into pipes, and one of our threads reads them at once, so the guest never waits for a reader. A
 guest may write gigabytes, but while it runs, a log takes at most HEAD_BYTES on the host's disk and about
 twice NEWEST_BYTES in memory.
 """
@@ -54,7 +54,7 @@ def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_text(data: bytes) -> str:
-    """A console's output as text that can be searched. Its lines are those of `whole_lines`."""
+    """A console's output as text that can be searched. Its lines are those that `whole_lines` yields."""
     return b"\n".join(whole_lines(data.split(b"\n"))).decode(errors="replace")
 
 

@@ -78,7 +78,7 @@ class QemuLauncher:
 
 
 class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
-    """One running QEMU (guest.Guest, with every capability)."""
+    """A guest in QEMU. It implements all protocols for guests in guest.py."""
 
     def __init__(self, machine: Machine, accelerator: Accelerator, launch_archive: bytes, keep: bool) -> None:
         self.machine = machine

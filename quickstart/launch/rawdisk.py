@@ -1,8 +1,8 @@
-"""Convert a root disk in the format qcow2, which may be a stranger's, to a raw image.
+"""Convert a root disk from the format qcow2 to a raw image. The disk may come from somebody else.
 
-qemu-img reads the stranger's bytes, so it runs as QEMU does: in a jail with a copy of the file, as a user of
-its own, without privileges, and with limits on the files that it writes and on its memory. It needs neither a
-network nor other processes, so it gets namespaces of its own where the host allows them.
+qemu-img reads bytes that are not trusted, so it runs as QEMU does: in a jail with a copy of the file, as a user of
+its own, without privileges. Limits apply to its memory and to the files that it writes. qemu-img needs no network
+and no other processes, so it gets namespaces of its own where the host allows them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _HINT = "build it again, with --format raw"
 
 def made_raw(disk: Path, place: Path) -> Path:
     """Convert the qcow2 image ``disk`` to a raw image in our directory ``place``. Return the path of the raw
-    image. The disk may be larger than the manifest says, because its user may have enlarged it; what is behind
-    its data is a hole.
+    image. The disk may be larger than the manifest says, because its user may have enlarged it. Parts of the disk
+    without data become holes of the raw image.
 
     Raises ArtefactError when the disk is not as `build` makes it, is damaged, or stands for more data than its
     file has; HostLacksError when the raw image has no room on the host; and BadInputError when
@@ -113,7 +113,9 @@ def _copied(fd: int, disk: Path, cell: jail.Jail) -> Path:
 
 
 def _convert(cell: jail.Jail, most_bytes: int) -> None:
-    """Run qemu-img in the jail. Raises CommandError when it fails, with the first line of its messages."""
+    """Run qemu-img in the jail. The raw image has at most ``most_bytes`` bytes. Raises CommandError, with the
+    beginning of qemu-img's messages, when qemu-img fails.
+    """
     words = ("convert", "-f", "qcow2", "-O", "raw", _COPY, _RAW)
     argv = jail.limited(words, most_bytes, tool="qemu-img", memory_bytes=_MEMORY_BYTES)
     status, said = _ended(cell, (*_ALONE, *argv) if _may_be_alone(cell) else argv, _LIMIT_S)
@@ -122,13 +124,13 @@ def _convert(cell: jail.Jail, most_bytes: int) -> None:
 
 
 def _may_be_alone(cell: jail.Jail) -> bool:
-    """Whether the host lets the jail's user make namespaces."""
+    """Whether the host lets the jail's user make the namespaces of ``_ALONE``."""
     return _ended(cell, (*_ALONE, "true"), _PROBE_S)[0] == 0
 
 
 def _ended(cell: jail.Jail, argv: Sequence[str | Path], limit_s: float) -> tuple[int | None, str]:
-    """The exit status of ``argv``, which runs in the jail, and the beginning of its messages. The status is
-    None when the command did not end within ``limit_s`` seconds.
+    """Run ``argv`` in the jail. Return its exit status and the beginning of its messages. When the command did not
+    end within ``limit_s`` seconds, the status is None, and the text says so.
     """
     end_s = time.monotonic() + limit_s
     ours, theirs = os.pipe2(os.O_CLOEXEC)
@@ -148,7 +150,9 @@ def _ended(cell: jail.Jail, argv: Sequence[str | Path], limit_s: float) -> tuple
 
 
 def _first_words(pipe: int, end_s: float) -> str:
-    """What is written into ``pipe``, until its end or ``end_s``. All is read, so that the writer never waits."""
+    """The first _WORDS_BYTES bytes that are written into ``pipe``, as text. The function reads until the pipe's end
+    or until ``end_s`` (on the clock time.monotonic). It discards the further bytes, so that the writer never waits.
+    """
     said = b""
     while (left_s := end_s - time.monotonic()) > 0 and select.select([pipe], [], [], left_s)[0]:
         piece = os.read(pipe, _WORDS_BYTES)
@@ -159,7 +163,9 @@ def _first_words(pipe: int, end_s: float) -> str:
 
 
 def _taken_out(cell: jail.Jail, target: Path, size_bytes: int) -> Path:
-    """Move the raw image out of the jail, and make it ours. Return its new path."""
+    """Move the raw image from the jail to ``target``, and make us its owner. Return its new path. Raises
+    BadInputError when the raw image does not have ``size_bytes`` bytes.
+    """
     (cell.directory / _RAW).rename(target)
     with opened_regular(target, writable=True) as fd:
         if (found := os.fstat(fd).st_size) != size_bytes:

@@ -1,8 +1,9 @@
-"""Compare the files from which systemd has loaded the application's units with those that the reader has read.
+"""Compare the files from which systemd loaded the application's units in the reference boot with the files that the
+unit reader (inspect/unit) has read.
 
-The reader takes a unit's settings from the image. A generator or a program of the boot may add files in /run,
-and systemd may find files in another order. An early start would lack such settings, for example a hardening.
-Apart from looking up names in the image, the functions are pure.
+The unit reader takes a unit's settings from the image. But a generator or another program of the boot may add unit
+files in /run, and systemd may find unit files in another order. An early start would lack the settings in such
+files, for example settings that restrict the unit. Apart from looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
 
 
 def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when systemd has loaded a unit of the stack, one of its slices, or a socket that
-    hands sockets to it, from other files than the reader has read.
+    """Raise UnsupportedUnitError when systemd has loaded one of the following from other files than the unit reader
+    has read: a unit of the stack, its slices, or a socket unit that passes sockets to it. Also raise the error when
+    a unit of the stack comes after a socket unit of another service.
     """
     names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
     for trace in traces:
@@ -48,8 +50,9 @@ def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
 
 
 def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit], own: Collection[str]) -> None:
-    """Raise UnsupportedUnitError when the unit comes after a socket of another service than those of the stack, whose
-    sockets are ``own``. The unit may connect to it.
+    """Raise UnsupportedUnitError when the unit comes after a socket unit that does not belong to the stack, because
+    the application may connect to that socket. ``own`` are the names of the stack's socket units. The socket units
+    of systemd, D-Bus and syslog are allowed.
     """
     after = loaded[unit.unit].after if unit.unit in loaded else frozenset()
     for name in sorted(after - {*own}):
@@ -68,7 +71,9 @@ def _names(unit: UnitStart) -> Iterator[str]:
 
 
 def _others(root: ImageRoot, loaded: LoadedUnit) -> Iterator[str]:
-    """The files of the boot that the image's own unit does not have, and those that only the image's unit has."""
+    """The differences between the files of the unit in the boot and its files in the image, as words for a message:
+    files that only the boot had, and ``no PATH`` for drop-ins that only the image has.
+    """
     try:
         own_file: PurePosixPath | None = unit_file(root, loaded.name)
     except UnsupportedUnitError:

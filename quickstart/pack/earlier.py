@@ -74,8 +74,8 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
 
 
 def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
-    """The units that the application comes after directly. A service of cloud-init's counts only when the
-    application's own unit names it: cloud-init itself comes before ssh, on any machine.
+    """The units that the application comes after directly. A unit of cloud-init counts only when the application's
+    own unit names it in After=, because cloud-init orders its units before ssh on any machine.
     """
     if not any(name.startswith("cloud-") for name in application.after):
         return application.after
@@ -88,8 +88,9 @@ def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
 
 
 def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or through other units:
-    it is not known what all the other services prepare for the unit.
+    """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or through other units, because
+    it is not known what all the other services prepare for the unit. Also raise the error for a unit that comes
+    directly after a target of cloud-init, because cloud-init runs after an early start.
     """
     for late in sorted(_LATE & loaded[unit].after):
         raise UnsupportedUnitError(
@@ -128,7 +129,9 @@ def _hint(name: str) -> str:
 
 
 def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
-    """The services, mounts and sockets that the boot has started before ``unit``, or has examined for it."""
+    """The services, mounts, automounts and sockets that come before ``unit``, and that the boot has started or has
+    examined whether to start (`_was_due`).
+    """
     own_us = loaded[unit].started_us
     return frozenset(
         name for name in _before(loaded, unit) if name.endswith(_KINDS) and _was_due(loaded[name], own_us)
@@ -186,8 +189,12 @@ def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
 
 
 def _was_due(unit: LoadedUnit, own_us: int) -> bool:
-    """Whether the boot started ``unit`` or examined whether to start it. A condition that did not hold in the
-    reference boot may hold on another machine or later.
+    """Whether the boot started ``unit`` or examined the conditions for starting it. A condition that did not hold in
+    the reference boot may hold on another machine or later.
+
+    systemd-sysext and systemd-confext count only if they were started. A mount without a unit file counts only if it
+    was started no later than the application. ``own_us`` is the uptime at which the application was started, in
+    microseconds, or 0 if it was not started.
     """
     if unit.name in _EXTENDING:
         return unit.started_us > 0

@@ -1,7 +1,8 @@
-"""Refuse an early start before a package's unit that somebody has edited in place.
+"""Refuse an early start when the application would start before a package's unit that somebody has edited in place.
 
-An early start may come before the packages' own units of known names (pack/harmless.py). With other commands, such
-a unit may load a packet filter. Apart from reading files of the image, the functions are pure.
+An application may start before the units in pack/harmless.py, because it is known what the packages' versions of
+these units do. Somebody may have changed the commands of such a unit, for example to load a packet filter. Then the
+application must not start before this unit. Apart from reading files of the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from quickstart.pack.earlier import units_before
 
 
 def refuse_edited(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when a service that the reference boot started before one of ``units``, and
-    that does not start early itself, has a unit file below /usr that is not its package's.
+    """Raise UnsupportedUnitError when the reference boot started a service before one of ``units``, the service does
+    not start early itself, and its unit file in the image is not as a package has delivered it.
     """
     stack = frozenset(units)
     files: dict[PurePosixPath, str] = {}

@@ -1,8 +1,9 @@
 """The units that a stock boot starts before the application, and for which an early start need not wait
 (pure).
 
-Init itself prepares what the packages' own units of these names prepare, or no application depends on it. The
-names are written out, because the name of a unit from elsewhere may also begin with ``systemd-``.
+For each of these units, either init itself prepares what the unit of the package prepares, or no application depends
+on it. Only the packages' own units are meant. The names are written out, because a pattern such as ``systemd-*`` would
+also match units that do not come from systemd.
 """
 
 from __future__ import annotations
@@ -75,17 +76,23 @@ def is_harmless(name: str) -> bool:
 
 
 def is_generated_socket(name: str) -> bool:
-    """Whether systemd's own generator makes the socket at each boot. Its commands do not concern the application."""
+    """Whether systemd's own generator makes the socket unit at each boot. The commands of such a socket unit do not
+    affect the application.
+    """
     return name in _GENERATED_SOCKETS
 
 
 def may_be_generated(name: str) -> bool:
-    """Whether a package's generator makes the service at each boot: netplan(8)'s, for Open vSwitch."""
+    """Whether a package's generator may make the service at each boot. This is true only for the service for Open
+    vSwitch, which netplan's generator makes (netplan(8)).
+    """
     return name == "netplan-ovs-cleanup.service"
 
 
 def may_be_copied(name: str) -> bool:
-    """Whether the administrator may have the unit in /etc. Init mounts /tmp with the options of this very file."""
+    """Whether the application may start before this unit even if the unit's file is the administrator's copy in /etc.
+    This is true only for tmp.mount, because init gets the options of /tmp from that copy (inspect/unit/mounted.py).
+    """
     return name == "tmp.mount"
 
 
@@ -97,5 +104,7 @@ def is_asked_for(name: str) -> bool:
 
 
 def is_only_waiting(name: str) -> bool:
-    """Whether the unit only waits for the network. Packages have drop-ins that make it wait for other interfaces."""
+    """Whether the unit only waits for the network. Packages have drop-ins for such units, which name the interfaces
+    to wait for.
+    """
     return name.partition("@")[0].removesuffix(".service").endswith("-wait-online")

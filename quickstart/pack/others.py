@@ -1,9 +1,9 @@
 """Refuse an early start when the unit uses something that the rest of the boot has made or changed before.
 
-The readers of the image know many ways in which a boot prepares a machine: tmpfiles.d, cloud-init, generators,
-other services. The reference boot shows the result of all ways, also of those that no reader knows. In an early
-start, the file would not be there yet, or would be that of the previous boot. Apart from reading tmpfiles.d of the
-image, the functions are pure.
+The modules that read the image (inspect/) know many ways in which a boot prepares a machine: tmpfiles.d, cloud-init,
+generators, other services. The reference boot shows the results of these ways, and also of ways that no module knows.
+In an early start, a file that the rest of the boot makes would not exist yet, or would still be the file of the
+previous boot. Apart from reading tmpfiles.d and links of the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ _MOST_SHOWN = 3
 
 
 def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed something before
-    a program of the unit looked it up, unless an early start provides it as well. What systemd itself looks up for
-    the unit counts, too: its environment files and the paths of its mount namespace.
+    """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed a file or
+    directory before a program of the unit looked it up. The environment files of the unit and the paths of its mount
+    namespace, which systemd looks up, count in the same way. Paths that an early start makes itself, and paths that an
+    application can do without at its start (``_KNOWN``), do not lead to a refusal.
 
-    On an image with cloud-init, only changes in memory (/run, /tmp) lead to a refusal. Its machines start early only
-    after a boot of cloud-init, whose changes are on the volume; or the profile wants an early start before cloud-init
-    (early = "always").
+    For an image with cloud-init, only changes in memory (/run, /tmp) lead to a refusal. A machine of this image starts
+    early only after a complete boot with cloud-init, and then cloud-init's changes are on the volume. The exception is
+    a profile with early = "always", which wants an early start before cloud-init.
     """
     made = set(_run_directories(root))
     own = [path for each in unit.all_units for path in _named(each, root)]
@@ -69,8 +70,9 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
 
 
 def _named(unit: UnitStart, root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The paths that systemd looks up before it executes the unit's program (starter.md, "The description"), and
-    where links of the image lead.
+    """The unit's environment files and the paths of its mount namespace, which systemd looks up before it executes the
+    unit's program (docs/internals/starter.md, "The description"). For a path with links in the image, the result also
+    has the path to which the links lead.
     """
     for kind, *words in unit.settings:
         if kind not in ("environment-file", "mount"):
@@ -85,12 +87,12 @@ def _named(unit: UnitStart, root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _at(changed: Iterable[PurePosixPath], places: Sequence[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Those of ``changed`` that are one of ``places``, or a directory above one."""
+    """The paths in ``changed`` that are also in ``places``, or that are a directory above one of ``places``."""
     return (path for path in changed if any(place.is_relative_to(path) for place in places))
 
 
 def _run_directories(root: ImageRoot) -> Iterator[str]:
-    """The directories that the starter makes, and those above them."""
+    """The directories in /run that the starter makes, and the directories above them."""
     for record in run_directories(root):
         path = PurePosixPath(record[-1])
         yield from map(str, (path, *path.parents))

@@ -12,7 +12,9 @@ Part = tuple[int, int]
 
 
 def parts_of(traces: Sequence[Trace]) -> Mapping[PurePosixPath, Resident]:
-    """The large files that every trace has. Each has the parts that at least one of the traces has."""
+    """The large files that are in every trace. The parts of a file are those parts that were used in at least one of
+    the traced boots.
+    """
     found: dict[PurePosixPath, list[Resident]] = {}
     for trace in traces:
         for each in trace.resident:

@@ -278,11 +278,13 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """The number of one block in each piece of the volume that has data of large files and from which nothing
-    else is requested.
+    """The numbers of blocks that the prefetch reads for the sake of large files outside the start set that the traced
+    boots hardly read through the page cache. The volume is divided into pieces of 512 KiB (_PIECE_BYTES). In each
+    piece that has data of such a file, and from which the prefetch reads nothing else, one block is chosen. At most _PIECES
+    blocks are chosen for one file.
 
-    The prefetch cannot fill the page cache for reads with O_DIRECT. But reading one block makes a cold volume
-    bring in the whole piece with the data.
+    The prefetch cannot fill the page cache for reads with O_DIRECT. But when the prefetch reads one block of a piece,
+    a cold volume fetches the whole piece from the slow storage behind it.
     """
     in_cache = {path for path, known in foreseen.parts.items() if known.resident_bytes > _HEAD_BYTES}
     past_cache = foreseen.large - foreseen.left - in_cache

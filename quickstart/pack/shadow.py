@@ -5,7 +5,7 @@ LD_LIBRARY_PATH leads to /fast, and the loader searches it before DT_RUNPATH and
 directories (ld.so(8)). So a library in /fast hides all other libraries of its name. If the image has another
 library of this name where the loader may look for it, no library of this name may be in /fast, not even as a
 link to the volume. The name must be missing there, so that the loader continues its search and finds the same
-library as in a stock boot. The prefetch asks for these libraries on the volume.
+library as in a stock boot. The prefetch requests these libraries from the volume.
 """
 
 from __future__ import annotations
@@ -215,9 +215,9 @@ def _hides(
     places: Mapping[PurePosixPath, str],
     by_name: Mapping[str, Sequence[PurePosixPath]],
 ) -> str | None:
-    """The library that ``library`` would hide if it were in /fast, as a text for people, or None. ``places``
-    are the directories in DT_RUNPATH, each with words for the text that name a program. ``by_name`` has the
-    libraries of the start set and the links to them.
+    """A text for people that names the library that ``library`` would hide if ``library`` were in /fast. None when it
+    would hide no library. ``places`` maps each directory in DT_RUNPATH to the end of this text, which names a program
+    with this directory. ``by_name`` has the libraries of the start set and the links to them.
     """
     # Variants of a library are one library to the loader.
     own = {(_plain(path.parent), path.name) for path in library.entries}

@@ -87,8 +87,8 @@ def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Star
 
 
 def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Each glob as (glob, name for messages), both as it is spelled and with the directories before its first
-    wildcard resolved.
+    """The globs, each both as it is spelled and with the links before its first wildcard resolved. Each element of
+    the result is (glob, spelled glob), and messages name the spelled glob.
 
     So a rule for /bin/tool also applies to /usr/bin/tool in an image with a merged /usr.
     """

@@ -2,7 +2,7 @@
 
 Python's own functions have no such limits. int() takes time that grows with the square of the number of
 digits, and raises ValueError for more than 4300 digits. A line or a file is read completely, whatever its
-size is. tomllib keeps every prefix of a dotted key.
+size is. tomllib keeps every prefix of a dotted key, so a key with many parts takes much memory.
 """
 
 from __future__ import annotations

@@ -9,5 +9,7 @@ _PLACES = {"run": "/run", "lock": "/run/lock"}
 
 
 def in_run(path: str) -> str:
-    """``path`` with /var/run and /var/lock followed, which are links in each image (hier(7), tmpfiles.d/legacy.conf)."""
+    """``path`` with /run in place of a leading /var/run, and /run/lock in place of a leading /var/lock. Both are links
+    in every image (hier(7), tmpfiles.d/legacy.conf).
+    """
     return _IN_VAR.sub(lambda match: _PLACES[match[1]], path)

@@ -25,9 +25,10 @@ def shown(text: str, keep: str = "") -> str:
 
 
 def brief(text: str) -> str:
-    """``text``, a foreign word or name, for a message: escaped, so that it cannot begin a line, and shortened to
-    a readable length. Of several blanks, all but the first are escaped: a terminal breaks a long line at blanks,
-    and the rest could look like a line of ours.
+    """``text``, a word or name from an untrusted source, in a form for a message. Control characters are escaped,
+    so ``text`` cannot begin a new line, and a long ``text`` is shortened to a readable length. In a series of
+    blanks, all blanks except the first are escaped. Otherwise, a terminal that wraps a long line at the blanks
+    could show the end of ``text`` on a line of its own, where it looks like another message of QuickStart.
     """
     cut = shown(text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}…")
     return _BLANKS.sub(lambda match: _escaped(match[0]), cut)

@@ -38,9 +38,10 @@ class UnitLog:
     log, without duplicates. ``processes`` is the number of their processes. ``units`` are the units of which
     a process executed a program.
 
-    ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
-    an io_uring. ``changed`` are the paths that other processes of the boot had changed before they were used,
-    in the order of this use. ``lines`` is the number of lines in the log that have system calls.
+    ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
+    the programs that set up an io_uring. ``changed`` has the paths that other processes of the boot had changed
+    before a program of the units, or systemd, used them, in the order of the first use. ``lines`` is the number
+    of the last line in the log that has an action.
     """
 
     events: tuple[Event, ...]
@@ -88,8 +89,8 @@ class _Collector:
         self.others = Others(lambda path: None if path in self.made else self.use(path))
 
     def check_room(self) -> None:
-        """Raise TraceError when there are more processes and actions than in any real boot. The guest's
-        programs determine the number of processes and actions, so this number needs a limit.
+        """Raise TraceError when there are more processes, actions and changed paths than in any real boot, or when
+        they use too much memory. The guest's programs determine these numbers, so the numbers need limits.
         """
         # What gives content is a change as well.
         changed = max(len(self.made), len(self.others.changed))

@@ -106,8 +106,8 @@ Item = Born | Seen | Blind | Gone
 class _Task:
     """A process during parsing.
 
-    While its parent is not known, ``place`` is None, and its calls are in ``held``. A call in ``held`` that
-    is a fork has the child with it.
+    While its parent is not known, ``place`` is None, and its calls are in ``held``. If a call
+    in ``held`` is a fork, the child is stored with the call.
     """
 
     number: int

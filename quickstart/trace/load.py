@@ -40,7 +40,7 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     """The libraries that ldd(1) named for each file, from the log of tracers/ldd-all. Raises TraceError for
     an incomplete log and for one with implausibly many lines.
 
-    Libraries that ldd does not find are ignored here, because a library alone may need another one that its
+    Libraries that ldd does not find are ignored here, because a library alone may need another library that its
     program has already loaded. The ELF closure reports the libraries that are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
@@ -57,8 +57,8 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
 
 
 def parse_maps(text: str) -> tuple[Mapped, ...]:
-    """Every file that a process had mapped for execution, from the log of tracers/maps-all. A file is yielded
-    once for each process that had mapped it.
+    """Every file that a process had mapped for execution, from the log of tracers/maps-all. The result has a
+    file once for each process that had mapped it.
 
     Mappings without a file (memfd, SysV memory, vdso) and deleted files are left out. A child of systemd that
     has not executed the unit's program, such as (sd-pam), is also left out. systemd puts the names of such

@@ -1,7 +1,8 @@
 """Find what the rest of a boot has changed before a unit's programs use it (pure).
 
-A service that starts early comes before the rest of the boot. So a file that a generator, a rule of tmpfiles.d or
-another service makes, changes or removes is not yet, or still, there. The log shows this whatever program does it.
+A service that starts early comes before the rest of the boot. So it does not find a file that a generator, a rule of
+tmpfiles.d or another service makes later, and it still finds the old state of a file that one of these changes or
+removes later. The log of the reference boot shows such files, whatever program makes, changes or removes them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ _KERNELS = ("/proc/", "/sys/", "/dev/")
 
 @dataclass
 class Others:
-    """``changed`` are the paths that processes outside of the units changed last. ``used`` are those of them that the
-    units' programs looked up later, directly or as a directory above; ``used_by_manager`` are those that systemd looked
-    up, for whatever unit. The log has a path as a program spelled it; here, it has no link of /var into /run. ``note``
-    is called with each path that is kept.
+    """Collects the paths that processes outside of the units have changed, and the later look-ups of these paths.
+
+    ``changed`` are the paths whose last change was made by a process outside of the units. ``used`` are those paths of
+    ``changed`` that the units' programs looked up later. A look-up of a path below a changed directory counts for the
+    directory. ``used_by_manager`` are the paths that systemd looked up later, for whatever unit. All paths are spelled
+    as in the log, except that /run replaces /var/run, and /run/lock replaces /var/lock. ``note`` is called with each
+    path that is added to ``changed``.
     """
 
     note: Callable[[str], None]
@@ -29,7 +33,9 @@ class Others:
     used_by_manager: dict[str, None] = field(default_factory=dict)
 
     def change(self, paths: Iterable[str], *, by_unit: bool) -> None:
-        """Note that a process has made, changed or removed what is at ``paths``."""
+        """Record that a process has made, changed or removed the files at ``paths``. ``by_unit`` says that it is a
+        process of the units; then the paths are removed from ``changed``.
+        """
         for path in map(in_run, paths):
             if by_unit:
                 self.changed.discard(path)
@@ -38,7 +44,7 @@ class Others:
                 self.changed.add(path)
 
     def use(self, paths: Iterable[str], *, by_manager: bool = False) -> None:
-        """Note that a program of a unit has looked up ``paths``, or systemd, with ``by_manager``."""
+        """Record that a program of a unit has looked up ``paths`` or, with ``by_manager``, that systemd has."""
         used = self.used_by_manager if by_manager else self.used
         for path in map(in_run, paths):
             end = len(path)

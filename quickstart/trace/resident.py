@@ -36,8 +36,8 @@ _PART = re.compile(r"([0-9]{1,18}) ([0-9]{1,18})")
 
 def large_files(log: UnitLog, root: ImageRoot) -> tuple[PurePosixPath, ...]:
     """The canonical paths of the large files that the unit opened, mapped or executed, sorted. A file is
-    large if it is a regular file of more than 512 KiB. When there are more than 512 large files, the largest
-    512.
+    large if it is a regular file of more than 512 KiB. When there are more than 512 large files, the
+    result has only the largest 512.
     """
     sizes: dict[PurePosixPath, int] = {}
     for event in log.events:

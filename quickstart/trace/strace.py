@@ -1,8 +1,8 @@
 """Parse the log of `strace -f -y -ttt` into calls (pure; strace(1), "The output").
 
 The log is read as a stream of lines. A line that strace cannot have written, or an incomplete last line,
-raises TraceError with the line's number. Otherwise, a start set from an incomplete log would lack files, and
-nobody would notice.
+raises TraceError with the line's number. Without this check, a start set from an incomplete log would lack
+files, and nobody would notice.
 
 The guest's programs choose the text of the log. So each regular expression examines a position only a few
 times, and the sizes of numbers are limited.
