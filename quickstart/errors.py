@@ -10,9 +10,9 @@
     │   │   ├── MatrixError                  a matrix, key by key
     │   │   └── ResultsError                 results.json, place by place
     │   ├── ArtefactError                    an artefact is damaged, or has contents that build never makes
-    │   ├── IncomparableError                two results whose numbers do not mean the same
-    │   ├── OtherResultsError                results.json has another matrix, artefact, version or host
-    │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
+    │   ├── IncomparableError                the numbers of two results cannot be compared
+    │   ├── OtherResultsError                results.json has another matrix, artefact, version or host than this call
+    │   ├── UnsupportedUnitError             the image does not have a unit, or the unit cannot be started early
     │   └── OutputExistsError                OUT exists and must not be replaced
     ├── HostLacksError              exit 3   the host lacks a tool, a privilege or disk space
     │   ├── MissingToolError                 a program is not installed
@@ -104,7 +104,9 @@ class ArtefactError(BadInputError):
 
 
 class OtherResultsError(BadInputError):
-    """New samples must not be added to these results. ``differences`` has one line for each reason."""
+    """New samples must not be added to the results in a file, because these were measured differently.
+    ``differences`` has one line for each reason.
+    """
 
     def __init__(self, source: str, differences: Sequence[str], *, hint: str | None = None) -> None:
         super().__init__(f"{source} was measured differently:", hint=hint, details=differences)
