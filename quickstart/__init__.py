@@ -1,3 +1,3 @@
-"""QuickStart: make a VM and its application start faster, and leave the image an ordinary one."""
+"""QuickStart: start a VM and its application faster, from an image that stays an ordinary Debian image."""
 
 __version__ = "0.2.0"

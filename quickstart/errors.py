@@ -10,9 +10,9 @@
     │   │   ├── MatrixError                  a matrix, key by key
     │   │   └── ResultsError                 results.json, place by place
     │   ├── ArtefactError                    an artefact is damaged, or has contents that build never makes
-    │   ├── IncomparableError                two results whose numbers do not mean the same
-    │   ├── OtherResultsError                results.json has another matrix, artefact, version or host
-    │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
+    │   ├── IncomparableError                the numbers of two results cannot be compared
+    │   ├── OtherResultsError                results.json has another matrix, artefact, version or host than this call
+    │   ├── UnsupportedUnitError             the image does not have a unit, or the unit cannot be started early
     │   └── OutputExistsError                OUT exists and must not be replaced
     ├── HostLacksError              exit 3   the host lacks a tool, a privilege or disk space
     │   ├── MissingToolError                 a program is not installed
@@ -22,7 +22,7 @@
     ├── ReferenceImageError         exit 1   the reference image could not be made
     ├── TraceError                  exit 1   the reference boot's logs are not complete
     ├── StartSetError               exit 1   the start set is contradictory or over budget
-    │   └── ImageFileError          exit 2   a file of the image is not what it is to be, or no file
+    │   └── ImageFileError          exit 2   a path of the image cannot be read as a regular file
     ├── NoProfileError              exit 1   no profile can be written for a service as it is
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
     │   ├── GuestEndedError                  the guest shut down or rebooted before it was ready
@@ -47,9 +47,9 @@ class QuickStartError(Exception):
     """``message`` says what failed, and on which object. ``hint`` says what to do next. Each of ``details`` is
     a line that belongs to the message: a fault, or a line that a program printed.
 
-    The message and the hint are one line each. They may have names of others, so a line break in them is a
-    part of such a name: what shows an error escapes it (cli/output.py). Text of several lines goes into
-    ``details``, which is marked as a quotation.
+    The message and the hint are one line each. They may contain untrusted names, for example of files. A line
+    break in the message or the hint can only come from such a name, so cli/output.py escapes it. Text of
+    several lines goes into ``details``, whose lines are printed with a mark before each of them.
     """
 
     exit_code = 1
@@ -104,7 +104,9 @@ class ArtefactError(BadInputError):
 
 
 class OtherResultsError(BadInputError):
-    """New samples must not be added to these results. ``differences`` has one line for each reason."""
+    """New samples must not be added to the results in a file, because these were measured differently.
+    ``differences`` has one line for each reason.
+    """
 
     def __init__(self, source: str, differences: Sequence[str], *, hint: str | None = None) -> None:
         super().__init__(f"{source} was measured differently:", hint=hint, details=differences)
@@ -180,7 +182,9 @@ class StartSetError(QuickStartError):
 
 
 class ImageFileError(StartSetError):
-    """A file of the image cannot be read as what it is to be: it is a pipe or too large, or a loop of links leads to it."""
+    """A path of the image cannot be used: the file is not a regular file, is too large or cannot be read, the
+    path leads through a loop of links or through too many components, or a glob matches too many names.
+    """
 
     exit_code = 2
 

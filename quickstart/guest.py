@@ -91,7 +91,7 @@ class Guest(Protocol):
         """Wait until the agent reports the first correct answer to the readiness request.
 
         Raise GuestError with the last console lines when the guest dies, when the time is up, or when
-        ``has_volume`` says that its root volume is gone.
+        ``has_volume`` returns False, because the guest's root volume is gone.
         """
         ...
 
@@ -173,7 +173,7 @@ class HasTerminal(Guest, Protocol):
 
 @runtime_checkable
 class Powered(Guest, Protocol):
-    """A guest that can be asked to shut down in order."""
+    """A guest that can be asked for an orderly shutdown."""
 
     def power_off(self, timeout_s: float) -> bool:
         """Ask the guest to shut down. Return False when the guest has not ended in time."""

@@ -181,7 +181,7 @@ def parse_profile(text: str, source: str) -> Profile:
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
     """The bench layer of the profile in ``text``, or None. Raises ProfileError with every fault in the
-    text, also those outside the bench layer.
+    text, including faults outside the bench layer.
     """
     bench = _document(_raw(text, source), source).bench
     if bench is None:

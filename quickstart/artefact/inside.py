@@ -131,8 +131,8 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members. The image in part B is followed by its files, under their names in the guest. Raises ArtefactError
-    when part B has other files beside the image, which hides them in the guest.
+    """All members of the archive. The image in part B is followed by the files in it, under their names in the guest.
+    Raises ArtefactError when part B has more files than the image, because the mounted image hides them in the guest.
     """
     hidden, has_image = "", False
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
@@ -274,8 +274,8 @@ def find(artefact: Artefact, path: str) -> Member:
 
 
 def _printing(path: str) -> str | None:
-    """The hint that names the command which prints a file of the root volume. None for a name that nobody
-    should paste: the giver of OUT has chosen it.
+    """The hint with the command that prints the file ``path`` of the root volume. None when the path has
+    characters that a user should not paste into a shell, because somebody else may have chosen this path.
     """
     inside = command("cat", path)
     whole = command("quickstart", "run", "OUT", "--snapshot", "--exec", inside) if inside else None
@@ -290,8 +290,8 @@ def _stays(member: Member) -> bool:
 
 
 def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
-    """The member that ``name`` leads to, through links in any of its components. A link to the root volume's
-    file of the same name is not followed.
+    """The member that ``name`` leads to, through links in any of its components, or None. A link to the root volume's
+    file of the same name is not followed, but returned. Raises ArtefactError for a loop of links.
     """
     if depth > _MAX_LINKS:
         raise ArtefactError(f"{brief(name)} is a loop of links")
@@ -361,7 +361,7 @@ def _through_links(document: StartSetFacts, wanted: PurePosixPath) -> PurePosixP
 def _said(document: StartSetFacts, path: PurePosixPath) -> Why | None:
     """What start-set.json says about ``path``. None when it says nothing.
 
-    There is no table of all paths: a stranger's file may have 300 000.
+    The function makes no table of all paths, because an untrusted start-set.json may have 300 000 paths.
     """
     name = str(path)
     for file in reversed(document.files):

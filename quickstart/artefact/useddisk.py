@@ -69,9 +69,9 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
     """The content of ``disk`` as a reference image. If the store has this image, it is used. Otherwise, the content
     of ``disk`` is copied into the store. Copying needs root, so that files keep their owners.
 
-    ``planned_bytes`` is the size of the disk in the profile. Raises BadInputError when the copy would have
-    more data than ``planned_bytes`` and also more than the disk's file uses on this host, and when the disk has
-    no kernel.
+    ``planned_bytes`` is the size of the disk in the profile. The copy may have as many bytes of data as
+    ``planned_bytes``, or as many as the disk's file uses on this host if this number is larger. Raises
+    BadInputError when the copy would have more data, and when the disk has no kernel or no initramfs.
     """
     inputs = {
         "kind": USED_DISK,
@@ -105,10 +105,11 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
 
 
 def _limits(disk: Path, planned_bytes: int) -> Limits:
-    """The limits for the copy. Holes use no space, and ext4 allows files of 16 TiB.
+    """The limits for the copy. The size of a single file is limited to the 16 TiB that ext4 allows, because
+    holes use no space.
 
-    The sizes of files on the disk cannot be the limit: a small disk can have files with terabytes of holes,
-    and many files that claim the same blocks.
+    The sizes of the files on the disk cannot serve as a limit for the data: a small disk can have files with
+    terabytes of holes, and many files that claim the same blocks.
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
     return Limits(data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)

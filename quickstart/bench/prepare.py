@@ -2,8 +2,8 @@
 reference image.
 
 `build` uses the same functions (engines, initramfs). For an application that does not accept requests from
-outside, the bench uses another image (profile.BenchLayer). `minimal` is `quickstart` with an empty start set,
-so the application starts from the root volume. `ramboot` uses quickstart's init, with all of the
+outside, the bench uses a variant of the image (profile.BenchLayer). `minimal` is `quickstart` with an empty
+start set, so the application starts from the root volume. `ramboot` uses quickstart's init, with all of the
 application's files in memory and no root volume.
 """
 

@@ -167,8 +167,9 @@ def _named(key: _Key) -> str:
 
 
 def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
-    """The name of a boot and a text that identifies it: a hash of the contents of kernel and initramfs, and
-    the UUID of the volume's superblock, which is a hash of the volume's recipe.
+    """The name of a boot, and a text that identifies the files that are booted: one hash of the contents of
+    kernel and initramfs, and the UUID of the volume's superblock, which is computed from the inputs of the
+    reference image.
     """
     digest = hashlib.sha256()
     for path in (boot.kernel, *boot.initrds):

@@ -128,9 +128,10 @@ def build(
 ) -> None:
     """Build an image whose application starts from memory.
 
-    Makes the reference image (by debootstrap, or from --rootfs), boots it once under strace, computes the
-    start set, and writes the root disk, kernel and initramfs to OUT. Results of earlier builds are taken from
-    the store. At the end, tries the result: one boot with the early start, and one stock boot.
+    The build makes the reference image (by debootstrap, or from --rootfs), boots it under strace (once, unless
+    --traces says more), computes the start set, and writes the root disk, kernel and initramfs to OUT. Results
+    of earlier builds are taken from the store. At the end, the build tries the result: one boot with the early
+    start, and one stock boot.
     """
 
     def work(verb: Verb) -> int:

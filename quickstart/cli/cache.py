@@ -19,7 +19,7 @@ _DAY_S = 86400
 
 @click.group()
 def cache() -> None:
-    """List what the store keeps from builds, and make room."""
+    """List what the store keeps from builds, and remove what is no longer used."""
 
 
 @cache.command("ls")

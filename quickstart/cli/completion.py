@@ -41,7 +41,7 @@ def _holders(file: str, incomplete: str) -> list[CompletionItem]:
     """The directories that have ``file`` and whose path begins with ``incomplete``.
 
     In a directory such as /tmp, another user may choose the names. So names with a character that a shell may
-    interpret are left out. When we offer no other names, the shell completes and quotes names itself.
+    interpret are left out. When no name is left, the shell itself completes directory names, and quotes them.
     """
     parent, _, start = incomplete.rpartition("/")
     place = Path(f"{parent}/") if "/" in incomplete else Path()

@@ -39,7 +39,7 @@ quickstart --help lists every verb.
 @click.version_option(__version__, prog_name="quickstart")
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Make a VM and its application start faster, and leave the image an ordinary one."""
+    """Start a VM and its application faster, from an image that stays an ordinary Debian image."""
     if context.invoked_subcommand is None:
         click.echo(_FIRST, nl=False)
 

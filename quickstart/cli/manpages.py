@@ -195,8 +195,8 @@ def _table(title: str, rows: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """``text`` in roff's syntax. Backslashes, hyphens and quotes are printed as they are, and no line is read
-    as a request.
+    """``text`` in roff's syntax. Backslashes, hyphens and quotes are printed as they are, and roff reads no
+    line as one of its requests.
     """
     plain = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("'", r"\(aq")
     plain = plain.replace("~", r"\(ti").replace("^", r"\(ha").replace("…", "...").replace("→", r"\(->")

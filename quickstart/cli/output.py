@@ -164,7 +164,9 @@ def run_verb(
 
 
 def _failed_on_a_file(verb: Verb, error: OSError) -> int:
-    """The exit code for a path that cannot be used, a full disk or a missing right. Raises any other error again."""
+    """Print an error about a path that cannot be used, a full disk or a missing right, and return its exit
+    code. Raises any other error again.
+    """
     shown_path = brief(os.fsdecode(error.filename)) if error.filename else "a file"
     what = f"{shown_path}: {error.strerror}"
     if error.errno in _NO_PLACE and error.filename:
@@ -177,8 +179,9 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
 
 
 def _line(text: str) -> str:
-    """``text`` as one line of at most _MOST_LINE_CHARACTERS characters, and an ellipsis: a line break in it is an
-    escape, because it is one of a foreign name. What is escaped already stays as it is.
+    """``text`` as one line. A text of more than _MOST_LINE_CHARACTERS characters is cut and ends with an
+    ellipsis. Line breaks and other control characters come from untrusted names, so they become escapes.
+    Escapes that are already in ``text`` stay the same.
     """
     most = _MOST_LINE_CHARACTERS
     return shown(text if len(text) <= most else f"{text[:most]}…")
@@ -197,8 +200,9 @@ def _failed(
 ) -> int:
     """Print an error: one line for its message, one for each of the details, and one for its hint.
 
-    This is the only place that prints errors, so all of them are escaped here. A mark before each detail
-    keeps a foreign line from looking like the hint, which is a line of ours.
+    Only this function prints errors, so it escapes the untrusted text in all of them. Each detail begins with
+    the mark ``|``. A detail may be a line that another program printed. Without the mark, a user could take
+    such a line for QuickStart's own hint, and follow it.
     """
     message, hint, lines = _line(message), _line(hint) if hint else hint, _details(details)
     if verb.json:

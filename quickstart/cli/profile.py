@@ -26,7 +26,7 @@ from quickstart.store.store import Store, default_root
 
 @click.group()
 def profile() -> None:
-    """Write a profile for a service, and check one."""
+    """Write a profile for a service, or check a profile."""
 
 
 @profile.command()

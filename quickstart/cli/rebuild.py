@@ -39,9 +39,9 @@ def rebuild(
 ) -> None:
     """Make the fast start of OUT again, for the present state of its root disk.
 
-    Use it after the machine's packages were upgraded, while the machine is off. The disk is booted and traced
-    (the writes of that boot are thrown away), and OUT gets a matching kernel and initramfs. The root disk is
-    not changed.
+    Use this command after the machine's packages were upgraded, while the machine is off. The disk is booted
+    and traced (the writes of that boot are thrown away), and OUT gets a matching kernel and initramfs. The root
+    disk is not changed.
     """
 
     def work(verb: Verb) -> int:

@@ -135,8 +135,8 @@ def run(
 ) -> None:
     """Boot the artefact OUT, wait until its application answers, and print the URL and the times.
 
-    Runs until Ctrl-C (or until the guest ends), and then shuts the machine down. The disk keeps what the
-    machine writes, unless --snapshot is given.
+    By default, the machine runs until Ctrl-C, which shuts it down, or until the guest ends by itself. The disk
+    keeps what the machine writes, unless --snapshot is given.
     """
     options = RunOptions(
         stock=stock,

@@ -41,8 +41,8 @@ def trace(
 ) -> None:
     """Boot the reference image under strace until the service answers, and show its start set.
 
-    Works for any unit, including one that `build` cannot start early yet. `quickstart why DIR PATH` then
-    explains single files.
+    This command works for any unit, including one that `build` cannot start early yet. Afterwards,
+    `quickstart why DIR PATH` explains why a single file is in the start set.
     """
 
     def work(verb: Verb) -> int:

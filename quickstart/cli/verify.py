@@ -79,9 +79,10 @@ def verify(
 ) -> None:
     """Boot OUT and account for every request that reached its root volume before ready.
 
-    Says for each request what it was for, which process and call caused it, and what would avoid it. Lists
-    failed look-ups, directories that were listed, writes, and packed files that were not used. The machine's
-    writes are thrown away. The status is 1 when the requests exceed the profile's budget.
+    The output says for each request what it was for, which process and call caused it, and what would avoid
+    it. The output also lists failed look-ups, directories that were listed, writes, and packed files that were
+    not used. The machine's writes are thrown away. The status is 1 when the requests exceed the profile's
+    budget.
     """
     options = boot.Options(timeout_s, append, keep)
 

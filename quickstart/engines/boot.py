@@ -179,8 +179,8 @@ def build(
     profile: Profile, options: BuildOptions, context: Context, *, rootfs: Rootfs | None = None
 ) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, unless an artefact that is up to date is already
-    there. After an error, ``options.out`` is unchanged. ``rootfs`` is the user's own root file system, if it
-    was hashed before.
+    there. After an error, ``options.out`` is unchanged. ``rootfs`` is the user's own root file system, if the
+    caller has already hashed it.
     """
     rootfs = rootfs or rootfs_of(options.tracing, context.progress)
     key = build_key(profile, options, rootfs)
@@ -223,7 +223,7 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise the error of what the profile asks for and the image lacks. A note says when no machine would start early."""
+    """Raise an error when the image does not fit the profile. Show a note when every boot would be a stock boot."""
     root = ImageRoot(reference.tree)
     refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)
     check_includes(root, profile.files)

@@ -105,8 +105,8 @@ def _packing(
 
 
 def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
-    """The function ``keep`` for `output.new_directory`. Return False, so that OUT is replaced. Raise
-    OutputExistsError when somebody has written to the disk after it was examined.
+    """The rebuild passes this function as ``keep`` to `output.new_directory`. Return False, so that OUT is
+    replaced. Raise OutputExistsError when somebody has written to the disk after it was examined.
     """
     if read_superblock(before.disk) != used.superblock:
         raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")

@@ -73,7 +73,8 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     """Build the artefact of ``profile``, and boot it on trial, unless the store has the trial's result. When the
     early start was not ready sooner than the stock boot, the artefact is built again with ``early = "never"``.
 
-    An artefact with cloud-init is not tried: its first boot is a stock boot.
+    An artefact with cloud-init is tried only if its ``early`` is ALWAYS, because otherwise its first boot is a
+    stock boot. Raises GuestError when neither boot of the trial became ready.
     """
     if profile.early is Early.NEVER or options.hand_off is HandOff.STAY:
         return build_untried(profile, options, context)
@@ -124,8 +125,8 @@ def _trial(artefact: Artefact, key: str, options: BuildOptions, context: Context
 
 
 def _boot(artefact: Artefact, launcher: Launcher, *, stock: bool) -> tuple[int, str]:
-    """The guest's uptime at ready in ns, and an empty text. When the guest did not become ready, or when a
-    fallback took the place of the early start, the result is 0 and the reason.
+    """Boot ``artefact``, and return the guest's uptime at ready in ns and an empty text. When the guest did not
+    become ready, or when a fallback took the place of the early start, return 0 and the reason.
     """
     machine = pipeline.machine_of(artefact, stock=stock, snapshot=True, port=None)
     try:

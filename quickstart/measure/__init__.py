@@ -1,1 +1,1 @@
-"""Measure launches. The modules have clocks, launch patterns, measurements of single runs, and statistics."""
+"""Measure launches. The modules define clocks and launch patterns, measure single runs, and compute statistics."""

@@ -1,8 +1,8 @@
 """Record what a distribution's boot (`standard`, `standard-tuned`) consists of, as the booted machine itself
 reports it.
 
-The documents are in the repository (bench/baseline). They show with which boot the application's early start
-is compared.
+The documents are in the repository (bench/baseline). They describe the boots with which the application's
+early start is compared.
 """
 
 from __future__ import annotations

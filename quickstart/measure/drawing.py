@@ -18,8 +18,8 @@ def unconfigured() -> Iterator[None]:
     empty configuration, in a directory of ours.
 
     matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another
-    user may own that file, and it can make LaTeX run on a text that its author chose (text.usetex). `styled`
-    resets the settings that matplotlib reads from other files.
+    user may own that file, and could use it to make matplotlib run LaTeX on a text of that user's choice
+    (text.usetex). `styled` resets the settings that matplotlib reads from other files.
     """
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -63,8 +63,8 @@ def launch(
 
     A machine that hangs or dies gives a censored sample and does not affect the others. A volume that dies
     censors all samples. No process is left running. When the host has too few processors for all machines,
-    the storage's times and ``bench.limit_s`` are dilated. Raises BadInputError for the virtual clock, and
-    HostLacksError when the host lacks a tool, memory or disk space.
+    the storage's times and ``bench.limit_s`` are multiplied by one factor (patterns.dilation_percent). Raises
+    BadInputError for the virtual clock, and HostLacksError when the host lacks a tool, memory or disk space.
     """
     if problem := patterns.cell_problem(cell):
         raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")
@@ -185,8 +185,8 @@ class _Machines:
             self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
-        """Keep a ready machine running until all machines are ready or have failed, because a machine in use
-        also keeps running. With the pattern one-by-one, return at once.
+        """Keep a ready machine running until all machines are ready or have failed. Outside of the bench, a
+        machine that is ready also keeps running while others start. With the pattern one-by-one, return at once.
         """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":

@@ -133,8 +133,8 @@ def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
 
 
 def command_line(words: str) -> str:
-    """The kernel command line ``words``, changed for a machine that shares the host's processors with other
-    machines.
+    """The kernel command line ``words`` with the option _NO_TIMER_CHECK, for a machine that shares the host's
+    processors with other machines.
     """
     return words if _NO_TIMER_CHECK in words.split() else f"{words} {_NO_TIMER_CHECK}"
 

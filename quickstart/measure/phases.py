@@ -21,8 +21,8 @@ _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 def script(unit: str) -> str:
     """The text of the script that runs in the guest once it is ready. `phases` parses the script's output.
 
-    The kernel's log has a clock of its own (sched_clock). So the script writes one line into the log and
-    prints the uptime right after it, without a fork in between.
+    The kernel's log has a clock of its own (sched_clock). To relate this clock to the uptime, the script writes
+    one line into the log and prints the uptime right after it, without a fork in between.
     """
     stamps = ("InactiveExit", "ActiveEnter", "InactiveEnter")
     properties = " ".join(("-p Id", *(f"-p {each}TimestampMonotonic" for each in stamps)))

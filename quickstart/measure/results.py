@@ -171,9 +171,10 @@ class Booted:
     """The facts about what a configuration of a profile boots. `bench compare` uses them to name possible
     causes of a difference (docs/users/compare.md).
 
-    ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts. ``command_lines`` are the
-    kernel's command lines, by results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the
-    application's ``unit`` with its drop-ins.
+    ``initramfs`` is the SHA-256 of the initramfs, a key of `Facts.contents`. ``image`` is the volume's UUID, a
+    key of `Facts.packages`. ``command_lines`` are the kernel's command lines, by the words in
+    results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the application's ``unit`` with its
+    drop-ins.
     """
 
     kernel: str

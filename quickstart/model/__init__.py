@@ -151,14 +151,14 @@ class Op(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """The first action of this kind by a program of the unit on a path. ``path`` is absolute. ``error`` is
+    """The first action of the kind ``op`` by a program of the unit on ``path``, which is absolute. ``error`` is
     the errno's name, or None.
 
     ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name
-    of the last program that the process executed. ``made`` says that the boot itself had given the path other
-    content than it has in the image. ``real`` is the kernel's name of the opened file, if it differs.
-    ``bare`` says that the process does not have the environment that systemd gave to the unit, so PATH and
-    LD_LIBRARY_PATH do not lead it to /fast.
+    of the last program that the process executed. ``made`` says that the boot had changed what is at the path
+    before this action, so that it may differ from the image. ``real`` is the kernel's path of the opened file,
+    if it differs from ``path``, or else None. ``bare`` says that the process does not have the environment that
+    systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
     """
 
     line: int
@@ -192,14 +192,14 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are those of
-    the unit's programs in the order of the log, without duplicates, and ``processes`` the number of the
-    unit's processes. ``blind`` names the programs with an io_uring, which may open files without a trace.
+    """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are the actions of the
+    unit's programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes.
+    ``blind`` names the programs with an io_uring, by which a program may open files that strace does not see.
 
-    ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd
-    named. ``modules_before`` and ``modules`` are the kernel modules when PID 1 began and at ready. ``resident`` has
-    the large files that the unit opened, ``loaded`` the boot's state at ready, ``trace_hash`` the SHA-256 of
-    the logs. ``changed`` are the paths that other processes of the boot had changed before they were used.
+    ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd named for
+    it. ``modules_before`` are the kernel modules that were loaded when PID 1 began, and ``modules`` those at ready.
+    ``resident`` has the cached parts of the large files that the unit opened. ``loaded`` is the boot's state at ready.
+    ``trace_hash`` is the SHA-256 of the logs. ``changed`` has paths that processes outside of the unit changed.
     """
 
     events: tuple[Event, ...]
@@ -220,9 +220,9 @@ class Trace:
 
 # ---------------------------------------------------------------- start set
 class FileKind(enum.Enum):
-    """The kind of a file of the start set. ``LEFT`` is a regular file or a link that stays on the root volume: in
-    the archive, it is a link to the file on the volume, or to the volume's link. A link has a
-    ``StartFile.target``.
+    """The kind of a file of the start set. ``LEFT`` is a regular file or a symbolic link that stays on the root
+    volume. In the archive, a symbolic link to the volume's path takes its place. When the left file is a link
+    itself, ``StartFile.target`` is the target of this link.
     """
 
     FILE = "file"

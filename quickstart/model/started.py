@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class RootMount:
-    """A file system that is mounted as /. ``inside`` is the directory of the file system that is mounted, and
-    ``/`` for the whole file system. ``fs_type`` is for example ``ext4`` or ``overlay``.
+    """A file system that is mounted as /. ``inside`` is the path of the mounted directory inside this file
+    system: ``/`` when the whole file system is mounted. ``fs_type`` is for example ``ext4`` or ``overlay``.
     """
 
     inside: str
@@ -23,10 +23,10 @@ class RootMount:
 class LoadedUnit:
     """A unit that systemd had loaded at ready.
 
-    ``after`` are the units that it is ordered after, as systemd reports them. ``started_us`` is the uptime at
-    which systemd last started the unit, or 0. ``examined_us`` is the uptime at which systemd last examined
-    the conditions of the unit, or 0; systemd does so each time before it starts a unit. ``file`` is the unit
-    file, empty for a unit without one. ``drop_ins`` are the files of its drop-ins.
+    ``after`` are the units that this unit is ordered after, as systemd reports them. ``started_us`` is the
+    uptime at which systemd last started the unit, or 0. ``examined_us`` is the uptime at which systemd last
+    examined the conditions of the unit, or 0; systemd examines them each time before it starts a unit. ``file``
+    is the path of the unit file, or empty for a unit without a file. ``drop_ins`` are the paths of its drop-ins.
     """
 
     name: str
@@ -39,8 +39,8 @@ class LoadedUnit:
 
 @dataclass(frozen=True)
 class Card:
-    """A network card. ``mac`` is its present address. ``is_enslaved`` means that it is a port of another interface,
-    such as a bridge.
+    """A network card. ``mac`` is its present MAC address. ``is_enslaved`` means that the card is a port of
+    another interface, such as a bridge.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the kernel's main table. It has no gateway when the network is the interface's own."""
+    """A route of the kernel's main table. A route to the interface's own network has no gateway."""
 
     interface: str
     network: IPv4Network
@@ -82,8 +82,9 @@ NOTHING_LOADED = Loaded()
 
 @dataclass(frozen=True)
 class Changed:
-    """The paths that other processes of a boot had changed before a program of the unit used them
-    (``before_unit``), and before systemd used them, for whatever unit (``before_manager``).
+    """The paths that processes outside of the profile's units changed during a boot. ``before_unit`` are those
+    that a program of the profile's units used afterwards. ``before_manager`` are those that systemd used
+    afterwards, whether for these units or for others.
     """
 
     before_unit: tuple[PurePosixPath, ...] = ()

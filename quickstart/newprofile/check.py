@@ -22,7 +22,7 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A valid profile, and what the store has of it. ``unit`` is None when the store has no image of the
+    """A valid profile, and what the store has for it. ``unit`` is None when the store has no image of the
     profile. ``start_set`` is None unless the store has the image and all traces. ``stages`` are as in
     engines.boot.Plan.
     """

@@ -50,13 +50,16 @@ _LARGE_MIB = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything from which a profile is written. ``directives`` are the unit's directives, each with how an
-    early start treats it. ``written`` are the image's files that the unit's processes opened for writing,
-    except files that are always data. ``given`` says that the root is a user's own. ``bound`` are packed
-    files that are bound over the volume's files. ``reads`` are the reads of the volume that a trial boot
-    still made. ``wrapper`` is the unit that the user named, when the profile has the instance that does this
-    unit's work. ``needed`` are the units that the profile has because another of its units needs them.
-    ``why_ready`` is the reason for the readiness request, when `profile new` has chosen it.
+    """Everything from which a profile is written. ``directives`` are the unit's directives, each with a text
+    that says how an early start treats it. ``written`` are the image's files that the unit's processes opened
+    for writing, except files that are always data. ``given`` is true when the image is a user's own root.
+    ``bound`` are packed files that are bound over the volume's files. ``reads`` are the reads of the root volume
+    that remained in the trial of the early start.
+
+    ``wrapper`` is the unit that the user named, if this unit is only a wrapper (inspect/unit/instances.py) and
+    the profile has its instance instead. Otherwise, ``wrapper`` is empty. ``needed`` are the units that were
+    added to the profile because another of its units needs them. ``why_ready`` is the reason for the readiness
+    request if `profile new` has chosen the request, or else empty.
     """
 
     profile: Profile
@@ -104,8 +107,8 @@ def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
     """Whether all ``commands`` (of ExecStartPre=) only check files that the start itself reads and checks
     again.
 
-    Each must be the unit's own program with a test option, or a command whose name or verb is known to check
-    only. False when there are no commands, and for any other command.
+    Each command must be the unit's own program with a test option, or a command whose name or verb is known
+    only to check. The result is False when one command is none of these, and when there are no commands.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)

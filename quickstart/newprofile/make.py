@@ -143,8 +143,9 @@ def make(
 
 
 def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Profile, str, tuple[str, ...]]:
-    """``draft`` with the unit that does the work and the services that it needs; the wrapper that the user has
-    named in place of that unit (empty when it is none); and the names of the needed services. Each is noted.
+    """Return three values: ``draft`` with the unit that does the work and with the services that this unit
+    needs; the name of the wrapper if the user named one instead of this unit, or else an empty string; and the
+    names of the needed services. The user gets a note about the wrapper, and about each needed service.
     """
     draft, wrapper = with_own_unit(root, draft)
     draft, needed = with_needed(root, draft)
@@ -169,7 +170,9 @@ def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
 def _traced(
     subject: Subject, options: TraceOptions, context: Context
 ) -> tuple[Profile, tuple[PurePosixPath, ...], Traced]:
-    """The profile with rules for data that the service writes, these files, and the start set with its traces."""
+    """Return three values: the profile with ``data`` rules for the files that the service writes, the paths of
+    these files, and the start set with its traces.
+    """
     draft = subject.profile
     traced = pipeline.trace_disk(subject, options, context)
     written = findings.written_files(traced.traces, ImageRoot(subject.reference.tree))
@@ -208,8 +211,8 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
 def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
-    """All reasons in the image against an early start of the profile's units with a hand-off. When the units
-    can be read, ``take`` is called with them.
+    """The errors for all reasons in the image against an early start of the profile's units with a hand-off.
+    If the units can be read, ``take`` is called with the result.
     """
     found: list[QuickStartError] = []
 
@@ -242,7 +245,7 @@ def describe(root: ImageRoot, unit: str) -> str:
 def checked_text(profile: Profile, said: Mapping[str, Sequence[str]]) -> str:
     """The text of profile.toml, with the comments ``said``. Reading the text gives exactly ``profile``.
 
-    Raises ProfileError when the text is not valid, and NoProfileError when it gives another profile.
+    Raises ProfileError when the text is not valid, and NoProfileError when reading it gives another profile.
     """
     text = profile_text(profile, said)
     if parse_profile(text, PROFILE) != profile or parse_bench(text, PROFILE) is not None:

@@ -32,12 +32,12 @@ _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 @dataclass(frozen=True, kw_only=True)
 class Reads:
     """The reads of the root volume before ready to which the root budget applies (``Ledger.charged``).
-    ``direct_requests`` is the number of reads with O_DIRECT, to which it does not apply. ``files`` are the
-    files from which most bytes were read, as (path, program, bytes). ``ready_uptime_ns`` is the guest's
+    ``direct_requests`` is the number of reads with O_DIRECT, to which the root budget does not apply. ``files``
+    are the files from which most bytes were read, as (path, program, bytes). ``ready_uptime_ns`` is the guest's
     uptime when it was ready.
 
     When the guest's kernel could not attribute requests to processes and files, ``unattributed`` says why. In
-    that case, the numbers are QEMU's and include requests with O_DIRECT, and ``files`` is empty.
+    that case, QEMU counted the requests, the numbers include requests with O_DIRECT, and ``files`` is empty.
     """
 
     requests: int

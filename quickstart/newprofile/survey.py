@@ -40,8 +40,9 @@ _OUTPUT_BYTES = 2000
 class Survey:
     """The findings from the watched boot.
 
-    ``listeners`` are the TCP listeners of the whole machine. ``ready_uptime_ns`` is 0 when the service
-    listens only on 127.0.0.1 (``loopback``), because the agent sent its request to the external address.
+    ``listeners`` are the TCP listeners of the whole machine. ``loopback`` says that the service listens only on
+    127.0.0.1. In this case, ``ready_uptime_ns`` is 0, because the agent sends its request to the external
+    address and gets no answer.
     """
 
     loopback: bool

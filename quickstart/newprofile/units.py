@@ -1,5 +1,8 @@
-"""Choose the units of a profile by what the image says: an alias's own unit, the instance that does the work of a
-wrapper, and the services without which systemd does not start these units.
+"""Choose the units of a profile from the unit files in the image.
+
+An alias is replaced by the unit that it stands for. A wrapper, which is a unit that does nothing itself
+(inspect/unit/instances.py), is replaced by the instance that does its work. The services without which systemd
+does not start these units are added.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ def own_name(root: ImageRoot, unit: str) -> str:
 
 
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
-    """``draft`` with the unit that does the work, and the name of the wrapper that ``draft`` had as its unit,
-    or an empty string.
+    """``draft`` with the unit that does the work. If the unit of ``draft`` was a wrapper, the second value is the
+    wrapper's name, or else an empty string.
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
     several instances.
@@ -60,10 +63,12 @@ def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
 
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
     """``draft`` with the units that do the work of its companions, and with the services that its units need
-    (Requires=, Requisite=, BindsTo=). The mapping has these services, each with the assignment that needs it.
+    (Requires=, Requisite=, BindsTo=). The mapping has these services, each with the assignment or link that
+    requires it.
 
-    A service that the image does not have, or that no profile can name, is not taken; the reader refuses the
-    unit that needs it. Raises UnsupportedUnitError as ``with_own_unit`` does.
+    A service is not added when the image does not have it, when no profile can name it, or when the profile has
+    MOST_UNITS units already. The unit reader (inspect/unit) later refuses the unit that needs this service.
+    Raises UnsupportedUnitError as ``with_own_unit`` does.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}
@@ -79,7 +84,7 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
 
 
 def _service(root: ImageRoot, name: str) -> str:
-    """The own name of the service ``name``, or an empty string if it is no service of the image."""
+    """The name by which systemd runs the service ``name``, or an empty string if the image has no such service."""
     if not name.endswith(_TYPE) or not is_unit_name(name):
         return ""
     try:

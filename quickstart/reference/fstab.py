@@ -1,4 +1,4 @@
-"""Read the requirements of a user's fstab(5) for a machine with a single volume."""
+"""Read what a user's fstab(5) requires of a machine that has only the root volume."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RootLine:
 def root_volume(fstab: str) -> RootLine | None:
     """The UUID or label that ``fstab`` has for /, or None when it has no line for /.
 
-    Raises BadInputError, with the line, when fstab finds the root volume in another way, when its file system
-    is not ext4, and when a line mounts another disk.
+    Raises BadInputError, with the line, when fstab finds the root volume neither by UUID nor by label, when the
+    file system of / is not ext4, and when a line mounts another disk without `noauto` or `nofail`.
     """
     if len(fstab) > _MAX_CHARACTERS:
         raise BadInputError(

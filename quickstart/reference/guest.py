@@ -57,7 +57,9 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 
 def forget_build(tree: Path) -> None:
-    """Remove the records and stamps that a machine from another build has left in the root ``tree``."""
+    """Remove the records and stamps that a machine from another build has left in the root ``tree``. Raises
+    BadInputError when the path of the stamp is a directory.
+    """
     stamp = tree / _STAMP
     if stamp.is_dir() and not stamp.is_symlink():
         raise BadInputError(
@@ -75,8 +77,8 @@ def place(tree: Path) -> bool:
     """Install the package into a user's own root without running any program of this root. Return False when
     the root has no dpkg database.
 
-    Raises BadInputError when something else has the path of a directory of the package. The message has this
-    path.
+    Raises BadInputError, with the path, when the root has something other than a directory at the path of one
+    of the package's directories.
     """
     root = ImageRoot(tree)
     database = root.resolve(_DATABASE).canonical
@@ -116,8 +118,8 @@ def _with_stanza(status: str, package: GuestPackage) -> str:
 
 
 def stanzas(status: str) -> tuple[str, ...]:
-    """The stanzas of dpkg's status file, one for each package. Raises BadInputError for more than any
-    distribution has packages: they may be empty, and there may be millions.
+    """The stanzas of dpkg's status file, one for each package. Raises BadInputError for more stanzas than any
+    distribution has packages, because an untrusted file may have millions of empty stanzas.
     """
     if status.count("\n\n") > _MOST_STANZAS:
         raise BadInputError(

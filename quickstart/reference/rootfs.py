@@ -263,7 +263,9 @@ def check_machine(root: ImageRoot, source: Path) -> None:
 
 
 def _kernel_faults(root: ImageRoot, version: str) -> Iterator[str]:
-    """What the kernel ``version`` lacks in the image. The version is a part of a file name, so it is any text."""
+    """A fault for each file of the kernel ``version`` that the image lacks. The version is a part of a file name,
+    so it may be any text.
+    """
     said = brief(version)
     modules = root.resolve(PurePosixPath(f"/lib/modules/{version}/modules.dep")).canonical
     if modules is None:
@@ -307,7 +309,7 @@ def complete(tree: Path, own: RootLine) -> RootLine:
 
 def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
     """Raise BadInputError when packages of the profile are not installed, according to dpkg's database. The
-    message names them.
+    message names these packages. A root without this database is not checked.
     """
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:

@@ -67,9 +67,9 @@ def _carries(uri: str, codename: str, proxy: str) -> bool:
 
 def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> str:
     """The lines that apt-get indextargets would print if the host's archives were configured for ``suite``.
-    ``text`` has the lines that it printed.
+    ``text`` has the lines that it has actually printed.
 
-    ``carries`` says whether the archive at a URI has a codename.
+    ``carries`` says whether the archive at a URI has a codename. Archives that do not have it are left out.
     """
     rows = {tuple(line.split()) for line in text.splitlines()}
     wanted = {

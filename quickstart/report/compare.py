@@ -172,9 +172,9 @@ def compare(
 @dataclass(frozen=True)
 class _Family:
     """The corrections for the comparison of many cells (Bonferroni). The more cells are compared, the more of
-    them are later by chance. So the p of a single cell must be smaller. ``real_tests`` is the number of tests
-    on the real clocks. ``race_p`` is the largest p at which a stock boot on the virtual clock counts as
-    later.
+    them are later by chance. So with more cells, a single cell needs a smaller p to count as later.
+    ``real_tests`` is the number of tests on the real clocks. ``race_p`` is the largest p at which a stock boot
+    on the virtual clock counts as later.
     """
 
     real_tests: int
@@ -358,7 +358,7 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells that have too few runs for a verdict, or for a certain verdict."""
+    """Notes about cells that have too few runs for any verdict, or so few that a cell could be later by chance."""
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
         enough = next(runs for runs in range(1, _MANY_RUNS) if _least_p(runs, runs) <= family.race_p)

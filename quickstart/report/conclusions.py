@@ -80,8 +80,8 @@ def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
 
 
 def headline(results: Results) -> Headline | None:
-    """The table that compares the configuration quickstart with the most ordinary other configuration that
-    was measured, on the first clock. None when there are no cells to compare.
+    """The table that compares the configuration quickstart with the first of standard, standard-tuned, minimal
+    and ramboot that was measured, on the first clock. None when there are no cells to compare.
     """
     samples = planned_samples(results)
     clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
@@ -153,8 +153,8 @@ class Conclusions:
 
 
 def conclusions(results: Results) -> tuple[Conclusions, ...]:
-    """The conclusions for each clock: than which configurations quickstart is faster, where it saves time,
-    and how much runs vary.
+    """The conclusions for each clock: which configurations are slower than quickstart, where quickstart saves
+    time, and how much runs vary.
     """
     samples = planned_samples(results)
     found = []

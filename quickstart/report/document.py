@@ -91,7 +91,9 @@ def parse(text: str, source: str) -> Results:
 
 
 def _tables(text: str) -> object:
-    """The JSON value in ``text``. Raises ValueError for invalid JSON, and for text that no file can have."""
+    """The JSON value in ``text``. Raises ValueError for invalid JSON, and for a string with half of a surrogate
+    pair, which UTF-8 cannot represent.
+    """
     found = jsondoc.parse(text.encode(), keep_long_numbers=True)
     if _SURROGATE.search(text):
         # A half of a pair cannot be written.

@@ -159,7 +159,7 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
 
 @dataclass(frozen=True)
 class _Row:
-    """The panels of one application and size, one for each storage model. All panels have the same bars."""
+    """A row of panels for one application and size, one for each of ``storages``. All panels have the same ``bars``."""
 
     one: Cell
     storages: tuple[str, ...]
@@ -273,7 +273,7 @@ def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn
     """A timeline in seconds of the guest's uptime. ``rows`` has a label and a run for each row.
 
     A phase that overlaps another is drawn as a narrow bar below it. Time without a known phase stays empty. Rows
-    less than half as long as the longest row are drawn again, enlarged. Raises MixedClocksError for several clocks.
+    much shorter than the longest row (_SHORT) are drawn again, enlarged. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)

@@ -108,7 +108,7 @@ def _row(cell: Cell, runs: Sequence[Sample], alone: Sequence[Sample]) -> LaunchR
 
 
 def _all_there_ns(sample: Sample) -> int:
-    """The time in ns from the launch of the first machine until this machine is ready."""
+    """The time in ns from the launch of the first machine until the machine of ``sample`` is ready."""
     return sample.launched_ns + sample.t_total_ns
 
 

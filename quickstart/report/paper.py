@@ -99,8 +99,8 @@ def _lines(samples: Measured, others: Measured, wanted: Ours) -> Iterator[str]:
 
 def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
     """One line for each profile and clock. The paper's statement names one configuration and some storage
-    models, and a line compares the times of this configuration with these models. The runs are those with the
-    stock command line.
+    models. A line compares the times of this configuration between these storage models. Only runs with the
+    stock command line are used.
     """
     (configuration,) = wanted.configurations
     for profile, clock in itertools.product(wanted.profiles, CLOCKS):

@@ -1,4 +1,4 @@
-"""What an audit finds. The first findings are kept, and all are counted."""
+"""The findings of an audit. Only the first findings are kept, but all of them are counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """The ``first`` MOST_FINDINGS findings, errors first, and the numbers of all errors and of all notes."""
+    """``first`` has at most MOST_FINDINGS findings, errors before notes. ``errors`` and ``notes`` are the
+    numbers of all errors and of all notes, including those that are not in ``first``.
+    """
 
     first: tuple[Finding, ...]
     errors: int

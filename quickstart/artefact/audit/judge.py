@@ -146,8 +146,8 @@ def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: 
 
 
 def _chmod(mode: str, name: str) -> str:
-    """The command that changes the mode of a file of OUT. A name that nobody should paste is not in it: the
-    giver of OUT has chosen it.
+    """The command that changes the mode of a file of OUT. The command has the file's name, unless the name has
+    characters that a user should not paste into a shell, because somebody else may have chosen this name.
     """
     return command("chmod", mode, "--", name) or f"chmod {mode}"
 
@@ -156,7 +156,9 @@ def _chmod(mode: str, name: str) -> str:
 
 
 def _names(given: Given) -> Iterator[Finding]:
-    """A finding for each member whose name no file can have: the kernel leaves it out."""
+    """A finding for each member whose name is too long for any file system. The kernel does not unpack such a
+    member.
+    """
     for member in given.members:
         if is_too_long(member.name):
             yield Finding(ERROR, f"/{member.name}", "has a name that no file can have", _REBUILD)
@@ -227,8 +229,8 @@ def _digests(given: Given) -> Iterator[Finding]:
 
 
 def _agreement(given: Given) -> Iterator[Finding]:
-    """A finding for each file whose name, kind or size differs between start-set.json and part B, or which
-    has no reason.
+    """A finding for each file whose name, kind or size differs between start-set.json and part B, for each file
+    without a reason in start-set.json, and for each packed file that start-set.json lists as excluded.
     """
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
     listed = {file.path: file for file in given.start_set.files}
@@ -300,8 +302,8 @@ def _secret(member: inside.Member, secrets: Secrets) -> Iterator[Finding]:
 
 
 def _mode(member: inside.Member, secrets: Secrets, below: str | None) -> Iterator[Finding]:
-    """The findings about a member's owner and mode. ``below`` is the nearest directory above it that not
-    everybody may enter.
+    """The findings about a member's owner and mode. ``below`` is the nearest directory above the member that
+    not everybody may enter, or None when everybody may enter all directories above the member.
     """
     bits, name = stat.S_IMODE(member.mode), f"/{member.name}"
     if (member.uid, member.gid) != (0, 0):

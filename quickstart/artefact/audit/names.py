@@ -1,5 +1,7 @@
-"""What the kernel makes of the names and links of an initramfs' members (pure). The names are plain: the reader takes
-no archive in which a file has several spellings or lies below a link (initramfs/newc_exact.py).
+"""Find where the names and links of an initramfs's members lead in the kernel (pure).
+
+All names are plain: each file has only one spelling, and no file lies below a link. The code that reads the
+archive refuses any other archive (initramfs/newc_exact.py).
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from quickstart.inspect.globs import matches
 
 # The kernel follows no more links on the way to a file (path_resolution(7)).
 _MOST_LINKS = 40
-# Those of a build's links have some ten components together with what they lead through.
+# Of all paths of an archive's links together. A path of a build's link has some ten, with the links on its way.
 _MOST_COMPONENTS = 2_000_000
-# The characters of the private files' paths, once for each glob: some seconds. A build's have some thousand.
+# The characters of the private files' paths, counted once for each glob. So many take some seconds; a build has some thousand.
 _MOST_COMPARED = 10_000_000
 # A file system takes no longer name; the kernel leaves such a member out.
 _MOST_NAME_BYTES = 255
@@ -25,10 +27,11 @@ def is_too_long(name: str) -> bool:
 
 
 def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str, str]:
-    """For each plain name that lies below one of ``holders``: the nearest of them.
+    """The nearest directory in ``holders`` above each name, by name. Names that lie below none of ``holders``
+    are left out. All names are plain.
 
-    This takes time proportional to the length of all names, but for the sorting: a stranger's names may have
-    two thousand components each.
+    Apart from the sorting, the time is proportional to the total length of all names, because each name in an
+    untrusted archive may have two thousand components.
     """
     found: dict[str, str] = {}
     above: list[str] = []
@@ -44,13 +47,15 @@ def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str
 
 
 def stays(name: str, target: str) -> bool:
-    """Whether a link ``name`` to ``target`` is that of a file which stays on the volume (docs/adr/0017-left.md)."""
+    """Whether the link ``name`` with this ``target`` stands for a left file, which stays on the root volume
+    (docs/adr/0017-left.md).
+    """
     return target == f"/{name.removeprefix('fast/')}" != f"/{name}"
 
 
 class Secrets:
-    """The globs by which a manifest names its secrets. A stranger's manifest has a hundred of them, and a
-    stranger's archive some ten thousand private files.
+    """The globs by which a manifest names its secrets. The number of comparisons is limited, because an
+    untrusted manifest may have a hundred globs, and an untrusted archive ten thousand private files.
     """
 
     def __init__(self, globs: Collection[str]) -> None:
@@ -60,11 +65,11 @@ class Secrets:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there were too many paths to compare all with the globs."""
+        """Whether the limit was reached, so that some paths were not compared with the globs."""
         return self._left < 0
 
     def name(self, path: str) -> bool:
-        """Whether one of the globs matches ``path``. False when there were too many paths to compare before."""
+        """Whether one of the globs matches ``path``. Always False once the limit is reached."""
         # Several findings about one file ask one after the other.
         if path != self._last[0]:
             self._left -= len(path) * len(self._globs)
@@ -74,16 +79,20 @@ class Secrets:
 
 
 class Links:
-    """The links of an archive by plain name, each with its target, as the kernel follows them."""
+    """The symbolic links of an archive, which are followed as the kernel follows them. ``targets`` has the
+    target of each link, by the link's plain name.
+    """
 
     def __init__(self, targets: Mapping[str, str]) -> None:
         self._targets = targets
         self._left = _MOST_COMPONENTS
 
     def end(self, name: str) -> str | None:
-        """The absolute path that ``name`` leads to, through links in each component. A link to the root volume's file
-        of the same path is the end. None when that takes too many links, or when the links of the whole archive have
-        too many components to be followed.
+        """The absolute path that ``name`` leads to when the links in all its components are followed. The last
+        link is not followed when it stands for a left file (``stays``).
+
+        None when there are more than _MOST_LINKS links on the way, or when all calls together have followed
+        more than _MOST_COMPONENTS components.
         """
         place: list[str] = []
         left, links = name.split("/")[::-1], 0

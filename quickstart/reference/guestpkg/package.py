@@ -138,7 +138,7 @@ def md5sums(package: GuestPackage) -> str:
 
 
 def md5(data: bytes) -> str:
-    """The MD5 of a file, as in dpkg's database. Nothing relies on this hash against an attacker."""
+    """The MD5 of a file, as in dpkg's database. No check against an attacker relies on this hash."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
