@@ -98,6 +98,17 @@ def test_a_mount_unit(tmp_path: Path, kind: str) -> None:
     assert refused(tmp_path) == ""
 
 
+def test_the_pipes_of_nfs(tmp_path: Path) -> None:
+    """nfs-common mounts them in each boot, and no other service has files there."""
+    name = "var-lib-nfs-rpc_pipefs.mount"
+    put(tmp_path, f"{UNITS}/{name}", "[Mount]\nWhat=sunrpc\nWhere=/var/lib/nfs/rpc_pipefs\nType=rpc_pipefs\n")
+    link(tmp_path, f"{UNITS}/multi-user.target.wants/{name}", f"../{name}")
+    assert refused(tmp_path, "rpc_pipefs /var/lib/nfs/rpc_pipefs rpc_pipefs defaults 0 0\n") == ""
+    assert f"{name} mounts" in refused(tmp_path, "", f"{SERVICE}StateDirectory=nfs/rpc_pipefs/x\n")
+    put(tmp_path, f"{UNITS}/{name}", "[Mount]\nWhat=/dev/vdb\nWhere=/var/lib/nfs/rpc_pipefs\nType=ext4\n")
+    assert f"{name} mounts" in refused(tmp_path)
+
+
 def test_those_of_systemd(tmp_path: Path) -> None:
     for name in ("-.mount", "dev-hugepages.mount", "proc-sys-fs-binfmt_misc.automount", "tmp.mount"):
         put(tmp_path, f"{UNITS}/{name}", "[Mount]\n")

@@ -28,6 +28,8 @@ _MOST_FSTAB_BYTES = 256 << 10
 _TYPES = (".mount", ".automount")
 # The kernel's own file systems, which init mounts as systemd does.
 _KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
+# nfs-common's, in which no service but those of NFS has files.
+_PIPES = "rpc_pipefs"
 # What init gives them, too (docs/internals/guest.md, "Mounts"); all but /dev are noexec.
 _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
 # No service has its files there.
@@ -52,7 +54,8 @@ _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "L
 @dataclass(frozen=True)
 class _Mount:
     """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is
-    false when systemd makes the mount only for a unit that needs it.
+    false when systemd makes the mount only for a unit that needs it, and for a file system in which only such
+    a unit has files.
     """
 
     place: PurePosixPath
@@ -128,7 +131,7 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
             continue
         # A disk with nofail that is absent now may be there on another machine, and hide what was written below it.
         is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)
-        yield _Mount(place, f"{_FSTAB} ({brief(words[0])})", not is_left_out)
+        yield _Mount(place, f"{_FSTAB} ({brief(words[0])})", not is_left_out and words[2] != _PIPES)
 
 
 def _usual_options(place: PurePosixPath) -> frozenset[str]:
@@ -156,7 +159,9 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
             # It is masked.
             continue
         if name != _TMP or str(file.parent) not in _PLACES_OF_TMP:
-            yield _Mount(place, name, name in started)
+            # A unit that needs it waits for it.
+            kind = directives(assignments(unit_texts(root, name), "[Mount]")).get("Type", ("",))[-1]
+            yield _Mount(place, name, name in started and kind != _PIPES)
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
