@@ -27,8 +27,9 @@ MAX_TEXT_BYTES = 16 << 20
 MAX_WHOLE_BYTES = 64 << 20
 # A list of a few hundred lines: passwd, group.
 MAX_TABLE_BYTES = 2 << 20
-# Of a path with all that its links say: the kernel's own limit of 40 links of a page each is far above.
-_MAX_COMPONENTS = 4096
+# Of a path with all that its links say: the kernel's own limit of 40 links of a page each is far above. Each component is looked up
+# from the top, so the time grows with the square. A file of a deep node_modules has 50.
+_MAX_COMPONENTS = 512
 _MAX_MATCHES = 65536
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _MAGIC = re.compile(r"[*?\[]")
@@ -204,41 +205,44 @@ class ImageRoot:
         if not path.is_absolute():
             raise StartSetError(f"{path} is not an absolute guest path", hint="give it from / on")
         pending = list(reversed(spelled))
-        place: list[str] = []
+        # The canonical path so far, without the slash at its end: as text, because a path of many components is slow.
+        place = ""
         # Of the path as it is spelled: how many components are left, and where those before them lead.
-        left, existing = len(pending), PurePosixPath("/")
+        left, existing = len(pending), ""
         links: dict[PurePosixPath, None] = {}
         followed = components = 0
 
         def ended(fault: StartSetError | None = None) -> tuple[Resolution, StartSetError | None]:
-            return Resolution(None, tuple(links), existing, spelled[len(spelled) - left :]), fault
+            missing = spelled[len(spelled) - left :]
+            return Resolution(None, tuple(links), PurePosixPath(existing or "/"), missing), fault
 
         while pending:
             part = pending.pop()
             components += 1
             if components > _MAX_COMPONENTS:
                 return ended(_too_long(path))
-            here = PurePosixPath("/", *(place[:-1] if part == ".." else (*place, part)))
-            host = self.host(here)
+            here = place[: max(place.rfind("/"), 0)] if part == ".." else f"{place}/{part}"
+            host = f"{self.base}{here}"
             mode = stat.S_IFDIR if part == ".." else _mode(host, path)
             if mode is None:
                 return ended()
             if stat.S_ISLNK(mode):
                 followed += 1
                 if followed > MAX_LINKS:
-                    return ended(_circle(path, here))
-                links[here] = None
-                target = PurePosixPath(host.readlink())
+                    return ended(_circle(path, PurePosixPath(here)))
+                links[PurePosixPath(here)] = None
+                target = PurePosixPath(Path(host).readlink())
                 if target.is_absolute():
-                    place.clear()
+                    place = ""
                 pending.extend(reversed(_components(target)))
             else:
-                place = list(here.parts[1:])
+                place = here
             if len(pending) < left:
-                left, existing = len(pending), PurePosixPath("/", *place)
+                left, existing = len(pending), place
             if pending and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode):
                 return ended()
-        return Resolution(existing, tuple(links), existing, ()), None
+        found = PurePosixPath(existing or "/")
+        return Resolution(found, tuple(links), found, ()), None
 
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
         """The existing paths that match an absolute pattern (glob(3)), spelled as in the pattern, in byte
@@ -293,10 +297,10 @@ def _components(target: PurePosixPath) -> tuple[str, ...]:
     return target.parts[1:] if target.is_absolute() else target.parts
 
 
-def _mode(host: Path, asked: PurePosixPath) -> int | None:
+def _mode(host: str, asked: PurePosixPath) -> int | None:
     """``st_mode`` of the file at the path itself, without following a link. None when the file does not exist."""
     try:
-        return host.lstat().st_mode
+        return os.stat(host, follow_symlinks=False).st_mode  # noqa: PTH116
     except ValueError:
         # A NUL or a lone surrogate: no file has such a name.
         return None

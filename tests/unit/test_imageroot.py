@@ -110,10 +110,10 @@ def test_relative_paths_are_refused(root: ImageRoot) -> None:
 
 
 def test_lookup_that_fails(root: ImageRoot, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(path: str, *, follow_symlinks: bool) -> None:
+        raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(Path, "lstat", refuse)
+    monkeypatch.setattr("quickstart.inspect.imageroot.os.stat", refuse)
     with pytest.raises(StartSetError, match=r"/usr/lib cannot be looked up: .*Permission denied"):
         root.resolve(PurePosixPath("/usr/lib"))
 
