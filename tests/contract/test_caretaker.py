@@ -108,6 +108,31 @@ def test_files_that_lie_over_the_volumes_go_too(box: Box) -> None:
     assert said.split() == ["packed", "packed", "other", "volume", "volume", "other"]
 
 
+def test_programs_leave_their_names(box: Box) -> None:
+    """node forks by its own path, which it has from /proc/self/exe. A library leaves none: it would come before DT_RUNPATH."""
+    said = box(
+        "d=/initramfs/fast; mkdir -p $d/usr/bin $d/usr/lib/x $d/usr/share/doc $d/etc $d/quickstart/bin $d/opt/own\n"
+        "p=/usr/bin/env; cp $p $d/usr/bin; ln -s env $d/usr/bin/link; ln -s /usr/bin/true $d/usr/bin/left; ln -s usr/bin $d/bin\n"
+        "cp $p $d/quickstart/bin; for n in libx.so libx.so.1.2 ld.so; do cp $p $d/usr/lib/x/$n; done; cp $p $d/opt/own/tool\n"
+        "ln -s libx.so.1.2 $d/usr/lib/x/libx.so.1; ln -s /etc $d/usr/share/conf; touch $d/usr/share/doc/x\n"
+        "ln -s gone $d/usr/bin/gone; mkdir -p /mine; mount --bind / /mine; mkdir -p /mine/fast/opt/own\n"
+        "echo his >/mine/fast/opt/own/tool; exec 3</fast/file; caretaker take-away; umount /mine; cd /fast\n"
+        "find . | sort | while read -r n; do echo $n $(readlink $n || :); done\n"
+        "cat opt/own/tool; /fast/bin/env true; /fast/usr/bin/link true; /fast/usr/bin/left; caretaker take-away"
+    )
+    assert said.splitlines() == [
+        *(".", "./bin usr/bin", "./opt", "./opt/own", "./opt/own/tool", "./usr", "./usr/bin"),
+        *("./usr/bin/env /usr/bin/env", "./usr/bin/left /usr/bin/true", "./usr/bin/link env", "his"),
+    ]
+
+
+def test_a_volume_that_is_read_only_keeps_no_names(box: Box) -> None:
+    said = box(
+        "cp /usr/bin/env /initramfs/fast/env; mount -o remount,bind,ro /; caretaker take-away; ls -A /fast | wc -l"
+    )
+    assert said.split() == ["0"]
+
+
 def test_namespaces_that_are_made_all_the_time(box: Box) -> None:
     """It comes to its end, and /fast is gone here."""
     said = box(

@@ -42,7 +42,7 @@ echo "log: $(stat -c '%a %U %G' /var/log/quickstart.log)"
 cp /usr/sbin/nginx /home/newer; mount --bind /home/newer /usr/sbin/nginx
 echo "check: $(timeout 60 /usr/sbin/quickstart check 2>&1 | tr '\n' ' ')"
 umount /usr/sbin/nginx
-echo "fast: $(ls -A /fast | wc -l)"
+echo "fast: $(find /fast -type f | wc -l)"
 echo "here: $(cat /home/here 2>/dev/null | tr '\n' ' ')"
 kill $his
 mkdir /etc/systemd/system/nginx.service.d
@@ -241,7 +241,7 @@ def test_an_image_in_place_of_the_files_is_taken_away_too(tmp_path: Path) -> Non
         "seen() { cat /proc/[0-9]*/mountinfo | grep -c ' /fast[ /]' | sed \"s/^/$1: /\"; }\n"
         "quickstart status | sed -n 's#^/fast *#status: #p'; seen before\n"
         "cp /usr/sbin/nginx /tmp/n; mount --bind /tmp/n /usr/sbin/nginx; quickstart check >/dev/null; umount /usr/sbin/nginx\n"
-        "quickstart status | sed -n 's#^/fast *#status-after: #p'; seen after; ls -A /fast | wc -l | sed 's/^/left: /'"
+        "quickstart status | sed -n 's#^/fast *#status-after: #p'; seen after; find /fast -type f | wc -l | sed 's/^/left: /'"
     )
     called = quickstart(
         "run", out, "--snapshot", "--exec", f"{SETTLED}\nwait_settled\n{command}", timeout_s=600

@@ -107,9 +107,7 @@ def test_an_image_is_mounted_and_handed_over(store: Store, squashfs: Path) -> No
 def test_a_released_image_is_no_longer_there(store: Store, tmp_path: Path) -> None:
     """Once the application, which has its program mapped, is another process, the loop device has no file."""
     out = built(tmp_path, "squashfs", "--release")
-    left = (
-        "grep -c ' /fast' /proc/mounts; ls /fast | wc -l; cat /sys/block/loop*/loop/backing_file 2>&1 | wc -l"
-    )
+    left = "grep -c ' /fast' /proc/mounts; find /fast -type f | wc -l; cat /sys/block/loop*/loop/backing_file 2>&1 | wc -l"
     restart = "systemctl restart nginx; sleep 2; readlink /proc/$(cat /run/nginx.pid)/exe"
     ended = boot(store, out, command=f"{SETTLED}wait_settled; {restart}; {left}; {WHOLE}")
     assert ended.said[:4] == ["/usr/sbin/nginx", "0", "0", "1"]

@@ -16,6 +16,8 @@ bool complain(const char *what, const char *which);
 int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode);
 
 bool take_fast_away(void);
+/* `fast` is the absolute path of the mount that is to go. */
+void keep_programs_names(const char *fast);
 bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);

@@ -151,7 +151,9 @@ static bool pass(int proc) {
 
 bool take_fast_away(void) {
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct mounted fast;
     if (proc < 0) return complain("cannot open", "/proc");
+    if (shows_fast(proc, &fast)) keep_programs_names(FAST);
     for (int passes = 0; passes < PASSES_MAX; passes++)
         if (!pass(proc)) return true;
     errno = EAGAIN;
