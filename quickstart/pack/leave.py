@@ -6,9 +6,10 @@ other files are opened by their ordinary paths. In the archive, such a file is a
 nobody would use a copy, and no boot would compare the copy with the volume. The prefetch requests the content
 of the volume's file (docs/internals/prefetch.md).
 
-Two kinds of files that are opened below /fast stay on the volume, too: programs that look for files beside
-themselves, and large libraries that are used in small part. So every packed file is a packed fact
-(docs/users/never-stale.md), and every link in the archive leads either to a packed file or to the volume.
+Three kinds of files that are opened below /fast stay on the volume, too: programs that look for files beside
+themselves, programs by whose path others find the process, and large libraries that are used in small part.
+So every packed file is a packed fact (docs/users/never-stale.md), and every link in the archive leads either to
+a packed file or to the volume.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from quickstart.initramfs.serving import (
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import library_directories
 from quickstart.inspect.script import interpreter_of
+from quickstart.inspect.unit.bypath import is_found_by_path
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import MIB, FileKind, Op, StartFile, StartSet, Trace
 from quickstart.model.reasons import Reason, ReasonSource
@@ -46,7 +48,8 @@ _MOST_USED = 0.25
 class _Seen:
     """How the traced boots used the image. ``by_name`` are the names of programs that were searched for in
     PATH. ``names`` are the names of the links that lead to each file. ``started`` are the programs and
-    interpreters that the starter starts. ``beside`` are programs that look for files beside themselves, and
+    interpreters that the starter starts, and ``by_path`` are those of units whose processes are found by the path
+    of their program. ``beside`` are programs that look for files beside themselves, and
     ``trees`` are the directories of these programs. ``libraries`` are the directories in which the loader
     searches. ``bare`` are files that only processes without the unit's environment used. ``bound`` are files
     that are bound over the volume's files. ``resident`` are the used parts of large files.
@@ -55,6 +58,7 @@ class _Seen:
     by_name: frozenset[str]
     names: Mapping[PurePosixPath, frozenset[str]]
     started: frozenset[PurePosixPath]
+    by_path: frozenset[PurePosixPath]
     beside: frozenset[PurePosixPath]
     trees: frozenset[PurePosixPath]
     libraries: frozenset[PurePosixPath]
@@ -73,13 +77,14 @@ def leave(
     Programs and libraries that a rule of the profile names stay packed, unless they look beside themselves.
     ``overlay`` says whether packed files are bound over the volume's files (Delivery.OVERLAY).
     """
-    by_name, started = _searched(traces), _started(unit, root)
+    by_name, started = _searched(traces), _started(unit.all_units, root)
     firsts = {file.path: file.hard_link_to or file.path for file in start_set.files}
     beside = looking_beside(start_set, traces, root, started, by_name)
     seen = _Seen(
         by_name=by_name,
         names=_names(start_set),
         started=started,
+        by_path=_started([each for each in unit.all_units if is_found_by_path(root, each.unit)], root),
         # All names of a file go the same way, because they are one file in the archive.
         beside=frozenset(firsts[path] for path in beside),
         trees=frozenset(tree for path in beside if (tree := tree_of(path)) is not None),
@@ -131,10 +136,12 @@ def _why_left(file: StartFile, seen: _Seen) -> str | None:
     """The reason why ``file`` stays on the volume, as a text for people. None when it is packed."""
     named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
     # What is bound over the volume's file is opened by its ordinary path.
-    by_path = file.path in seen.bound
-    if _is_beside(file, seen) and (_is_started(file, seen) or (named and not by_path)):
+    is_bound = file.path in seen.bound
+    if _is_beside(file, seen) and (_is_started(file, seen) or (named and not is_bound)):
         return "looks for files beside itself"
-    if _is_library_beside(file, seen) and not by_path:
+    if file.path in seen.by_path and not is_bound:
+        return "its init script finds the process by this path"
+    if _is_library_beside(file, seen) and not is_bound:
         return "belongs to a program that looks for files beside itself"
     if named and (file.mode & 0o111 or is_library(file.path)):
         return None
@@ -213,12 +220,12 @@ def _bare(traces: Iterable[Trace], root: ImageRoot) -> frozenset[PurePosixPath]:
     return frozenset(by_bare[True] - by_bare[False])
 
 
-def _started(unit: UnitStart, root: ImageRoot) -> frozenset[PurePosixPath]:
+def _started(units: Iterable[UnitStart], root: ImageRoot) -> frozenset[PurePosixPath]:
     """The programs of the units' commands, by canonical path. For a script, the result has its interpreter,
     which opens the script by its ordinary path.
     """
     found: set[PurePosixPath] = set()
-    for each in unit.all_units:
+    for each in units:
         for command in each.commands:
             path = root.resolve(PurePosixPath(command.program)).canonical
             script = interpreter_of(root, path) if path is not None else None

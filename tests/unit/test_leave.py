@@ -119,6 +119,41 @@ def test_what_the_starter_starts_is_packed(image: Image) -> None:
     assert left(companion) == ["/usr/bin/wrapper"]
 
 
+# As in lighttpd's package; $DAEMON is the program.
+INIT_SCRIPT = """#!/bin/sh
+# start-stop-daemon --exec $DAEMON
+start() { start-stop-daemon --start --exec $DAEMON; }
+reopen() {
+\tstart-stop-daemon --signal HUP --quiet \\
+\t    --pidfile $PIDFILE %s
+}
+"""
+ROTATE = "/var/log/app/*.log {\n postrotate\n  if true; then invoke-rc.d %s >/dev/null; fi\n endscript\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "calls", "stays"),
+    [
+        ("--exec $DAEMON", "app reopen-logs", True),
+        ("-x $DAEMON", "--quiet app rotate", True),
+        ("--name app", "app reopen-logs", False),
+        ("--exec $DAEMON", "app reload", False),
+        ("--exec $DAEMON", "other reopen-logs", False),
+    ],
+)
+def test_a_program_by_whose_path_the_process_is_found_stays(
+    image: Image, how: str, calls: str, stays: bool
+) -> None:
+    image.file("/etc/init.d/app", INIT_SCRIPT % how, 0o755)
+    image.file("/etc/logrotate.d/app", ROTATE % calls)
+    found = decided(image)
+    assert left(found) == (["/usr/bin/app"] if stays else [])
+    if stays:
+        # Its process has the ordinary path, as it has when its file is bound over the volume's.
+        package(image, "/usr/bin/app")
+        assert left(decided(image, unit=replace(UNIT, settings=(("namespace", "shared"),)), overlay=True)) == []
+
+
 def test_a_program_is_found_by_the_name_of_a_link(image: Image) -> None:
     """As dash is found by sh, or mawk by awk and the links of update-alternatives."""
     for name, links in {

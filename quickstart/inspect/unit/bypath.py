@@ -1,0 +1,66 @@
+"""Find the services whose processes are looked up by the path of their program (start-stop-daemon(8), ``--exec``).
+
+A process that starts early from /fast has /fast/usr/sbin/lighttpd as its executable, so ``start-stop-daemon
+--exec /usr/sbin/lighttpd`` does not find it. systemd runs the usual actions of an init script (start, stop,
+reload …) on the unit instead. But logrotate, cron and the hooks of the network also run other actions, for
+example ``invoke-rc.d lighttpd reopen-logs``, and these run the script itself (invoke-rc.d(8)).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.initscripts import SCRIPTS
+
+# Those that invoke-rc.d, service(8) and the scripts' own functions (/lib/lsb/init-functions.d/40-systemd) give to systemctl.
+_OF_SYSTEMCTL = frozenset({"start", "stop", "restart", "try-restart", "reload", "force-reload", "status"})
+_CALLERS = (
+    "/etc/logrotate.d/*",
+    "/etc/cron.*/*",
+    "/etc/network/if-*.d/*",
+    "/etc/dhcp/dhclient-*-hooks.d/*",
+    "/etc/ppp/ip*.d/*",
+)
+_CALL = re.compile(
+    r"(?:\binvoke-rc\.d|\bservice|/etc/init\.d/)\s*(?:--[\w-]{1,32}\s+)?([\w.+@-]{1,128})\s+([a-z][\w-]{0,64})"
+)
+_CONTINUED = re.compile(r"\\\n")
+_DAEMON = "start-stop-daemon"
+_BY_EXECUTABLE = re.compile(r"\s(?:--exec|-x)\b")
+_STARTS = re.compile(r"\s(?:--start|-S)\b")
+# A script of a package has a few KiB.
+_MOST_BYTES = 256 << 10
+
+
+def is_found_by_path(root: ImageRoot, unit: str) -> bool:
+    """Whether something in the image runs an action of the unit's init script that systemd does not take over, and
+    the script finds processes by the path of their program.
+    """
+    name = unit.removesuffix(".service")
+    return _has_script(root, name) and any(action not in _OF_SYSTEMCTL for action in _actions(root, name))
+
+
+def _has_script(root: ImageRoot, name: str) -> bool:
+    text = _text(root, SCRIPTS / name)
+    lines = (line for line in _CONTINUED.sub(" ", text).splitlines() if _DAEMON in line)
+    return any(
+        _BY_EXECUTABLE.search(line) and not _STARTS.search(line) and not line.lstrip().startswith("#")
+        for line in lines
+    )
+
+
+def _actions(root: ImageRoot, name: str) -> frozenset[str]:
+    """The actions of the script ``name`` that files of the image run."""
+    found: set[str] = set()
+    for pattern in _CALLERS:
+        for path in root.glob(PurePosixPath(pattern)):
+            text = _CONTINUED.sub(" ", _text(root, path))
+            found.update(call[2] for call in _CALL.finditer(text) if call[1] == name)
+    return frozenset(found)
+
+
+def _text(root: ImageRoot, path: PurePosixPath) -> str:
+    file = root.resolve(path).canonical
+    return root.read_text(file, _MOST_BYTES) if file is not None and root.host(file).is_file() else ""
