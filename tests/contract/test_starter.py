@@ -327,6 +327,26 @@ F=a'b
 """
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("LANG=de_DE.UTF-8\nLC_TIME=C\nOTHER=1\n", ["LANG=de_DE.UTF-8", "LC_TIME=C"]),
+        # systemd takes neither, so it has its default.
+        ("LC_ALL=de_DE.UTF-8\nLANG=\n", ["LANG=C.UTF-8"]),
+        ("LANGUAGE=de:en\nLC_FOO=C\nLANGX=C\n", ["LANGUAGE=de:en"]),
+    ],
+)
+def test_the_language_is_what_systemd_takes(box: Box, text: str, expected: list[str]) -> None:
+    (box.work / "locale").write_text(text)
+    found = box.start(
+        ("type", "exec"),
+        SLEEP,
+        before="mount -t tmpfs x /etc/default; cp /run/box/locale /etc/default/locale\n",
+        environment="tr '\\0' '\\n' </proc/$MAIN/environ | grep -E '^(LANG|LC_)' | sort",
+    )
+    assert found.answers["environment"].splitlines() == expected, found.log
+
+
 def test_the_environment(box: Box) -> None:
     (box.work / "file").write_text(FILE)
     found = box.start(

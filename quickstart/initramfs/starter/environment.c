@@ -109,6 +109,18 @@ void read_variables(const char *path, bool optional, struct list *into) {
     }
 }
 
+/* The variables that PID 1 takes from locale.conf(5). LC_ALL is not one of them. */
+static bool is_of_locale(const char *variable) {
+    static const char *const names[] = {"LANG",       "LANGUAGE",     "LC_CTYPE",       "LC_NUMERIC",       "LC_TIME",
+                                        "LC_NAME",    "LC_ADDRESS",   "LC_MONETARY",    "LC_MESSAGES",      "LC_PAPER",
+                                        "LC_COLLATE", "LC_TELEPHONE", "LC_MEASUREMENT", "LC_IDENTIFICATION"};
+    const char *value = strchr(variable, '=');
+    if (!value || !value[1]) return false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == (size_t)(value - variable) && strncmp(variable, names[i], strlen(names[i])) == 0) return true;
+    return false;
+}
+
 /* The machine's language, from the files that PID 1 reads: /etc/locale.conf, and on Debian /etc/default/locale; without one, C.UTF-8. */
 static void add_locale(struct list *environment) {
     struct list found = {0};
@@ -116,7 +128,7 @@ static void add_locale(struct list *environment) {
     if (!found.count) read_variables("/etc/default/locale", true, &found);
     bool any = false;
     for (size_t i = 0; i < found.count; i++)
-        if (strncmp(found.items[i], "LANG", 4) == 0 || strncmp(found.items[i], "LC_", 3) == 0) {
+        if (is_of_locale(found.items[i])) {
             assign(environment, found.items[i]);
             any = true;
         }
