@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.facts import NOTHING, Watched
-from quickstart.initramfs.guestconfig import GuestConfig, HandOff, Served
+from quickstart.initramfs.guestconfig import Given, GuestConfig, HandOff, Served
 from quickstart.initramfs.layout import image_part_b, part_a, part_b
 from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
@@ -56,6 +56,7 @@ class Recipe:
     delivery: Delivery = Delivery.FAST
     payload: Payload = Payload.CPIO
     watched: Watched = NOTHING
+    given: Given = field(default_factory=Given)
 
     @property
     def bound_by_unit(self) -> Mapping[str, tuple[PurePosixPath, ...]]:
@@ -168,6 +169,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         tmp_options=tmp_options(root),
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),
+        given=recipe.given,
         sent=sent_by_client(root, network, recipe.unit.unit),
         nologin=root.resolve(_NOLOGIN).canonical is not None,
     )

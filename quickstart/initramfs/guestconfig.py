@@ -43,6 +43,17 @@ class HandOff(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a boot gives to a machine, and the application reads before it is ready. With ``machine_id``, a machine
+    without a machine-id boots the stock way. With ``name_servers``, init writes those of its lease before it
+    starts the application.
+    """
+
+    machine_id: bool = False
+    name_servers: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class GuestConfig:
     """The configuration of init for one image. ``build`` is the build ID, which both parts contain.
 
@@ -55,7 +66,8 @@ class GuestConfig:
     (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in during the
     boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a part of a
     machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
-    /etc/resolv.conf. ``sent`` is what the image's own DHCP client sends (dhcpclient.sent_by_client).
+    /etc/resolv.conf. ``sent`` is what the image's own DHCP client sends (dhcpclient.sent_by_client). ``given`` is
+    what the application reads of what a boot gives to the machine.
     """
 
     build: str
@@ -78,6 +90,7 @@ class GuestConfig:
     cloud_init: bool = False
     resolver: bool = False
     sent: Sent = NOTHING_SENT
+    given: Given = field(default_factory=Given)
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -131,6 +144,8 @@ def config_text(config: GuestConfig) -> str:
         "TMP_OPTIONS": " ".join(config.tmp_options),
         "CLOUD_INIT": "yes" if config.cloud_init else "",
         "RESOLVER": "yes" if config.resolver else "",
+        "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
+        "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",
         "NAME_RULE": config.sent.name.rule.value,
         "FIXED_NAME": config.sent.name.fixed,
         "ROUTES": "yes" if config.sent.routes else "",

@@ -17,21 +17,21 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.model import Trace
+from quickstart.pack.given import RESOLVER, can_await_name_servers
 from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
 
 # Of systemd and its parts; an application finds them as late in an early start, or init makes them
 # (docs/internals/guest.md). What is below them counts as well.
 _OF_SYSTEMD = """
-    /run/credentials /run/dbus /run/initctl /run/lock /run/log /run/machine-id /run/motd.dynamic /run/mount
+    /run/credentials /run/dbus /run/initctl /run/lock /run/machine-id /run/motd.dynamic /run/mount
     /run/nologin /run/shm /run/systemd /run/udev /run/user /run/utmp
     /etc/machine-id /var/lib/dbus/machine-id /var/lib/systemd"""
-# The DHCP client's (docs/users/limits.md, "Name servers"); caches of the loader and of names, which only make it faster; logs, to
-# which others append.
-_OF_OTHERS = (
-    "/etc/resolv.conf /run/resolvconf /run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
-)
+# The DHCP client's; caches of the loader and of names, which only make it faster; logs, to which others append.
+_OF_OTHERS = "/run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
 _KNOWN = (*_OF_SYSTEMD.split(), *_OF_OTHERS.split())
+# Name servers, where the link RESOLVER may lead. A program that reads them once would go on without (trace/collect.py).
+_NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
 # systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
 # Where systemd or init may have mounted a tmpfs.
@@ -49,7 +49,8 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     early only after a complete boot with cloud-init, and then cloud-init's changes are on the volume. The exception is
     a profile with early = "always", which wants an early start before cloud-init.
     """
-    made = set(_run_directories(root))
+    # Init waits for its lease, and writes them (pack/given.py).
+    made = {*_run_directories(root), *((str(RESOLVER),) if can_await_name_servers(root) else ())}
     own = [path for each in unit.all_units for path in _named(each, root)]
     used = {
         path
@@ -99,5 +100,9 @@ def _run_directories(root: ImageRoot) -> Iterator[str]:
 
 
 def _is_known(path: str, made: set[str]) -> bool:
-    is_below = any(path == each or path.startswith(f"{each}/") for each in _KNOWN)
-    return is_below or path in made or path.startswith(_PRIVATE_TMP)
+    is_known = _is_below(path, _KNOWN) and not _is_below(path, _NAME_SERVERS)
+    return is_known or path in made or path.startswith(_PRIVATE_TMP)
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == each or path.startswith(f"{each}/") for each in places)

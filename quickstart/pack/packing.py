@@ -33,6 +33,7 @@ from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
+from quickstart.pack.given import read_before_ready
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.others import refuse_made_before
@@ -151,6 +152,7 @@ def _recipe(
         hand_off=options.hand_off,
         delivery=options.delivery,
         payload=options.payload,
+        given=read_before_ready(traced.traces, root),
     )
     return dataclasses.replace(
         recipe,

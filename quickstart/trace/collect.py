@@ -29,6 +29,7 @@ _MOST_FACTS = 1 << 19
 # What they take up: a path of thousands of components has an object for each.
 _MOST_BYTES = 256 << 20
 _BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
+_RESOLVER = "/etc/resolv.conf"
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -132,7 +133,8 @@ class _Collector:
                 self.made.add(name)
                 self.made_lengths.add(len(name))
         # Who changes a file, and does not begin it anew, uses what is there.
-        if not item.makes and (item.error is None or (item.error == "ENOENT" and item.op is not Op.WRITE)):
+        is_use = item.error is None or (item.error == "ENOENT" and item.op is not Op.WRITE)
+        if is_use and not item.makes and not _reads_again(item):
             if member is not None and member.program:
                 self.others.use(paths)
             elif member is not None or self.pids[item.number] == 1:
@@ -179,6 +181,13 @@ class _Collector:
     def noticed(self, item: Blind) -> None:
         if (member := self.members.get(item.number)) is not None and member.program:
             self.blind[member.program] = None
+
+
+def _reads_again(item: Seen) -> bool:
+    """Whether the action on the resolver's configuration is one of glibc's resolver, which opens the file with
+    O_CLOEXEC and reads it again when it has changed (resolv.conf(5)). Other resolvers may read it only once.
+    """
+    return item.path == _RESOLVER and (item.op is not Op.OPEN or item.closes_on_exec)
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:

@@ -71,7 +71,8 @@ class Seen(NamedTuple):
     ``path`` is spelled as by the process, but without "." and doubled slashes. ``real`` is the kernel's name
     of the opened file, or empty when the log does not have this name. ``makes`` says that the action gave the
     path new content, so from now on it no longer has the image's content. ``bare`` says that a program was
-    executed without the environment that systemd gives to a unit.
+    executed without the environment that systemd gives to a unit. ``closes_on_exec`` says that a file was
+    opened with O_CLOEXEC.
     """
 
     line: int
@@ -82,6 +83,7 @@ class Seen(NamedTuple):
     makes: bool
     real: str = ""
     bare: bool = False
+    closes_on_exec: bool = False
 
 
 class Gone(NamedTuple):
@@ -281,7 +283,8 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
         # The opened file may be a pipe.
         real = call.result_path if call.name in _OPENS and call.result_path.startswith("/") else ""
         op = _operation(call.name, flags)
-        yield Seen(call.line, number, op, plain(path), call.error, makes, real, _is_bare(call))
+        closes = call.name in _OPENS and "O_CLOEXEC" in flags
+        yield Seen(call.line, number, op, plain(path), call.error, makes, real, _is_bare(call), closes)
 
 
 def _is_bare(call: Call) -> bool:

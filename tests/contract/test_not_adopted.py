@@ -57,6 +57,10 @@ def test_adopt_ends_all_of_the_group_but_itself() -> None:
     ("active", "load", "tried", "killed", "restarted"),
     [
         ("active", "loaded", "7", False, False),
+        # It was adopted, and somebody stops it: keepalived on a node that is not the master, or an administrator's script.
+        ("inactive entered=9", "loaded", "7", False, False),
+        ("deactivating entered=9", "loaded", "7", False, False),
+        ("failed entered=9", "loaded", "7", False, False),
         ("reloading", "loaded", "7", False, False),
         # systemd does not answer: nobody is ended for that.
         ("''", "loaded", "7", False, False),
@@ -81,7 +85,8 @@ def test_settle_starts_only_what_systemd_wanted(
     script = f"""{text.replace("/dev/console", "$PLACE/console")}
     systemctl() {{
         case "$*" in
-        "show -p ActiveState --value app.service") echo {active} ;;
+        "show -p ActiveState --value app.service") echo {active.partition(" ")[0]} ;;
+        "show -p ActiveEnterTimestampMonotonic --value app.service") echo {active.partition("entered=")[2] or 0} ;;
         "show -p LoadState --value app.service") echo {load} ;;
         "show -p InactiveExitTimestampMonotonic --value app.service") echo {tried} ;;
         *) echo "$*" >>$PLACE/called ;;

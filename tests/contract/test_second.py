@@ -56,6 +56,71 @@ def test_a_server_does_not_write_what_the_stock_boot_would_not(
     assert (tmp_path / "etc/resolv.conf").read_text() == expected
 
 
+def run_named(place: Path, name: str, words: str, *, lease: str = "") -> tuple[str, str]:
+    """What ``set_host_name`` and ``take_from_lease`` say, and the name after both. The client writes ``lease``, the
+    host name of its lease, after a while.
+    """
+    (place / "run").mkdir()
+    (place / "kernel").write_text("(none)\n")
+    (place / "etc-hostname").write_text(name)
+    text = "\n".join(map(function, ("set_host_name", "take_resolver", "take_from_lease")))
+    for path, file in (
+        ("/proc/sys/kernel/hostname", "kernel"),
+        ("/etc/hostname", "etc-hostname"),
+        ("/etc/", "etc-"),
+    ):
+        text = text.replace(path, f"{place}/{file}")
+    script = (
+        f"Q={place} HAND_OFF=keep RESOLVER=yes READS_NAME_SERVERS= {words}\n{text}\n"
+        'fall_back() { echo "fallback: $*"; exit; }\nusleep() { sleep 0.02; }\nlives() { [ -e "/proc/$1/exe" ]; }\n'
+        f"{{ sleep 0.3; [ -z '{lease}' ] || echo '{lease}' >$Q/run/host-name; echo {SERVERS.strip()} >$Q/run/resolv.conf\n"
+        "echo x >$Q/run/lease; } &\nDHCP=$!\nset_host_name\ntake_from_lease; ls $Q/run | tr '\\n' ' '"
+    )
+    done = subprocess.run(
+        ["busybox", "sh", "-c", script], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    return done.stdout, (place / "kernel").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "lease", "said", "becomes"),
+    [
+        # It goes on at once.
+        ("# mine\n\nweb", "NETWORK=ifupdown", "other", "", "web"),
+        ("", "NETWORK=networkd", "other", "", "localhost"),
+        # dhclient-script would give it the server's name.
+        ("", "NETWORK=ifupdown", "web1", "fallback: the machine has no name of its own", "localhost"),
+        (
+            "localhost\n",
+            "NETWORK=ifupdown",
+            "web1",
+            "fallback: the machine has no name of its own",
+            "localhost",
+        ),
+        ("", "NETWORK=ifupdown", "", "lease resolv.conf ", "localhost"),
+    ],
+)
+def test_a_machine_without_a_name_waits_for_the_server_s(
+    tmp_path: Path, name: str, words: str, lease: str, said: str, becomes: str
+) -> None:
+    found, kernel = run_named(tmp_path, name, words, lease=lease)
+    assert (found.startswith(said), bool(found), kernel) == (True, bool(said), f"{becomes}\n")
+
+
+def test_a_name_that_the_image_s_maker_has_chosen(tmp_path: Path) -> None:
+    (tmp_path / "etc-os-release").write_text("ID=x\nDEFAULT_HOSTNAME=factory\n")
+    assert run_named(tmp_path, "", "NETWORK=networkd")[0].startswith("fallback: the machine has no name")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/etc-os-release").write_text("DEFAULT_HOSTNAME=factory\n")
+    assert run_named(tmp_path / "other", "web\n", "NETWORK=networkd") == ("", "web\n")
+
+
+def test_an_application_that_reads_name_servers_has_those_of_the_lease(tmp_path: Path) -> None:
+    run_named(tmp_path, "web\n", "NETWORK=ifupdown READS_NAME_SERVERS=yes", lease="other")
+    assert (tmp_path / "etc-resolv.conf").read_text() == SERVERS
+
+
 def test_links_are_protected_before_the_application_begins(tmp_path: Path) -> None:
     """Upstream's kernel has both at 0 (kernel: Documentation/admin-guide/sysctl/fs.rst)."""
     for kind in ("hardlinks", "symlinks"):
@@ -84,6 +149,7 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
         "mount_tmp",
         "set_host_name",
         "protect_links",
+        "take_from_lease",
         "note_sockets",
         "stamp",
         "start_application",

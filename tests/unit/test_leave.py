@@ -151,7 +151,9 @@ def test_a_program_by_whose_path_the_process_is_found_stays(
     if stays:
         # Its process has the ordinary path, as it has when its file is bound over the volume's.
         package(image, "/usr/bin/app")
-        assert left(decided(image, unit=replace(UNIT, settings=(("namespace", "shared"),)), overlay=True)) == []
+        assert (
+            left(decided(image, unit=replace(UNIT, settings=(("namespace", "shared"),)), overlay=True)) == []
+        )
 
 
 def test_a_program_is_found_by_the_name_of_a_link(image: Image) -> None:

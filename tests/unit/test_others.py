@@ -8,9 +8,12 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.initramfs.guestconfig import Given
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.model import Op
 from quickstart.model.started import Changed
+from quickstart.pack.given import read_before_ready
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
@@ -146,12 +149,57 @@ def test_it_is_refused_and_named(tmp_path: Path) -> None:
         ("/var/log/auth.log", "/var/logs"),
         ("/var/lib/dbus/machine-id", "/var/lib/dbus"),
         ("/etc/resolv.conf", "/etc/resolv.conf.d"),
+        # Who reads the journal opens it once.
+        ("/run/systemd/journal", "/run/log/journal"),
+        ("/run/systemd/journal", "/run/systemd/resolve/stub-resolv.conf"),
         ("/tmp/systemd-private-1-app/tmp", "/tmp/app"),
     ],
 )
 def test_what_an_early_start_has_as_well(tmp_path: Path, path: str, another: str) -> None:
     assert refused(tmp_path, path) == ""
     assert another in refused(tmp_path, another)
+
+
+def test_name_servers_that_init_does_not_write(tmp_path: Path) -> None:
+    """Those of networkd, and those behind a link."""
+    put(tmp_path, "/usr/lib/systemd/system/systemd-networkd.service", "")
+    wants = "/etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
+    link(tmp_path, wants, "/usr/lib/systemd/system/systemd-networkd.service")
+    assert "/etc/resolv.conf" in refused(tmp_path, "/etc/resolv.conf")
+    (tmp_path / wants[1:]).unlink()
+    assert refused(tmp_path, "/etc/resolv.conf") == ""
+    link(tmp_path, "/etc/resolv.conf", "/run/resolvconf/resolv.conf")
+    assert "/run/resolvconf/resolv.conf" in refused(tmp_path, "/run/resolvconf/resolv.conf")
+
+
+def test_a_resolver_that_reads_its_file_once() -> None:
+    """glibc opens it with O_CLOEXEC, and reads it again when it has changed; c-ares and squid use fopen(3)."""
+    path = "/etc/resolv.conf"
+    dhclient = f'{TMPFILES} rename("/etc/resolv.conf.new", "{path}") = 0'
+    glibc = (f'11 newfstatat(AT_FDCWD</>, "{path}", 0x1, 0) = 0', opened(path, "O_RDONLY|O_CLOEXEC"))
+    assert used(dhclient, *glibc) == []
+    assert used(dhclient, *glibc, opened(path)) == [path]
+    missing = f'11 openat(AT_FDCWD</>, "{path}", O_RDONLY) = -1 ENOENT (No such file or directory)'
+    assert used(dhclient, missing) == [path]
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/etc/machine-id", Given(machine_id=True)),
+        ("/var/lib/dbus/machine-id", Given(machine_id=True)),
+        ("/etc/resolv.conf", Given(name_servers=True)),
+        ("/etc/hosts", Given()),
+    ],
+)
+def test_what_a_boot_gives_and_the_unit_reads(tmp_path: Path, path: str, given: Given) -> None:
+    assert read_before_ready([trace((Op.OPEN, path))], ImageRoot(tmp_path)) == given
+    assert read_before_ready([trace((Op.LOOKUP, path))], ImageRoot(tmp_path)) == Given()
+
+
+def test_name_servers_behind_a_link_are_not_awaited(tmp_path: Path) -> None:
+    link(tmp_path, "/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
+    assert read_before_ready([trace((Op.OPEN, "/etc/resolv.conf"))], ImageRoot(tmp_path)) == Given()
 
 
 def test_a_directory_of_the_starter_s(tmp_path: Path) -> None:

@@ -190,7 +190,8 @@ def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None
     ask = f"systemctl restart nginx; sleep 2; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; {memory}"
     ours = quickstart(
         "run", out, "--snapshot", "--json", "--exec",
-        f"{SETTLED}wait_settled; find /fast -type f; grep -c /fast /proc/self/mountinfo; systemctl is-active nginx; {ask}", timeout_s=1200,
+        f"{SETTLED}wait_settled; find /fast -type f; grep -c /fast /proc/self/mountinfo; systemctl is-active nginx; {ask}",
+        timeout_s=1200,
     )  # fmt: skip
     mounts, active, ours_kib = ours.result["exec_stdout"].split()
     assert (mounts, active) == ("0", "active")

@@ -1,0 +1,40 @@
+"""Find what a boot gives to a machine, and a unit reads before it is ready: the machine-id and name servers (pure,
+apart from looking up names in the image).
+
+An early start comes before that. A program that reads such a file once would go on with the file of the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.initramfs.guestconfig import Given
+from quickstart.initramfs.takeover import network_service
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import Op, Trace
+
+RESOLVER = PurePosixPath("/etc/resolv.conf")
+# machine-id(5); the second is a link to the first, or a copy, for D-Bus.
+_MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
+
+
+def read_before_ready(traces: Sequence[Trace], root: ImageRoot) -> Given:
+    """What programs of the unit read in a traced boot."""
+    paths = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
+    return Given(
+        machine_id=not paths.isdisjoint(_MACHINE_IDS),
+        name_servers=RESOLVER in paths and can_await_name_servers(root),
+    )
+
+
+def can_await_name_servers(root: ImageRoot) -> bool:
+    """Whether init writes the name servers of its lease into /etc/resolv.conf, as the image's DHCP client does. It
+    does not write to a link, behind which is another program's file, and not in place of networkd.
+    """
+    try:
+        network = network_service(root)
+    except UnsupportedUnitError:
+        network = ""
+    return root.link_target(RESOLVER) is None and network != "networkd"
