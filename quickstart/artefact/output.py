@@ -25,6 +25,7 @@ from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
 from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
 from quickstart.host.places import fault_at, place_of, swapped_by_others
+from quickstart.parse.printable import command
 
 # The lock is held for as long as it takes to remove an old OUT.
 _LIMIT_S = 60.0
@@ -148,7 +149,9 @@ def check_own(out: Path) -> None:
 
 
 def _copy_hint(out: Path) -> str:
-    return f"copy it (cp -r {out} NEW) to where only you and root may write, all the way from /; or do it as its user"
+    copy = command("cp", "-r", "--", str(out))
+    how = f" ({copy} NEW)" if copy else ""
+    return f"copy it{how} to where only you and root may write, all the way from /; or do it as its user"
 
 
 def check_unused(out: Path) -> None:

@@ -32,6 +32,7 @@ from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Profile, RootBudget
 from quickstart.model.words import Payload
+from quickstart.parse.printable import command
 from quickstart.profile import load_ours, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -193,4 +194,5 @@ def _show(console: Console, out: Path, rounds: tuple[Round, ...], budget: RootBu
         names = ", ".join(str(path) for path in each.added)
         say(console, f"round {number} packed {names}")
     if len(rounds) > 1:
-        say(console, f"the same build again: quickstart build … --include {include_list(out)}")
+        option = command("--include", str(include_list(out))) or "--include with the list beside OUT"
+        say(console, f"the same build again: quickstart build … {option}")

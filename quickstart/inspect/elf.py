@@ -27,6 +27,8 @@ HWCAPS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 _LIB = {32: ("lib/i386-linux-gnu", "lib"), 64: ("lib/x86_64-linux-gnu", "lib64", "lib")}
 # Up to glibc 2.36 $PLATFORM depends on the CPU, so every value counts.
 _PLATFORM = ("haswell", "xeon_phi", "x86_64")
+# Of paths, in one closure. (All programs of an image take 50 000.)
+_MOST_LOOKUPS = 1 << 19
 
 ReadElf = Callable[[Path], ElfFacts | None]
 Kind = Literal["needed", "interpreter", "dlopen"]
@@ -157,12 +159,14 @@ def _optional(loader: _Object) -> Iterator[_Request]:
 
 
 class _Search:
-    """Finds objects by name in one image. Results are cached."""
+    """Finds objects by name in one image. Results are cached, and the number of look-ups is limited."""
 
     def __init__(self, root: ImageRoot, read: ReadElf) -> None:
         self._host = root.host
         self._resolve = functools.cache(root.resolve)
         self._read = functools.cache(read)
+        self._own = functools.cache(self._existing_own)
+        self._left_lookups = _MOST_LOOKUPS
         # A configuration may name any number of directories that are not there.
         self._directories = [
             each for each in library_directories(root) if self._resolve(each).canonical is not None
@@ -182,7 +186,7 @@ class _Search:
         if "/" in name:
             return self._open_all(_expand(name, loader), loader)[:1]
         tried: list[PurePosixPath] = []
-        for directory in _own_directories(loader):
+        for directory in self._own_directories(loader):
             tried += [*_variants(directory, name), directory / name]
             if self._open(tried[-1], loader) is not None:
                 return self._open_all(tried, loader)
@@ -190,6 +194,27 @@ class _Search:
         tried += (variant for each in self._directories for variant in _variants(each, name))
         plain = (each / name for each in self._directories)
         return self._open_all(tried, loader) + self._open_all(plain, loader)[:1]
+
+    def _own_directories(self, loader: _Object) -> Iterable[PurePosixPath]:
+        """The directories in DT_RUNPATH of the object ``loader``. Without DT_RUNPATH: the directories in DT_RPATH
+        of ``loader`` and of the objects that loaded it. A directory that does not exist is left out, as ld.so
+        does.
+        """
+        if loader.facts.runpath:
+            return self._own(loader.facts, loader.opened, loader.facts.runpath)
+        found: dict[PurePosixPath, None] = {}
+        each: _Object | None = loader
+        while each is not None:
+            if not each.facts.runpath:
+                found.update(dict.fromkeys(self._own(each.facts, each.opened, each.facts.rpath)))
+            each = each.loader
+        return found
+
+    def _existing_own(
+        self, facts: ElfFacts, opened: PurePosixPath, entries: tuple[str, ...]
+    ) -> tuple[PurePosixPath, ...]:
+        paths = (path for entry in entries for path in _absolute(entry, facts, opened.parent))
+        return tuple(path for path in dict.fromkeys(paths) if self._resolve(path).canonical is not None)
 
     def _open_all(self, paths: Iterable[PurePosixPath], loader: _Object) -> list[_Object]:
         """The objects at those of ``paths`` that exist. Each file is returned once."""
@@ -203,6 +228,12 @@ class _Search:
         """The object at ``path``. None when the file is missing, is not ELF, or has another ELF class or
         machine than ``loader``, the object that needs it.
         """
+        self._left_lookups -= 1
+        if self._left_lookups < 0:
+            raise StartSetError(
+                f"the search for libraries takes more than {_MOST_LOOKUPS} look-ups",
+                hint="exclude programs with long search paths (DT_RPATH, DT_RUNPATH)",
+            )
         resolution = self._resolve(path)
         if resolution.canonical is None:
             return None
@@ -220,19 +251,6 @@ def _target(facts: ElfFacts) -> tuple[int, str]:
 
 def _variants(directory: PurePosixPath, name: str) -> list[PurePosixPath]:
     return [directory / "glibc-hwcaps" / level / name for level in HWCAPS]
-
-
-def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
-    """The directories in DT_RUNPATH of the object ``loader``. Without DT_RUNPATH: the directories in DT_RPATH
-    of ``loader`` and of the objects that loaded it.
-    """
-    each: _Object | None = None if loader.facts.runpath else loader
-    while each is not None:
-        for entry in () if each.facts.runpath else each.facts.rpath:
-            yield from _expand(entry, each)
-        each = each.loader
-    for entry in loader.facts.runpath:
-        yield from _expand(entry, loader)
 
 
 def own_directories(facts: ElfFacts, opened: PurePosixPath) -> tuple[PurePosixPath, ...]:

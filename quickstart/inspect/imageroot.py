@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ImageFileError, StartSetError
@@ -31,6 +31,9 @@ MAX_TABLE_BYTES = 2 << 20
 # from the top, so the time grows with the square. A file of a deep node_modules has 50.
 _MAX_COMPONENTS = 512
 _MAX_MATCHES = 65536
+# Of all look-ups of one ImageRoot, and of all files that it reads: files of an image may ask for each other any number of times. A
+# build of nginx takes 150 000 components and 3000 files.
+_MOST_COMPONENTS, _MOST_READS = 1 << 22, 1 << 18
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -55,9 +58,14 @@ class Resolution:
 
 @dataclass(frozen=True)
 class ImageRoot:
-    """``base`` is the host directory that the guest sees as ``/``."""
+    """``base`` is the host directory that the guest sees as ``/``.
+
+    One object looks up and reads only a limited number of files. Beyond this limit, its functions raise
+    ImageFileError, because only an image that was made for this purpose needs so many.
+    """
 
     base: Path
+    _spent: list[int] = field(default_factory=lambda: [0, 0], compare=False, repr=False)
 
     def host(self, canonical: PurePosixPath) -> Path:
         """The host path of a canonical guest path. Use ``resolve`` to make a path canonical, because the host
@@ -80,6 +88,8 @@ class ImageRoot:
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
         """The whole content of a file of at most ``most_bytes``. Raises StartSetError as ``read_text`` does."""
         host = self.host(canonical)
+        self._spent[1] += 1
+        self._check_spent(canonical)
         try:
             status = host.lstat()
             if not stat.S_ISREG(status.st_mode):
@@ -204,6 +214,7 @@ class ImageRoot:
             return Resolution(None, (), PurePosixPath("/"), spelled), None
         if not path.is_absolute():
             raise StartSetError(f"{path} is not an absolute guest path", hint="give it from / on")
+        self._check_spent(path)
         pending = list(reversed(spelled))
         # The canonical path so far, without the slash at its end: as text, because a path of many components is slow.
         place = ""
@@ -219,6 +230,7 @@ class ImageRoot:
         while pending:
             part = pending.pop()
             components += 1
+            self._spent[0] += 1
             if components > _MAX_COMPONENTS:
                 return ended(_too_long(path))
             here = place[: max(place.rfind("/"), 0)] if part == ".." else f"{place}/{part}"
@@ -244,9 +256,18 @@ class ImageRoot:
         found = PurePosixPath(existing or "/")
         return Resolution(found, tuple(links), found, ()), None
 
+    def _check_spent(self, path: PurePosixPath) -> None:
+        components, reads = self._spent
+        if components > _MOST_COMPONENTS or reads > _MOST_READS:
+            raise ImageFileError(
+                f"the image's files ask for more than {_MOST_READS} files, or paths of more than {_MOST_COMPONENTS}"
+                f" components in all, the last is {brief(str(path))}",
+                hint="do not use an image that you do not trust",
+            )
+
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
         """The existing paths that match an absolute pattern (glob(3)), spelled as in the pattern, in byte
-        order.
+        order. Of several ways to one directory, the result has the first.
 
         ``*``, ``?`` and ``[…]`` match within one component, and a leading dot must be written out. Raises
         StartSetError when more paths match than the limit allows.
@@ -255,7 +276,16 @@ class ImageRoot:
             return ()
         found = [PurePosixPath("/")]
         for part in pattern.parts[1:]:
-            matches = (base / name for base in found for name in self._matches(base, part))
+            if not _MAGIC.search(part):
+                found = [base / part for base in found]
+                continue
+            # A directory that is reached in several ways counts once: links could make any number of ways.
+            bases: dict[PurePosixPath, PurePosixPath] = {}
+            for base in found:
+                canonical = self.resolve(base).canonical
+                if canonical is not None and self.host(canonical).is_dir():
+                    bases.setdefault(canonical, base)
+            matches = (base / name for place, base in bases.items() for name in self._matches(place, part))
             found = list(itertools.islice(matches, _MAX_MATCHES + 1))
             if len(found) > _MAX_MATCHES:
                 raise ImageFileError(
@@ -265,16 +295,11 @@ class ImageRoot:
         present = (path for path in found if self.resolve(path).canonical is not None)
         return tuple(sorted(present, key=os.fsencode))
 
-    def _matches(self, base: PurePosixPath, pattern: str) -> Iterable[str]:
-        if not _MAGIC.search(pattern):
-            return (pattern,)
-        canonical = self.resolve(base).canonical
-        if canonical is None or not self.host(canonical).is_dir():
-            return ()
-        names = self.names(canonical)
+    def _matches(self, directory: PurePosixPath, pattern: str) -> Iterable[str]:
+        """The names in ``directory``, a canonical path, that match ``pattern``."""
         return [
             name
-            for name in names
+            for name in self.names(directory)
             if fnmatch.fnmatchcase(name, pattern) and (pattern[0] == "." or name[0] != ".")
         ]
 

@@ -13,6 +13,7 @@ from quickstart.host.namespaces import own_namespaces
 from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import kernel_settings
+from tests.unit.test_sysctl import deliver
 
 SYSTEMD_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
 SECONDS = 60.0
@@ -64,6 +65,7 @@ def image(tmp_path: Path) -> Path:
     (image / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
     (image / "etc/sysctl.d/50-again.conf").symlink_to("/dev/null")
     (image / "etc/sysctl.d/70-dir.conf").mkdir()
+    deliver(image, *image.glob("usr/lib/sysctl.d/*.conf"))
     return image
 
 

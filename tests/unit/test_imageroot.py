@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import ImageFileError, StartSetError
+from quickstart.inspect import imageroot
 from quickstart.inspect.imageroot import ImageRoot
 
 
@@ -165,3 +166,22 @@ def test_a_file_of_an_image_that_is_none_is_bad_input(tmp_path: Path, kind: str)
     assert caught.value.exit_code == 2
     assert "\n" not in caught.value.message
     assert "build the image again" not in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["_MOST_COMPONENTS", "_MOST_READS"])
+def test_an_image_whose_files_ask_for_each_other(
+    root: ImageRoot, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(imageroot, name, 100)
+    file = PurePosixPath("/usr/lib/file")
+    root.host(file).write_text("text")
+
+    def ask() -> None:
+        for _ in range(101):
+            root.read_text(file) if name == "_MOST_READS" else root.resolve(file)
+
+    with pytest.raises(ImageFileError, match="the image's files ask for more than") as caught:
+        ask()
+    assert caught.value.hint
+    # Another object begins anew.
+    assert ImageRoot(root.base).read_text(file) == "text"

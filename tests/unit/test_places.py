@@ -214,7 +214,7 @@ def test_an_out_there_is_not_used(opened: Path) -> None:
     said = "could be swapped while it is used"
     with pytest.raises(BadInputError, match=said) as caught, output.in_use(opened / "ours"):
         pytest.fail("it was used")
-    assert f"cp -r {opened / 'ours'}" in (caught.value.hint or "")
+    assert f"cp -r -- {opened / 'ours'}" in (caught.value.hint or "")
 
 
 def test_an_out_with_a_file_that_others_may_write_to(tmp_path: Path) -> None:

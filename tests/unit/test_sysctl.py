@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.before import settling_files
 from quickstart.inspect.unit.sysctl import KernelSetting, kernel_settings
 
 
@@ -20,11 +22,39 @@ def settings_of(base: Path, **files: str) -> tuple[KernelSetting, ...]:
         path = base / places[place] / f"sysctl.d/{stem}.conf"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, newline="")
+    deliver(base, *sorted(base.glob("usr/lib/sysctl.d/*")))
     return kernel_settings(ImageRoot(base))
+
+
+def deliver(base: Path, *files: Path) -> None:
+    """Make the files those of a package of the image."""
+    info = base / "var/lib/dpkg/info"
+    info.mkdir(parents=True, exist_ok=True)
+    status = "Package: app\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n"
+    (base / "var/lib/dpkg/status").write_text(status)
+    names = [str(file.relative_to(base)) for file in files if file.is_file() and not file.is_symlink()]
+    (info / "app.list").write_text("".join(f"/{name}\n" for name in ("", *names)))
+    sums = (
+        (hashlib.md5((base / name).read_bytes(), usedforsecurity=False).hexdigest(), name) for name in names
+    )
+    (info / "app.md5sums").write_text("".join(f"{digest}  {name}\n" for digest, name in sums))
 
 
 def pairs(found: tuple[KernelSetting, ...]) -> list[tuple[str, str]]:
     return [(each.key, each.value) for each in found]
+
+
+def test_a_file_that_no_package_has_is_the_administrator_s(tmp_path: Path) -> None:
+    """Or one that was changed: an image's maker has put it there, and no upgrade writes it anew."""
+    settings_of(tmp_path, usr_10="a.b=1\n", usr_20="c.d=1\n", usr_30="e.f=1\n")
+    own = tmp_path / "usr/lib/sysctl.d"
+    (own / "20.conf").write_text("c.d=2\n")
+    deliver(tmp_path, own / "10.conf")
+    root = ImageRoot(tmp_path)
+    found = {each.key: each.is_packages for each in kernel_settings(root)}
+    assert found == {"a/b": True, "c/d": False, "e/f": False}
+    watched = {path.name for path in settling_files(root) if path.is_relative_to("/usr/lib/sysctl.d")}
+    assert watched == {"20.conf", "30.conf"}
 
 
 def test_an_image_without_any_has_none(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from quickstart.inspect.unit.linked import PULLING_DIRECTORIES, enabled_services
 from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.policies import AUDITORS, EARLY_POLICY, IMA_POLICY, MODULE_PLACES
 from quickstart.inspect.unit.pulled import started_of
-from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
+from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE, unpacked_files
 
 _OWN = PurePosixPath("/etc/systemd/system")
 # systemd.special(7): what these pull in is there before a service without settings of its own is started.
@@ -100,6 +100,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*AUDITORS, *_FILTERS))
     yield from _filters_links(root)
+    yield from sorted(unpacked_files(root))
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _CLOUD_FILES)
 

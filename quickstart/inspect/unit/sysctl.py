@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.delivered import changed
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, drop_ins_of, hidden_at
 
@@ -156,16 +157,30 @@ def _normalized(name: str) -> str:
     return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
+def unpacked_files(root: ImageRoot) -> frozenset[PurePosixPath]:
+    """The settings files in the packages' directories that are not as a package delivered them: whoever made the
+    image has put them there. They count as the administrator's.
+    """
+    paths = {file for each in _PACKAGES for path in _in(root, each) if (file := root.resolve(path).canonical)}
+    return changed(root, [path for path in paths if root.host(path).is_file()])
+
+
+def _in(root: ImageRoot, directory: str) -> Iterator[PurePosixPath]:
+    below = root.resolve(PurePosixPath(directory)).canonical
+    for name in root.names(below) if below is not None and root.host(below).is_dir() else ():
+        if below is not None and name.endswith(".conf") and not name.startswith("."):
+            yield below / name
+
+
 def _files(root: ImageRoot) -> Iterator[_File]:
     """The settings files, sorted by name. When several directories have a file of the same name, the first
     directory's file is used.
     """
     files: dict[str, tuple[PurePosixPath, bool]] = {}
+    own = unpacked_files(root)
     for directory in (*ADMINISTRATORS, *_PACKAGES):
-        below = root.resolve(PurePosixPath(directory)).canonical
-        for name in root.names(below) if below is not None and root.host(below).is_dir() else ():
-            if below is not None and name.endswith(".conf") and not name.startswith("."):
-                files.setdefault(name, (below / name, directory in _PACKAGES))
+        for path in _in(root, directory):
+            files.setdefault(path.name, (path, directory in _PACKAGES and path not in own))
     left = _MOST_CHARACTERS
     for name in sorted(files, key=os.fsencode):
         path, is_packages = files[name]
