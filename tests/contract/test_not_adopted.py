@@ -317,3 +317,16 @@ def adopted(tmp_path: Path, group: str, sockets: int = 0) -> list[str]:
         cwd=tmp_path, capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     return (tmp_path / "called").read_text().split()
+
+
+def test_the_output_can_go_on_for_a_while_on_a_full_volume(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("line\n")
+    script = f"{function('settle', 'reserve_log')}\nreserve_log".replace("/var/log/quickstart.log", str(log))
+    for _ in range(2):
+        subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    assert log.read_text() == "line\n"
+    assert 16 << 20 <= log.stat().st_blocks * 512 < 17 << 20
+    log.unlink()
+    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    assert not log.exists()
