@@ -82,10 +82,11 @@ def looking_beside(
         return is_looked_in or tree in listed or _has_more(root, tree, code, directory, left)
 
     def looks_beside(program: PurePosixPath) -> bool:
-        """Whether ``program`` looks for files beside itself: in its tree (``tree_of``), through its own
-        directory and `..` (/usr/bin/../share/app), or in its own directory by a name with a suffix
-        (/usr/bin/app.conf). In the last case, a program finds its directory by argv[0]. So this case counts
-        only for a program that other programs find by its name in PATH, as they find python.
+        """Whether ``program`` looks for files beside itself. There are three cases: it looks for a file in the
+        directory tree in which it is installed (``tree_of``); it looks up a path that begins with its own
+        directory and `..` (/usr/bin/../share/app); it looks in its own directory for a file whose name has a
+        suffix (/usr/bin/pyvenv.cfg). In the last case, a program finds its directory by argv[0]. So this case
+        counts only for a program that other programs find by its name in PATH, as they find python.
         """
         tree = tree_of(program)
         if tree is not None and has_own_files(tree):

@@ -217,8 +217,8 @@ def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterato
 
 
 def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
-    """Yield ``items``, with each marker replaced by the child's held actions. There is no recursion, because
-    held forks may be nested as deep as the log is long.
+    """Yield ``items``. In place of an _Origin, which stands for a fork, yield the actions of the child that were
+    held back until the fork was known. There is no recursion, because forks may be nested as deep as the log.
     """
     pending = [items]
     while pending:
