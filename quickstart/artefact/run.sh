@@ -4,7 +4,7 @@
 # loopback too; otherwise its network leads nowhere.
 # The console is this terminal; C-a x ends the machine.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd -P)
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 # QEMU looks for its firmware in the working directory first, and OUT may be a stranger's.
 cd /
 initrd=initramfs.img

@@ -44,8 +44,8 @@ class HandOff(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a boot gives to a machine, and the application reads before it is ready. With ``machine_id``, a machine
-    without a machine-id boots the stock way. With ``name_servers``, init writes those of its lease before it
+    """What a boot gives to a machine, and the application reads before it is ready. With ``machine_id``, init writes
+    the machine-id of a machine that has none yet, as systemd does. With ``name_servers``, init writes those of its lease before it
     starts the application.
     """
 

@@ -130,9 +130,12 @@ class ImageRoot:
         directory cannot be read.
         """
         try:
-            return sorted((each.name for each in os.scandir(self.host(canonical))), key=os.fsencode)
+            names = sorted((each.name for each in os.scandir(self.host(canonical))), key=os.fsencode)
         except OSError as error:
             raise _unreadable(canonical, error) from error
+        self._spent[0] += len(names)
+        self._check_spent(canonical)
+        return names
 
     def names_and_links(self, canonical: PurePosixPath) -> dict[str, bool]:
         """The names in a directory, in byte order. The value of each name is True for a symbolic link. Raises

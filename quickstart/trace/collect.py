@@ -8,6 +8,7 @@ child before it executes the command count as systemd's, not as the unit's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -30,6 +31,7 @@ _MOST_FACTS = 1 << 19
 _MOST_BYTES = 256 << 20
 _BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
 _RESOLVER = "/etc/resolv.conf"
+_INTERPRETERS = re.compile(r"python|ruby|perl|node|java|php")
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -83,6 +85,7 @@ class _Collector:
     found: dict[tuple[str, Op, str, str | None, bool, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
     others: Others = field(init=False)
+    resolvers: set[int] = field(default_factory=set)
     used_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -134,7 +137,7 @@ class _Collector:
                 self.made_lengths.add(len(name))
         # Who changes a file, and does not begin it anew, uses what is there.
         is_use = item.error is None or (item.error == "ENOENT" and item.op is not Op.WRITE)
-        if is_use and not item.makes and not _reads_again(item):
+        if is_use and not item.makes and not self._reads_again(item, member):
             if member is not None and member.program:
                 self.others.use(paths)
             elif member is not None or self.pids[item.number] == 1:
@@ -142,6 +145,21 @@ class _Collector:
         if item.op is Op.WRITE and item.error is None:
             # systemd's child makes the unit's directories, as the starter does.
             self.others.change(paths, by_unit=item.number in self.members)
+
+    def _reads_again(self, item: Seen, member: _Member | None) -> bool:
+        """Whether the action on the resolver's configuration is one of a resolver that reads the file again when it
+        has changed. glibc's (resolv.conf(5)) looks the file up before it opens it with O_CLOEXEC. Go's does not look
+        it up the first time. Modules of an interpreter may read the file only once.
+        """
+        if item.path != _RESOLVER:
+            return False
+        if item.op is not Op.OPEN:
+            self.resolvers.add(item.number)
+            return True
+        has_looked = item.number in self.resolvers or (
+            member is not None and not _INTERPRETERS.match(member.program)
+        )
+        return item.closes_on_exec and has_looked
 
     def _keep(self, item: Seen, member: _Member) -> None:
         made = (
@@ -181,13 +199,6 @@ class _Collector:
     def noticed(self, item: Blind) -> None:
         if (member := self.members.get(item.number)) is not None and member.program:
             self.blind[member.program] = None
-
-
-def _reads_again(item: Seen) -> bool:
-    """Whether the action on the resolver's configuration is one of glibc's resolver, which opens the file with
-    O_CLOEXEC and reads it again when it has changed (resolv.conf(5)). Other resolvers may read it only once.
-    """
-    return item.path == _RESOLVER and (item.op is not Op.OPEN or item.closes_on_exec)
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:

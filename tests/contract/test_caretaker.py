@@ -116,13 +116,13 @@ def test_programs_leave_their_names(box: Box) -> None:
         "cp $p $d/quickstart/bin; for n in libx.so libx.so.1.2 ld.so; do cp $p $d/usr/lib/x/$n; done; cp $p $d/opt/own/tool\n"
         "ln -s libx.so.1.2 $d/usr/lib/x/libx.so.1; ln -s /etc $d/usr/share/conf; touch $d/usr/share/doc/x\n"
         "ln -s gone $d/usr/bin/gone; mkdir -p /mine; mount --bind / /mine; mkdir -p /mine/fast/opt/own\n"
-        "echo his >/mine/fast/opt/own/tool; exec 3</fast/file; caretaker take-away; umount /mine; cd /fast\n"
+        "echo his >/mine/fast/opt/own/tool; exec 3</fast/file; umask 077; caretaker take-away; umount /mine; cd /fast\n"
         "find . | sort | while read -r n; do echo $n $(readlink $n || :); done\n"
-        "cat opt/own/tool; /fast/bin/env true; /fast/usr/bin/link true; /fast/usr/bin/left; caretaker take-away"
+        "cat opt/own/tool; /fast/bin/env true; /fast/usr/bin/link true; /fast/usr/bin/left; caretaker take-away; stat -c %a usr/bin"
     )
     assert said.splitlines() == [
         *(".", "./bin usr/bin", "./opt", "./opt/own", "./opt/own/tool", "./usr", "./usr/bin"),
-        *("./usr/bin/env /usr/bin/env", "./usr/bin/left /usr/bin/true", "./usr/bin/link env", "his"),
+        *("./usr/bin/env /usr/bin/env", "./usr/bin/left /usr/bin/true", "./usr/bin/link env", "his", "755"),
     ]
 
 

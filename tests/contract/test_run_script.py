@@ -65,7 +65,7 @@ def test_an_artefact_that_never_starts_early_boots_the_stock_entry(out: Path) ->
 
 def test_qemu_finds_no_firmware_in_the_artefact(out: Path) -> None:
     """QEMU 7.2 looks for bios-256k.bin in its working directory before its own (softmmu/datadir.c, qemu_find_file)."""
-    env = {**os.environ, "PATH": f"{out / 'bin'}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": f"{out / 'bin'}:{os.environ['PATH']}", "CDPATH": "/:."}
     done = subprocess.run(
         ["sh", "run.sh"], cwd=out, env=env, capture_output=True, text=True, timeout=60, check=True
     )

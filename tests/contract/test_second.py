@@ -116,6 +116,58 @@ def test_a_name_that_the_image_s_maker_has_chosen(tmp_path: Path) -> None:
     assert run_named(tmp_path / "other", "web\n", "NETWORK=networkd") == ("", "web\n")
 
 
+UUID = "CAFE0000-1111-2222-3333-444455556666\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "clock", "vendor", "after"),
+    [
+        ("READS_MACHINE_ID=yes", "", "tsc kvm-clock acpi_pm", "QEMU", "cafe0000111122223333444455556666"),
+        # Not under KVM, or in a cloud that systemd does not take for it: at random.
+        ("READS_MACHINE_ID=yes", "", "tsc hpet", "QEMU", ""),
+        ("READS_MACHINE_ID=yes", "", "kvm-clock", "Amazon EC2", ""),
+        ("READS_MACHINE_ID=yes", "f" * 32, "kvm-clock", "QEMU", "f" * 32),
+        ("READS_MACHINE_ID=", "", "kvm-clock", "QEMU", None),
+    ],
+)
+def test_an_application_that_reads_the_machine_id_finds_one(
+    tmp_path: Path, words: str, before: str, clock: str, vendor: str, after: str | None
+) -> None:
+    text = function("make_machine_id")
+    files = {
+        "/sys/devices/system/clocksource/clocksource0/available_clocksource": f"{clock}\n",
+        "/sys/class/dmi/id/sys_vendor": f"{vendor}\n",
+        "/sys/class/dmi/id/product_uuid": UUID,
+        "/var/lib/dbus/machine-id": None,
+        "/etc/machine-id": f"{before}\n" if before else "",
+    }
+    for number, (path, content) in enumerate(files.items()):
+        text = text.replace(path, f"{tmp_path}/{number}")
+        if content is not None:
+            (tmp_path / str(number)).write_text(content)
+    done = subprocess.run(
+        ["busybox", "sh", "-euc", f'{words}\nfall_back() {{ echo "$*"; exit 9; }}\n{text}\nmake_machine_id'],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = (tmp_path / "4").read_text().strip()
+    assert found == (after or found) and re.fullmatch("[0-9a-f]{32}" if after is not None else "", found)
+    (tmp_path / "3").write_text("d" * 32)
+    (tmp_path / "4").write_text("")
+    again = subprocess.run(
+        ["busybox", "sh", "-euc", f'{words}\nfall_back() {{ echo "$*"; exit 9; }}\n{text}\nmake_machine_id'],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert again.returncode == (0 if after is None else 9), again.stderr
+
+
+def test_name_servers_behind_a_link_of_today(tmp_path: Path) -> None:
+    """systemd-resolved was installed in the machine: its file comes later."""
+    (tmp_path / "etc-resolv.conf").symlink_to("/run/systemd/resolve/stub-resolv.conf")
+    said, _ = run_named(tmp_path, "web\n", "NETWORK=ifupdown READS_NAME_SERVERS=yes UNIT=app", lease="")
+    assert "which is a link now" in said
+
+
 def test_an_application_that_reads_name_servers_has_those_of_the_lease(tmp_path: Path) -> None:
     run_named(tmp_path, "web\n", "NETWORK=ifupdown READS_NAME_SERVERS=yes", lease="other")
     assert (tmp_path / "etc-resolv.conf").read_text() == SERVERS
@@ -149,6 +201,7 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
         "mount_tmp",
         "set_host_name",
         "protect_links",
+        "make_machine_id",
         "take_from_lease",
         "note_sockets",
         "stamp",

@@ -146,6 +146,8 @@ def test_a_program_by_whose_path_the_process_is_found_stays(
 ) -> None:
     image.file("/etc/init.d/app", INIT_SCRIPT % how, 0o755)
     image.file("/etc/logrotate.d/app", ROTATE % calls)
+    # None of ours to read.
+    image.file("/etc/cron.daily/program", b"\0" * (300 << 10), 0o755)
     found = decided(image)
     assert left(found) == (["/usr/bin/app"] if stays else [])
     if stays:

@@ -81,8 +81,9 @@ sync
 def test_from_profile_new_to_a_second_early_start(name: str, tmp_path: Path) -> None:
     application = APPLICATIONS[name]
     profile, out = tmp_path / "profile", tmp_path / "out"
-    words = ("profile", "new", name, *application.words, "-o", profile, "--json")
-    written = quickstart(*words, timeout_s=2 * BUILD_S)
+    written = quickstart(
+        "profile", "new", name, *application.words, "-o", profile, "--json", timeout_s=2 * BUILD_S
+    )
     assert written.status == 0, written.err
     built = quickstart(
         "build", "--no-trial", "--profile", profile, "-o", out, "--json", timeout_s=2 * BUILD_S

@@ -69,6 +69,7 @@ static void keep_names(int from, int to, char *path, size_t length, int depth) {
 
 void keep_programs_names(const char *fast) {
     char path[PATH_MAX];
+    umask(022);
     /* A copy of the mount of the root volume alone: there /fast is what lies below ours. */
     int volume = (int)syscall(SYS_open_tree, AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     int to = volume < 0 ? -1 : openat(volume, fast + 1, DIRECTORY);

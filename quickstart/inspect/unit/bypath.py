@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.initscripts import SCRIPTS
 
@@ -62,5 +63,9 @@ def _actions(root: ImageRoot, name: str) -> frozenset[str]:
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
+    """The text of a script. Empty for a file that is missing, cannot be read, or is too large for a script."""
     file = root.resolve(path).canonical
-    return root.read_text(file, _MOST_BYTES) if file is not None and root.host(file).is_file() else ""
+    try:
+        return root.read_text(file, _MOST_BYTES) if file is not None and root.host(file).is_file() else ""
+    except StartSetError:
+        return ""
