@@ -3,7 +3,8 @@
 A process that starts early from /fast has /fast/usr/sbin/lighttpd as its executable, so ``start-stop-daemon --exec
 /usr/sbin/lighttpd`` does not find it. For the usual actions of an init script (start, stop, reload …), the script
 is not run: systemd starts, stops or reloads the unit. But logrotate, cron and the hooks of the network also run
-other actions, for example ``invoke-rc.d lighttpd reopen-logs``, and these run the script itself (invoke-rc.d(8)).
+other actions, for example ``invoke-rc.d lighttpd reopen-logs``. For such an action, the script itself is run
+(invoke-rc.d(8)).
 """
 
 from __future__ import annotations

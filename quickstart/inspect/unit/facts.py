@@ -1,8 +1,8 @@
 """Find the facts of an image that decide whether and how systemd starts a unit. When one of the facts
 changes, the unit must not be started early.
 
-Only the build interprets these facts. At boot, init only compares the listed files with their state at the
-build (docs/users/never-stale.md). So the list also names files that do not exist at the build.
+Only the build interprets these facts. At boot, init only compares the listed files with their state at the build
+(docs/users/never-stale.md). So the facts also include files that do not exist at the build.
 """
 
 from __future__ import annotations

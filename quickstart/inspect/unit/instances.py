@@ -145,8 +145,8 @@ def _is_wrapper(root: ImageRoot, unit: str) -> bool:
 
 
 def _started(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The instances that the wrapper ``unit`` pulls in: those that its dependencies name, and those for which it
-    has a link of the kind that `systemctl add-wants` makes.
+    """The instances that the wrapper ``unit`` pulls in: those that its dependencies name, and those for which the
+    wrapper has a link of the kind that `systemctl add-wants` makes.
     """
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]

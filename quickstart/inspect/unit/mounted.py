@@ -55,7 +55,7 @@ _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "L
 class _Mount:
     """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is false in
     two cases: systemd makes the mount only for a unit that needs it; or only the units that need the mount have
-    files in it (rpc_pipefs).
+    files in the mounted file system (rpc_pipefs).
     """
 
     place: PurePosixPath
@@ -165,7 +165,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The paths that the unit needs. Before systemd starts the unit, it mounts the file systems that contain
+    """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain
     these paths, even a file system that a boot does not mount otherwise.
     """
     texts = unit_texts(root, unit)

@@ -64,7 +64,9 @@ class Budget:
     used: int = 0
 
     def take(self, unit: str, texts: Iterable[str]) -> None:
-        """Count ``texts`` of ``unit``. Raises UnsupportedUnitError when they exceed the limit."""
+        """Add the characters of ``texts``, which belong to ``unit``. Raises UnsupportedUnitError when ``used`` then
+        exceeds ``most``.
+        """
         self.used += sum(map(len, texts))
         if self.used > self.most:
             raise UnsupportedUnitError(

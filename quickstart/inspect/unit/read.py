@@ -289,8 +289,9 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """The record which says that any process of the unit may be the main process. It is needed for Type=forking
-    when systemd has no PID file and must not guess the main process (GuessMainPID=no). Empty for other units.
+    """The record which says that any process of the unit may be the main process. The record is needed for
+    Type=forking when systemd has no PID file and must not guess the main process (GuessMainPID=no). Empty for other
+    units.
     """
     guesses = source.flag("GuessMainPID", otherwise=True)
     unknown = kind == "forking" and not guesses and "PIDFile" not in source.found

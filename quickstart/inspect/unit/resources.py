@@ -59,9 +59,9 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
     of the outermost slice come first, and those of the unit's own cgroup last.
 
     The words of a record are: the number of levels above the unit's cgroup, the attribute, and the value. The value
-    is usually one word. For a share of the machine's tasks or memory, it is three words: `tasks` or `memory`, the
-    share's numerator and the share's denominator. Raises UnsupportedUnitError for a value that the starter cannot
-    set.
+    is usually one word. For a share of the machine's tasks or memory, the value is three words: `tasks` or
+    `memory`, the share's numerator and the share's denominator. Raises UnsupportedUnitError for a value that the
+    starter cannot set.
     """
     names = slice_names(source)
     above: tuple[Source, ...] = ()

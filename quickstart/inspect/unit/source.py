@@ -76,9 +76,9 @@ class Source:
         return otherwise if found is None else found
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash in any
-        directive other than Environment= and UnsetEnvironment=, because systemd does not resolve the escape
-        there, but removes the backslash.
+        """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash, except in
+        Environment= and UnsetEnvironment=: in all other directives, systemd removes the backslash without resolving
+        the escape.
         """
         for value in self.all(name):
             if "\\" in value and name not in _WITH_ESCAPES:
