@@ -34,8 +34,8 @@ _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
 
 def has_cloud_init(root: ImageRoot) -> bool:
-    """Whether a boot of the image runs cloud-init: a unit of its first stages is enabled and not masked, and
-    /etc/cloud/cloud-init.disabled does not exist.
+    """Whether a boot of the image runs cloud-init: a unit of cloud-init's first stages is enabled and not masked,
+    and the file /etc/cloud/cloud-init.disabled does not exist.
     """
     if root.resolve(_DISABLED).canonical is not None:
         return False
@@ -43,9 +43,10 @@ def has_cloud_init(root: ImageRoot) -> bool:
 
 
 def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when cloud-init runs something of the image's own configuration at each boot,
-    before all services: `bootcmd`, a module with the frequency `always`, or a part handler. An early start
-    would start the application before cloud-init runs these.
+    """Raise UnsupportedUnitError when the image's configuration makes cloud-init run something at each boot, before
+    all services. There are three cases: the configuration has `bootcmd`; it gives a module the frequency `always`;
+    the image has a part handler. In each case, an early start would start the application before cloud-init has
+    done this work.
     """
     if not has_cloud_init(root):
         return
@@ -84,10 +85,11 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
-    """On which machines the image starts early. SEEN: only on machines that cloud-init has already
-    configured. ALWAYS: on every machine. NEVER: on none.
+    """The machines on which the image's application starts early. SEEN means only the machines that cloud-init has
+    already configured, ALWAYS means every machine, and NEVER means none.
 
-    ``wanted`` is the profile's choice. SEEN becomes ALWAYS when the image has no cloud-init.
+    The result is the profile's choice ``wanted``, with one exception: SEEN becomes ALWAYS when the image has no
+    cloud-init.
     """
     if wanted == Early.NEVER:
         return Early.NEVER

@@ -34,8 +34,9 @@ Canonical = Callable[[str], PurePosixPath | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The package of a file. For a link of update-alternatives(1), ``alternative`` is the alternative's name,
-    ``file`` is its present target, and ``package`` is the target's package, or empty.
+    """The package that owns a file. For a link of update-alternatives(1), ``alternative`` is the alternative's
+    name, ``file`` is the file that the alternative leads to at present, and ``package`` is the package of this
+    file, or empty when no package has the file.
     """
 
     package: str
@@ -116,7 +117,7 @@ def _packages(
 
 
 def _has_below(in_order: Sequence[bytes], line: bytes) -> bool:
-    """Whether one of the sorted names ``in_order`` lies in the directory ``line``."""
+    """Whether one of the sorted paths ``in_order`` lies below the directory ``line``, at any depth."""
     at = bisect.bisect_left(in_order, line + b"/")
     return at < len(in_order) and in_order[at].startswith(line + b"/")
 
@@ -146,11 +147,12 @@ def _status(root: ImageRoot) -> Mapping[str, Owner]:
 
 
 def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
-    """The new path and the diverting package for each diverted path. None when the file cannot be read or is
-    damaged.
+    """For each diverted path, the new path and the package that diverts the path. None when the file of diversions
+    cannot be read or is damaged.
 
-    The file has three lines for each diversion: the diverted path, the new path, and the package that keeps
-    the diverted path. For the administrator's own diversion, the third line is ``:``.
+    The file has three lines for each diversion: the diverted path, the new path, and the package that diverts the
+    path; this package's own file keeps the diverted path. For the administrator's own diversion, the third line is
+    ``:``.
     """
     content = _read(root, _DATABASE / "diversions")
     lines = (content or b"").split(b"\n")

@@ -1,8 +1,8 @@
-"""Find the ELF closure of a program or library in an image: the interpreter and all libraries that ld.so
-loads for it.
+"""Find the ELF closure of a program or library in an image: the interpreter and all libraries that ld.so loads for
+this program or library.
 
-The rules are those of ld.so(8). Nothing from the image is executed. Whatever the image alone does not
-determine is ignored: LD_LIBRARY_PATH, LD_PRELOAD and relative search paths.
+The rules are those of ld.so(8). Nothing from the image is executed. LD_LIBRARY_PATH, LD_PRELOAD and relative search
+paths are ignored, because the image alone does not determine what they mean.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Kind = Literal["needed", "interpreter", "dlopen"]
 
 @dataclass(frozen=True, kw_only=True)
 class ElfDependency:
-    """A file that ld.so maps because another file needs it. ``path`` is canonical; ``links`` are the symlinks
-    on the way to it.
+    """A file that ld.so maps because another file needs it. ``path`` is canonical; ``links`` are the symlinks that
+    ld.so follows to reach this path.
 
-    ``name`` is the requested soname, or ``PT_INTERP``. ``needed_by`` is the first file that requests the
-    dependency.
+    ``name`` is the requested soname, or ``PT_INTERP`` for the interpreter. ``needed_by`` is the first file that
+    requests the dependency.
     """
 
     path: PurePosixPath
@@ -53,7 +53,8 @@ class ElfDependency:
 @dataclass(frozen=True, kw_only=True)
 class _Object:
     """An ELF file as one process maps it. ``opened`` is the path by which ld.so opened the file; its parent
-    directory is $ORIGIN. ``loader`` is the object that needs this one, or None for a start of the closure.
+    directory is $ORIGIN. ``loader`` is the object that needs this object. It is None for a start, a file for which
+    ``closure`` was called.
     """
 
     path: PurePosixPath
@@ -65,8 +66,8 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request of the object ``loader`` for a library or an interpreter. ``names`` are alternatives, the
-    best first.
+    """A request of the object ``loader`` for a library or an interpreter. ``names`` are alternatives: the first one
+    that is found is used.
     """
 
     loader: _Object
@@ -80,14 +81,16 @@ def closure(
     """The files that ld.so loads for each of ``starts``. A start is a program, or a library that a program
     opens. A start that is not an ELF file adds nothing.
 
-    Each start is treated as a process of its own, whose libraries are loaded breadth first. Starts are sorted
-    by path, so the order of ``starts`` does not matter. A file that is found through different links gives one
-    dependency for each chain of links. Every glibc-hwcaps variant of a library is included in addition to the
-    plain library. If a needed library of a start without PT_INTERP is not found, another start with this soname
-    is used instead. ``read`` may have a cache that several closures share.
+    Each start is treated as a process of its own, whose libraries are loaded breadth first. Starts are sorted by
+    path, so the order of ``starts`` does not matter. A file that is found through different links gives one
+    dependency for each chain of links. Every glibc-hwcaps variant of a library is included in addition to the plain
+    library. When a library that a start without PT_INTERP needs is not found, another start with the soname of this
+    library is used instead. ``read`` is the function that reads an ELF file; it may have a cache that several
+    closures share.
 
-    Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image,
-    for a damaged ELF file and for a loop of links. Libraries that a ``.note.dlopen`` names are optional.
+    Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image, for a
+    damaged ELF file and for a loop of links. A library that only a ``.note.dlopen`` names is optional: it may be
+    missing.
     """
     search = _Search(root, read)
     objects = [found for start in sorted(set(starts)) if (found := search.start(start)) is not None]
@@ -100,9 +103,9 @@ def closure(
 
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
-    """The dependencies of ``start``, in the order in which its process loads them: first all needed libraries,
-    then the optional libraries with the libraries that they need. ``companions`` are other starts, by soname.
-    They answer requests for libraries that are found nowhere else.
+    """The dependencies of ``start``, in the order in which its process loads them: first all needed libraries, then
+    the optional libraries with the libraries that they need. ``companions`` are other starts of the closure, by
+    soname. They stand in for libraries that are found nowhere else.
     """
     loaded = {start.path}
     names = {start.facts.soname}
@@ -217,7 +220,7 @@ class _Search:
         return tuple(path for path in dict.fromkeys(paths) if self._resolve(path).canonical is not None)
 
     def _open_all(self, paths: Iterable[PurePosixPath], loader: _Object) -> list[_Object]:
-        """The objects at those of ``paths`` that exist. Each file is returned once."""
+        """The objects at those of ``paths`` that exist. A file is returned once, even when several paths lead to the file."""
         found: dict[PurePosixPath, _Object] = {}
         for path in paths:
             if (each := self._open(path, loader)) is not None:

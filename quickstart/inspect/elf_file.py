@@ -39,11 +39,11 @@ _MAX_SEARCHED = 64
 class ElfFacts:
     """The facts that the loader uses from an ELF file.
 
-    ``interpreter_offset`` is the position of PT_INTERP in the file, and ``interpreter_capacity`` its size
-    with the NUL, both in bytes. Both are 0 for a file without PT_INTERP. ``rpath`` and ``runpath`` are
-    directories, with $ORIGIN and other variables not expanded. ``dlopen_notes`` has one tuple for each
-    optional feature: alternative sonames, the best first. ``elf_class`` is 32 or 64, and ``machine`` is the
-    name of the ``e_machine`` value, such as ``EM_X86_64``.
+    ``interpreter_offset`` is the position of the PT_INTERP segment in the file, and ``interpreter_capacity`` is the
+    size of this segment with its final NUL, both in bytes. Both are 0 for a file without PT_INTERP. ``rpath`` and
+    ``runpath`` are directories, with $ORIGIN and other variables not expanded. ``dlopen_notes`` has one tuple for
+    each optional feature of a `.note.dlopen`. The tuple has the sonames of which the feature needs one, the best
+    first. ``elf_class`` is 32 or 64, and ``machine`` is the name of the ``e_machine`` value, such as ``EM_X86_64``.
     """
 
     interpreter: str | None
@@ -141,8 +141,9 @@ class _Reader:
         return self._file.read(segment["p_filesz"])
 
     def _count_text(self, size: int) -> None:
-        """Count the bytes that are read, and raise ValueError above a limit. Segments and strings may
-        overlap, so a small file could make us read much more than its size.
+        """Add ``size`` to the number of bytes of names and notes read from the file. Raises ValueError when this
+        number exceeds the limit. Segments and strings may overlap, so a small file could make us read much more
+        than the file's size.
         """
         self._text_bytes += size
         if self._text_bytes > _MAX_TEXT_BYTES:

@@ -67,8 +67,8 @@ def _is_wild(token: str) -> bool:
 
 
 class _Middle:
-    """The pattern in the middle of a glob. All of its places are matched at once, so each character of a path is
-    read once, whatever the pattern is.
+    """The pattern in the middle of a glob. All ways in which the pattern can match are followed at the same time,
+    so each character of a path is read only once, whatever the pattern is.
 
     The state of a match is a number. Its bit N says that the first N tokens of the pattern, not counting ``*``
     and ``**``, match the text that has been read.
@@ -106,8 +106,8 @@ class _Middle:
         return state & whole != 0
 
     def _wild_places(self, char: str) -> int:
-        """A number in which bit N says that token N of the pattern is ``?`` or a class and matches ``char``. As
-        in the state, ``*`` and ``**`` are not counted.
+        """A number in which bit N says that token N of the pattern is ``?`` or a character class and matches
+        ``char``. Tokens are counted from 0, without ``*`` and ``**``.
         """
         alike = bisect(self._borders, ord(char))
         if (places := self._alike.get(alike)) is None:

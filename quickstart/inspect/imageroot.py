@@ -42,9 +42,9 @@ _MAGIC = re.compile(r"[*?\[]")
 class Resolution:
     """The result of resolving a guest path.
 
-    ``canonical`` is the resolved path, without any link, or None when it does not exist. ``links`` are the
-    paths of the symlinks that were followed, in order and without duplicates; their directories are
-    canonical. A dangling link is included in ``links``.
+    ``canonical`` is the resolved path, without any link, or None when the guest path does not exist. ``links`` are
+    the paths of the symlinks that were followed, in order and without duplicates. Each of these paths has a
+    canonical directory, and a link as the last component. A dangling link is included in ``links``.
 
     ``existing`` is the canonical path of the longest part of the path that exists, and ``missing`` are the
     components after that part, as they are spelled. Nothing is missing when the path exists.
@@ -61,7 +61,7 @@ class ImageRoot:
     """``base`` is the host directory that the guest sees as ``/``.
 
     One object looks up and reads only a limited number of files. Beyond this limit, its functions raise
-    ImageFileError, because only an image that was made for this purpose needs so many.
+    ImageFileError, because an image needs so many only when somebody made it to keep a build busy.
     """
 
     base: Path
@@ -209,8 +209,8 @@ class ImageRoot:
         return self._followed(path)[0]
 
     def _followed(self, path: PurePosixPath) -> tuple[Resolution, StartSetError | None]:
-        """The result of following ``path``, and an error when the path leads through too many links or
-        components, or else None.
+        """The result of following ``path``, as (resolution, error). The error is None unless the path leads through
+        too many links or components.
         """
         spelled = path.parts[1:]
         if len(str(path)) >= PATH_MAX:
@@ -269,11 +269,12 @@ class ImageRoot:
             )
 
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
-        """The existing paths that match an absolute pattern (glob(3)), spelled as in the pattern, in byte
-        order. Of several ways to one directory, the result has the first.
+        """The existing paths that match an absolute pattern (glob(3)), spelled as in the pattern, in byte order.
+        When links lead to one directory by several matching paths, only the first of these paths is searched, so
+        each file in the directory is found once.
 
-        ``*``, ``?`` and ``[…]`` match within one component, and a leading dot must be written out. Raises
-        StartSetError when more paths match than the limit allows.
+        ``*``, ``?`` and ``[…]`` match within one component. A name with a leading dot matches only a component of
+        the pattern that also begins with a dot. Raises StartSetError when more paths match than the limit allows.
         """
         if len(str(pattern)) >= PATH_MAX:
             return ()

@@ -52,7 +52,9 @@ class _Read:
     characters: int = 0
 
     def lines(self, text: str) -> list[str]:
-        """The lines of a file. Raises StartSetError when all files have more text than the limit allows."""
+        """The lines of a file. Raises StartSetError when all files read so far have more text together than the
+        limit allows.
+        """
         self.characters += len(text)
         if self.characters > _MAX_CHARACTERS:
             raise _too_much(f"{_MAX_CHARACTERS} characters")
@@ -75,8 +77,8 @@ def _too_much(what: str) -> StartSetError:
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories in all configuration files. Each file is read once, and the entries of an included file
-    come in place of its include line. There is no recursion, because includes may be nested to any depth.
+    """The directories in all configuration files. Each file is read once, and the entries of an included file come
+    in place of its include line. The function does not call itself, because includes may be nested to any depth.
     """
     seen: set[PurePosixPath] = set()
     read = _Read()
@@ -96,8 +98,8 @@ def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _statements(
     root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], read: _Read
 ) -> Iterator[tuple[PurePosixPath, bool]]:
-    """The entries of a configuration file, in order: a path, and whether the path is a file to include.
-    A file that does not exist, or that is in ``seen``, has no entries. ``read`` has the totals over the whole
+    """The entries of a configuration file in order, each as (path, whether the path is a file to include). A file
+    that does not exist, or that is in ``seen``, has no entries. ``read`` has the totals over the whole
     configuration.
     """
     canonical = root.resolve(conf).canonical

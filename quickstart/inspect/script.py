@@ -17,7 +17,9 @@ _LINE = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t]+([^\n\0]*))?(?:[\n\0]|$)")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The program after ``#!``, as it is spelled there, and its argument. The argument may contain spaces, or is empty."""
+    """The program after ``#!``, as it is spelled there, and its argument. The argument is one text: it may contain
+    spaces, and is empty when there is none.
+    """
 
     program: PurePosixPath
     argument: str

@@ -23,8 +23,9 @@ _TAGS = {
 
 
 def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
-    """The extended attributes in ``area``. Their entries begin at the offset ``first``. The offsets of values
-    are relative to the beginning of ``area`` (attributes.rst). Raises BadInputError for damaged attributes.
+    """The extended attributes in ``area``. Their entries begin at the offset ``first``. The offsets of values are
+    relative to the beginning of ``area`` (attributes.rst in the kernel's documentation of ext4). Raises
+    BadInputError for damaged attributes.
     """
     found: dict[str, bytes] = {}
     at = first

@@ -96,7 +96,8 @@ def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
     """The members of the raw image that is open as ``fd``, parents first, each with its data. Raises
     BadInputError for a damaged image.
 
-    The root directory comes first, with the path "". Every further name of a file is a member of kind HARD.
+    The root directory comes first, with the path "". When a file has several names, its first name gives a member
+    with the data, and every further name gives a hard link (kind HARD).
     """
     volume = _volume(fd)
     first_names: dict[int, str] = {}
@@ -224,8 +225,8 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The inode's extended attributes in the namespace `security`. A program's attributes decide whether the
-    program may be served from memory.
+    """The inode's extended attributes in the namespace `security`. A file with such an attribute is not packed,
+    because the initramfs cannot carry the attribute.
     """
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
@@ -266,8 +267,8 @@ def _data(volume: _Volume, inode: _Inode, member: Member | None) -> Iterator[byt
 
 
 def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
-    """For each written segment of the file: its offset in the file, its length and its offset in the image,
-    in bytes. Segments after the file's end are left out.
+    """The segments of the file that have data, each as (offset in the file, length, offset in the image), in bytes.
+    Holes, allocated blocks that were never written, and blocks after the file's end are left out.
     """
     if not inode.size_bytes:
         return
@@ -286,8 +287,9 @@ def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
 def _extents(
     volume: _Volume, inode: _Inode, node: bytes, level: int, depth_wanted: int | None, seen: set[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """For each written extent, in order: its logical block, its number of blocks and its physical block.
-    Raises BadInputError when an extent block is reached twice.
+    """The file's extents in order, each as (first block in the file, number of blocks, first block in the image).
+    Extents that are allocated but were never written are left out. Raises BadInputError when an extent block is
+    reached twice.
     """
     magic, entries, _, depth = struct.unpack_from("<4H", node, 0)
     fits = 12 + 12 * entries <= len(node)

@@ -1,5 +1,5 @@
-"""Write foreign members into a new directory, within limits. Each member is created relative to an open
-directory, by a name without a slash.
+"""Write members, the files that the reader finds in a foreign source, into a new directory, within limits. Each
+member is created relative to an open directory, by a name without a slash.
 
 Foreign formats are parsed in another process (``reader``), so a fault of the parser cannot harm the host.
 """
@@ -60,8 +60,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class NotHome:
-    """Members that are never created on the host: ``devices``, and the paths of ``sockets``, which no program
-    needs. Both are sorted by path.
+    """The members that are never created on the host. ``devices`` are the device nodes, which are made only on the
+    image's disk. ``sockets`` are the paths of the sockets, which no program needs, because a program makes its own
+    socket when it starts. Both are sorted by path.
     """
 
     sockets: tuple[str, ...] = ()
@@ -69,8 +70,8 @@ class NotHome:
 
 
 def limits_of_disk(disk_bytes: int) -> Limits:
-    """The limits for an ext4 file system of ``disk_bytes`` bytes. With the settings in mke2fs.conf, a file
-    system has at most one inode for every 4 KiB.
+    """The limits for an ext4 file system of ``disk_bytes`` bytes. The limit of members follows from the settings in
+    mke2fs.conf, which give a file system at most one inode for every 4 KiB.
     """
     return Limits(data_bytes=disk_bytes, members=disk_bytes // 4096, file_bytes=disk_bytes)
 
@@ -79,13 +80,12 @@ def limits_of_disk(disk_bytes: int) -> Limits:
 def foreign_members(
     source: Path, form: str, decompressor: tuple[str, ...] = (), digest: str = ""
 ) -> Iterator[Members]:
-    """The members that the reader finds in the file ``source``. Its format is ``form``, a key of
-    ``reader.FORMS``. ``decompressor`` is the argv of a program that decompresses the file for the reader, or
-    empty.
+    """The members that the reader finds in the file ``source``. ``form`` is the format of this file, as a key of
+    ``reader.FORMS``. ``decompressor`` is the argv of a program that decompresses the file for the reader, or empty.
 
-    Raises BadInputError for the faults that the reader reports. ``digest`` may be given only for a source that
-    is read as a stream, such as a tar archive. The source is then also hashed, and BadInputError is raised when
-    its SHA-256 is not ``digest``. The caller must be root, at least in a user namespace.
+    Raises BadInputError for the faults that the reader reports. ``digest`` may be given only for a source that is
+    read as a stream, such as a tar archive. The source is then also hashed, and BadInputError is raised when its
+    SHA-256 is not ``digest``. The caller must be root, on the host or in a user namespace.
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)
@@ -114,9 +114,9 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
     """Write ``members`` below the new directory ``tree``. Return the members that are left out: devices and
     sockets.
 
-    A later member replaces an earlier member with the same path, as in tar(1). Raises BadInputError for a
-    name that leads out of ``tree`` or through a link, for a member that exceeds ``limits``, and for faults in
-    ``members``. Nothing is ever written outside ``tree``.
+    A later member replaces an earlier member with the same path, as in tar(1). Raises BadInputError for a name that
+    leads out of ``tree`` or through a link, for a member that exceeds ``limits``, and for a member that cannot be
+    written, for example because its owner or time is invalid. Nothing is ever written outside ``tree``.
     """
     tree.mkdir()
     # Where no member says how the root is.
@@ -131,7 +131,7 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
 
 class _Home:
     """The writer of foreign members. ``directories`` are the directories of the new tree, and ``source`` names the
-    source in messages. Each directory gets its mode and time after its last entry is written.
+    source in messages. Each directory gets its owner, mode, attributes and time after all members are written.
     """
 
     def __init__(self, directories: Directories, limits: Limits, source: str) -> None:
@@ -260,7 +260,7 @@ class _Home:
             os.close(way)
 
     def _make_missing(self, holder: int, parts: Sequence[str]) -> None:
-        """Make the directory at ``parts``, which no member has named so far, in the open directory ``holder``."""
+        """Make the directory at ``parts`` in the open directory ``holder``. No member has described this directory so far."""
         if "/".join(parts) in self._left_out:
             raise self._refused("/".join(parts), f"leads through {_quoted(parts[-1])}, no directory")
         member = Member(path="/".join(parts), kind=Kind.DIRECTORY, mode=0o755)
@@ -301,9 +301,9 @@ class _Home:
             os.utime(name, ns=(member.mtime_ns,) * 2, dir_fd=directory, follow_symlinks=False)
 
     def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
-        """Remove what an earlier member left at the path of a new one. Return False when the new member is a
-        directory that already exists. Raises BadInputError when a directory is at the path of a new member of
-        another kind.
+        """Remove the file that an earlier member left at the path of a new member. ``kind`` is the kind of the new
+        member. Return False when both members are directories; the directory then stays. Raises BadInputError when
+        the earlier member is a directory and the new member is not.
         """
         try:
             mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
@@ -377,5 +377,5 @@ class _Home:
 
 
 def _quoted(word: str) -> str:
-    """A foreign word in a message."""
+    """``word``, a text from the foreign source, shortened and quoted for a message."""
     return f"'{brief(word)}'"

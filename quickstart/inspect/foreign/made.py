@@ -1,5 +1,5 @@
-"""The directories that the writer of foreign members makes. They are opened by their paths, and the owner, mode,
-attributes and time of each are remembered until the end.
+"""The directories that the writer of foreign members makes. They are opened by their paths. The owner, mode,
+attributes and time of each directory are remembered until the writer has written all members.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _BENEATH = BENEATH | NO_SYMLINKS | NO_XDEV
 class Directories:
     """The directories below the open directory ``top``.
 
-    An untrusted archive may contain a million directories, each with a path of about 1 KiB and many KiB of
-    extended attributes. So what is remembered is kept in ``file``, an empty temporary file, and only the offsets
-    in this file are kept in memory. The kernel resolves a path in one call, however many components it has.
+    An untrusted archive may contain a million directories, each with a path of about 1 KiB and many KiB of extended
+    attributes. So the owner, mode, attributes and time of each directory are kept in ``file``, a temporary file
+    that is empty at first. Memory has only the offsets in this file. A directory is opened by its whole path,
+    because the kernel resolves a path of any number of components in one call.
     """
 
     def __init__(self, top: int, file: BinaryIO) -> None:
@@ -31,8 +32,8 @@ class Directories:
         self._places: dict[bytes, int] = {}
 
     def remember(self, parts: Sequence[str], member: Member) -> None:
-        """Remember that the directory at ``parts`` gets the owner, mode, attributes and time of ``member`` at the
-        end. A later call for the same directory replaces an earlier one.
+        """Remember that the directory at ``parts`` gets the owner, mode, attributes and time of ``member`` once all
+        members are written. A later call for the same directory replaces what an earlier call has remembered.
         """
         path = "/".join(parts)
         write_member(self._file, replace(member, path=path), iter(()))
@@ -46,8 +47,8 @@ class Directories:
             yield read_member(self._file)
 
     def open(self, parts: Sequence[str], make: Callable[[int, Sequence[str]], None]) -> int:
-        """A descriptor of the directory at ``parts``. No link is followed. ``make`` is called for each missing
-        directory, with a descriptor of the directory that is to hold it.
+        """A descriptor of the directory at ``parts``. No link is followed. For each missing directory, ``make`` is
+        called with a descriptor of its parent directory and the components of its path.
 
         Raises OSError as openat2(2) does.
         """
@@ -69,8 +70,8 @@ class Directories:
         return way
 
     def obstacle(self, parts: Sequence[str]) -> str:
-        """The first component of the path ``parts`` that cannot be opened as a directory. The last component when
-        all can be opened.
+        """The first component of the path ``parts`` that cannot be opened as a directory. When every component can
+        be opened, the result is the last one.
         """
         for depth, part in enumerate(parts):
             try:

@@ -1,5 +1,6 @@
-"""A member of a foreign tree, and the format of the reader's stream of members. Each member in the stream
-consists of the length of a JSON document (4 bytes, little-endian), the document, and the file's data.
+"""A member, which is one file of any kind in a foreign tree, and the format of the stream in which the reader sends
+members. Each member in the stream consists of the length of a JSON document (4 bytes, little-endian), the document,
+and the file's data.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ DEVICES = (Kind.CHARACTER, Kind.BLOCK)
 class Member:
     """A member of a foreign tree.
 
-    ``path`` is the path in the source, decoded by os.fsdecode. Times are since the epoch. ``segments`` are
-    the parts of a file that are not holes: their offsets and lengths in bytes, in order. ``size_bytes``
-    includes holes. ``acls`` are in acl(5)'s text form, under the keys `access` and `default`. ``major`` and
-    ``minor`` are the numbers of a device.
+    ``path`` is the path in the source, decoded by os.fsdecode. ``mtime_ns`` and ``ctime_s`` count from the epoch.
+    ``segments`` has the (offset, length) of each part of a file that is not a hole, in bytes and in order.
+    ``size_bytes`` includes holes. ``acls`` maps `access` and `default` to the ACLs of these names, in acl(5)'s text
+    form. ``major`` and ``minor`` are the numbers of a device.
     """
 
     path: str
@@ -79,7 +80,7 @@ class Member:
 
     @property
     def attribute_bytes(self) -> int:
-        """The size of the extended attributes and ACLs, with their names."""
+        """The size of all extended attributes and ACLs in bytes, including the size of their names."""
         of_xattrs = sum(len(name) + len(value) for name, value in self.xattrs.items())
         return of_xattrs + sum(len(name) + len(text) for name, text in self.acls.items())
 

@@ -1,8 +1,8 @@
 """The process that parses foreign bytes: `python -m quickstart.inspect.foreign.reader FORM EMPTY-DIRECTORY
 <SOURCE >MEMBERS`.
 
-The process starts as root in namespaces of its own (``home``), and gives up all privileges as soon as its
-code is loaded. From then on, it runs as nobody in an empty root, without a network, without a way to regain
+The module ``home`` starts the process as root in namespaces of its own. The process gives up all privileges as soon
+as its code is loaded. From then on, it runs as nobody in an empty root, without a network, without a way to regain
 privileges, and with limits on memory and time.
 """
 
@@ -35,7 +35,7 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 
 def without_data(members: Members) -> Members:
-    """The same members, but each file consists of one hole."""
+    """The members without their data: each file becomes one hole of the same size."""
     for member, _ in members:
         yield Member(**{**member.__dict__, "segments": ()}), iter(())
 
@@ -72,7 +72,9 @@ def give_up_rights(empty: Path) -> None:
 
 
 def tell(members: Members, out: BinaryIO) -> None:
-    """Write the members to ``out``, and finally the last record, with the fault of the source if it has one."""
+    """Write the members to ``out``, and after them the last record. When the source has a fault, the last record
+    names the fault.
+    """
     try:
         for member, data in members:
             write_member(out, member, data)

@@ -39,8 +39,8 @@ class _Headers:
         self._left_bytes = _SPARE_BYTES
 
     def give_share(self) -> None:
-        """Raise the limit for all headers by the share of one member. Call this after a member's headers have been
-        read.
+        """Allow 2 KiB more for the headers of all members together. Call this function once for each member, after
+        its headers have been read.
         """
         self._left_bytes += _SHARE_BYTES
 

@@ -25,9 +25,9 @@ class UnitNames:
 
 
 def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "") -> UnitNames:
-    """The names that end with ``ending`` in the unit directories ``places``, which are canonical paths. When
-    several of these directories have the same name, the entry of the first one counts. An alias is a link in
-    a unit directory that leads to the unit's file.
+    """The names that end with ``ending`` in the unit directories ``places``, which are canonical paths. When a name
+    is in several of these directories, the entry in the first of them counts. An alias is a link in a unit
+    directory that leads to the unit's file.
 
     Raises UnsupportedUnitError for a directory with implausibly many names.
     """
@@ -57,12 +57,12 @@ def _aliased(
     links: tuple[tuple[str, str], ...],
     places: tuple[PurePosixPath, ...],
 ) -> Mapping[str, PurePosixPath]:
-    """The file that each alias leads to, by the alias's name. ``links`` are the links in the directory
-    ``place``, each with its name and target. A link is an alias when it leads to a file through another entry
-    of ``places``. A link to a file elsewhere is not an alias but a unit of its own (`systemctl link`). As in
-    systemd, a circular link is not an alias.
+    """The file that each alias leads to, by the alias's name. ``links`` are the links in the directory ``place``,
+    each with its name and target. A link is an alias when it leads to a file in one of the directories ``places``,
+    or through another link there. A link to a file elsewhere is not an alias but a unit of its own (`systemctl
+    link`). As in systemd, a circular link is not an alias.
 
-    The result is kept, because a build asks for the names of each unit of an image many times.
+    The result is cached, because a build asks for the names of each unit of an image many times.
     """
     found: dict[str, PurePosixPath] = {}
     for name, _ in links:

@@ -45,8 +45,9 @@ _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
 
 def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries decide which programs AppArmor confines. Empty when the
-    image has no AppArmor parser. A parser that is installed later has no effect until its service is enabled.
+    """The directories, existing or not, whose entries decide which programs AppArmor confines. Empty when the image
+    has no AppArmor parser, the program that loads profiles. A parser that is installed later loads nothing until
+    its service is enabled.
     """
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
@@ -70,8 +71,9 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _variables_places(
     root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
 ) -> Iterator[PurePosixPath]:
-    """The directories whose files define the variables in the profiles' attachments. Empty when no attachment has
-    a variable. ``local`` and ``tunables`` are included even if they do not exist.
+    """The directories whose files define the variables in the profiles' attachments. An attachment is the pattern
+    of the paths of the programs that a profile confines. Empty when no attachment has a variable. The directories
+    ``local`` and ``tunables`` are included even if they do not exist.
     """
     if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
         yield from (_PROFILES / name for name in _MEANING)

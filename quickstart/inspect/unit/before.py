@@ -1,9 +1,9 @@
 """Find what a stock boot does before it starts a service: mounts, kernel settings, the network, the packet
 filter.
 
-An early start takes place before all of these steps. It is allowed as long as the configuration of these
-steps has not changed since the build (never-stale.md). The build refuses an image with an enabled packet
-filter, because the service would be open to the network before the filter is active.
+An early start takes place before all of these steps. It is allowed as long as the configuration of these steps has
+not changed since the build (never-stale.md). The build refuses an image with an enabled packet filter, because an
+application that starts early would be open to the network before the filter is active.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The administrator's drop-in directories, existing or not, for the image's own network files (networkctl(1), edit)."""
+    """The administrator's directories, existing or not, with drop-ins for the .network and .link files of the image
+    (networkctl(1), edit).
+    """
     for own in OWN_NETWORKS:
         for kind in ("network", "link"):
             yield from root.glob(own / f"*.{kind}.d")
@@ -200,8 +202,8 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock when
-    it becomes PID 1, so an application that starts earlier would run with a clock that is hours off.
+    """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock
+    when systemd becomes PID 1, so an application that starts earlier would run with a clock that is hours off.
     """
     file = root.resolve(_CLOCK).canonical
     text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
@@ -213,8 +215,8 @@ def refuse_local_clock(root: ImageRoot, unit: str) -> None:
 
 
 def refuse_split_usr(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when /lib is a directory and not a link to /usr/lib. The unit reader would not
-    see the units in this directory.
+    """Raise UnsupportedUnitError when /lib is a directory and not a link to /usr/lib. QuickStart's unit reader
+    would not see the units in /lib/systemd/system.
     """
     lib = root.resolve(PurePosixPath("/lib/systemd/system")).canonical
     if lib is not None and lib != PurePosixPath("/usr/lib/systemd/system"):

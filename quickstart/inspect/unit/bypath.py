@@ -1,9 +1,10 @@
 """Find the services whose processes are looked up by the path of their program (start-stop-daemon(8), ``--exec``).
 
-A process that starts early from /fast has /fast/usr/sbin/lighttpd as its executable, so ``start-stop-daemon
---exec /usr/sbin/lighttpd`` does not find it. systemd runs the usual actions of an init script (start, stop,
-reload …) on the unit instead. But logrotate, cron and the hooks of the network also run other actions, for
-example ``invoke-rc.d lighttpd reopen-logs``, and these run the script itself (invoke-rc.d(8)).
+A process that starts early from /fast has /fast/usr/sbin/lighttpd as its executable, so ``start-stop-daemon --exec
+/usr/sbin/lighttpd`` does not find it. For the usual actions of an init script (start, stop, reload …), the script
+is not run: systemd starts, stops or reloads the unit. But logrotate, cron and the hooks of the network also run
+other actions, for example ``invoke-rc.d lighttpd reopen-logs``. For such an action, the script itself is run
+(invoke-rc.d(8)).
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ _MOST_BYTES = 256 << 10
 
 
 def is_found_by_path(root: ImageRoot, unit: str) -> bool:
-    """Whether something in the image runs an action of the unit's init script that systemd does not take over, and
-    the script finds processes by the path of their program.
+    """Whether the unit's init script would not find a process that starts early. This is so when two conditions are
+    true: the script finds processes by the path of their program, and a file of the image runs an action of the
+    script that systemd does not take over.
     """
     name = unit.removesuffix(".service")
     return _has_script(root, name) and any(action not in _OF_SYSTEMCTL for action in _actions(root, name))

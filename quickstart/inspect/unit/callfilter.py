@@ -1,9 +1,9 @@
 """Convert SystemCallFilter= into a seccomp program, by the rules of systemd (systemd.exec(5);
 config_parse_syscall_filter() and apply_syscall_filter()).
 
-One program covers x86-64, x32 and i386, whereas systemd loads one program for each. Calls are identified by
-name, because each architecture has its own numbers. A name that an architecture does not have is ignored for
-that architecture.
+QuickStart makes one program for x86-64, x32 and i386 together, whereas systemd loads one program for each of these
+architectures. Calls are identified by name, because each architecture has its own numbers. A name that an
+architecture does not have is ignored for that architecture.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
 
 @dataclass(frozen=True)
 class CallFilter:
-    """A filter. ``named`` maps calls to their outcomes, and ``others`` is the outcome of all other calls.
-    Outcomes are return values of seccomp(2) filters.
+    """A filter of system calls. ``named`` maps calls to their outcomes, and ``others`` is the outcome of all other
+    calls. Outcomes are return values of seccomp(2) filters.
     """
 
     named: Mapping[str, int]
@@ -54,8 +54,8 @@ class CallFilter:
 
 
 def call_filter(source: Source) -> CallFilter | None:
-    """The filter from SystemCallFilter= and SystemCallErrorNumber= in ``source``, or None. Raises
-    UnsupportedUnitError for a filter that cannot be repeated.
+    """The filter from SystemCallFilter= and SystemCallErrorNumber= in ``source``, or None when these directives
+    define no filter. Raises UnsupportedUnitError for a filter that an early start cannot repeat.
     """
     values = source.all("SystemCallFilter")
     if not values:
@@ -126,7 +126,9 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` step for SystemCallFilter=. It is the last step before the unit's program is executed."""
+    """The `seccomp` record for SystemCallFilter=, or nothing without this directive. The starter loads this filter
+    as the last step before it executes the unit's program.
+    """
     found = call_filter(source)
     if found is not None:
         yield "seccomp", program(found).hex()
@@ -153,9 +155,9 @@ def program(found: CallFilter) -> bytes:
 
 
 def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
-    """The instructions that return the outcome for the loaded call number. They compare it with one range of
-    numbers after the other. For a number above that of the last named call, execution continues after these
-    instructions.
+    """The instructions that return a call's outcome. They expect the call's number in the accumulator, and compare
+    it with one range of numbers after the other. When the number is above the numbers of all named calls, none of
+    these instructions returns, and execution continues after them.
     """
     verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
     reached, current = 0, found.others
@@ -168,8 +170,8 @@ def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instructi
 
 
 def _shared(found: CallFilter) -> Iterator[Instruction]:
-    """The instructions for the i386 calls that share one number, such as those of socketcall. After these
-    instructions, the call's number is still loaded.
+    """The instructions for the i386 calls that share one number, such as those of socketcall. For any other call,
+    execution continues after these instructions, with the call's number still in the accumulator.
     """
     for name, calls in _SHARED.items():
         if name in found.named or not calls.keys() & found.named.keys():

@@ -71,9 +71,9 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
 
 
 def is_needless_early(command: UnitCommand) -> bool:
-    """Whether the command only removes variables from systemd's environment block (`systemctl
-    unset-environment`), or, with the prefix ``-``, only makes systemd forget failed starts (`systemctl
-    reset-failed`). Such a command has no effect before the hand-off.
+    """Whether an early start can leave out the command, because it has no effect before the hand-off. There are two
+    such commands: `systemctl unset-environment`, which removes variables from systemd's environment block; and
+    `systemctl reset-failed` with the prefix ``-``, which makes systemd forget failed starts.
     """
     words = command.words
     if "-" in command.flags and _RESETS.fullmatch(" ".join(words)):

@@ -1,5 +1,5 @@
-"""Convert the Condition…= and Assert…= directives of [Unit] (systemd.unit(5)) into records. The starter
-checks them on the root volume when the machine starts.
+"""Convert the Condition…= and Assert…= directives of [Unit] (systemd.unit(5)) into records for the starter. When
+the machine starts, the starter checks these conditions on the root volume.
 
 The conditions were true in the reference boot, but the volume or the machine may have changed. A unit that
 systemd would not start must not be started early.
@@ -51,10 +51,10 @@ class _Condition:
 
 def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
     """A record `unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in
-    ``assigned``, the assignments of [Unit]. LIST is `Condition` or `Assert`. NEGATED and TRIGGERS are `yes` or
-    `no`. A condition triggers when its value begins with `|`: of all such conditions, only one must be true. A
-    PATH with braces is followed by the patterns that it stands for. A condition that is true in every machine
-    gives no record.
+    ``assigned``, the assignments of [Unit]. LIST is `Condition` or `Assert`, and KIND is the rest of the
+    directive's name, such as `PathExists`. NEGATED and TRIGGERS are `yes` or `no`. A condition triggers when its
+    value begins with `|`: at least one of the triggering conditions of a list must be true. A PATH with braces is
+    followed by the patterns that it stands for. A condition that is true on every machine gives no record.
 
     Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """
@@ -114,8 +114,9 @@ def braces_expanded(pattern: str) -> tuple[str, ...]:
     """The patterns without braces that ``pattern`` stands for. The expansion is that of GLOB_BRACE (glob(3)),
     which systemd uses and init's C library lacks.
 
-    Empty when ``pattern`` is too long or stands for too many patterns, and when glob(3) does not define its
-    meaning: when it has braces and a backslash, a brace without its counterpart, or an empty pair of braces.
+    The result is empty in three cases: ``pattern`` is too long; ``pattern`` stands for too many patterns; or
+    glob(3) does not define the meaning of ``pattern``, because it has braces and a backslash, a brace without its
+    counterpart, or an empty pair of braces.
     """
     if not {"{", "}"} & set(pattern):
         return (pattern,)

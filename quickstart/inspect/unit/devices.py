@@ -1,4 +1,6 @@
-"""Convert DevicePolicy= and DeviceAllow= into records of the starter's description (systemd.resource-control(5))."""
+"""Convert DevicePolicy= and DeviceAllow= into records of the starter's description, the text file by which the
+starter starts the unit (systemd.resource-control(5)).
+"""
 
 from __future__ import annotations
 

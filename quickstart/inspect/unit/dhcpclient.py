@@ -1,8 +1,9 @@
-"""What the image's own DHCP client sends to a server and asks it for, so that init's client does the same.
+"""Find what the image's own DHCP client sends to a DHCP server and which options it requests, so that init's DHCP
+client can do the same.
 
-A server may choose the address by the host name that a client sends. A server sends an option, such as classless
-static routes, only to a client that asks for this option. The configuration files of the clients are compared at
-each boot (before.py).
+A server may choose the machine's address by the host name that a client sends. A server sends an option, such as
+classless static routes, only to a client that asks for this option. At each boot, init compares the clients'
+configuration files with their state at the build (before.py).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _HOST_NAME = re.compile(r"^[ \t]*hostname[ \t]+([A-Za-z0-9.-]{1,63})[ \t]*$", re
 
 
 def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
-    """What the image's DHCP client sends. ``network`` is the result of takeover.network_service (`ifupdown` or
-    `networkd`), or empty without a hand-off. ``unit`` is named in errors.
+    """What the image's DHCP client sends. ``network`` is the enabled network service, `ifupdown` or `networkd`
+    (takeover.network_service). ``network`` is empty when the machine is built without a hand-off. ``unit`` is named
+    in errors.
 
     Raises UnsupportedUnitError as ``sent_by_networkd`` does.
     """

@@ -2,9 +2,10 @@
 (dhclient.conf(5), dhcpcd.conf(5)). The functions are pure.
 
 Init's client asks for an address, a router, routes and name servers. It sends the host name that the image's client
-would send. It sends no vendor class, and no identifier that a configuration sets. A configuration that asks for
-another address, leaves out the router or sends an identifier gives the machine another network in a stock boot. A
-statement that is not on the lists below may do one of these.
+would send. It sends no vendor class, and no identifier that a configuration sets. With a configuration that asks
+for another address, leaves out the router or sends an identifier, the network of a stock boot differs from the
+network that init sets up. A statement that is not on the lists below may have such an effect, so init's client
+cannot stand in for a client with such a statement.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class NameRule(enum.Enum):
 
 @dataclass(frozen=True)
 class HostName:
-    """The host name that a client sends: ``fixed``, or when this is empty, the machine's own name by ``rule``."""
+    """The host name that a client sends. It is ``fixed`` or, when ``fixed`` is empty, the machine's own name if
+    ``rule`` allows this name.
+    """
 
     rule: NameRule = NameRule.NONE
     fixed: str = ""
@@ -155,8 +158,8 @@ def _words(statement: str) -> list[str]:
 
 
 def _is_init_s(statement: str) -> bool:
-    """Whether init's DHCP client does what ``statement`` in a dhclient.conf says, or an application can do without
-    it.
+    """Whether init's DHCP client can stand in for dhclient with ``statement`` of a dhclient.conf. This is so when
+    init's client does what the statement says, or when an application can do without it.
     """
     words = set(_words(statement))
     if statement.startswith("request") and not words >= _TAKEN:

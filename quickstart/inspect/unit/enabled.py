@@ -23,7 +23,8 @@ from quickstart.model import IMAGE_TIME_S
 
 
 def enabled_text(root: ImageRoot, *units: str) -> bytes:
-    """The list as text, one sorted line for each fact:
+    """The list as text. It has one line for each fact, and the lines are sorted. X.requires and X.upholds are
+    treated like X.wants. There are these kinds of lines:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in, and ``UNIT.d`` for a directory of drop-ins that is a link.
@@ -33,8 +34,8 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
     - ``directory PATH``: a directory that systemd-sysext or systemd-confext treats as an extension, or a
       directory of drop-ins for systemd-networkd's files.
-    - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory X.wants or UNIT.d among the packages' units,
-      with the times of its last modification and of its inode's last change, in seconds.
+    - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory X.wants or UNIT.d in the packages' unit
+      directory, with the times of its last modification and of its inode's last change, in seconds.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """

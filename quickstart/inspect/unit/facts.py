@@ -1,8 +1,8 @@
 """Find the facts of an image that decide whether and how systemd starts a unit. When one of the facts
 changes, the unit must not be started early.
 
-Only the build interprets these facts. At boot, init only compares the listed files with their state at the
-build (docs/users/never-stale.md). So the list also names files that do not exist at the build.
+Only the build interprets these facts. At boot, init only compares the listed files with their state at the build
+(docs/users/never-stale.md). So the facts also include files that do not exist at the build.
 """
 
 from __future__ import annotations
@@ -90,17 +90,17 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
 
 
 def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
-    """For each directory of the administrator's units, the directory of the packages' units. The link of an
-    alias (sshd.service) is a fact. The package's unit file that the alias leads to is not a fact, because
-    each upgrade replaces the file.
+    """A map from each directory of the administrator's units to the directory of the packages' units. An alias
+    (such as sshd.service) is a link in the administrator's directory to a package's unit file. The link is a fact.
+    The package's unit file is not a fact, because each upgrade replaces it.
     """
     packages = way_to(root, PurePosixPath(UNIT_PATHS[-1]))[-1]
     return {way_to(root, place)[-1]: packages for place in ADMINISTRATORS_UNITS}
 
 
 def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The links on the way to ``path``, and as the last element the path that they lead to, existing or not.
-    All are canonical.
+    """The links on the way to ``path``, and as the last element the path that they lead to, existing or not. No
+    directory in these paths is a link.
     """
     found = root.resolve(path)
     if found.canonical is not None:
@@ -173,9 +173,10 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The directories of which every entry is a fact, not resolved: those with drop-ins of the unit, of its
-    socket units and of its slices, those with links to units that start with it (`systemctl add-requires`), and
-    those with system.conf's drop-ins, the administrator's tmpfiles.d files, generators and AppArmor profiles.
+    """The directories of which every entry is a fact. Their paths are not resolved. There are six kinds:
+    directories with drop-ins of the unit, of its socket units or of its slices; directories with links to the units
+    that the unit pulls in (`systemctl add-requires`); directories with drop-ins of system.conf; the administrator's
+    tmpfiles.d directories; directories with generators; and directories with AppArmor profiles.
     """
     pulled = dict.fromkeys(name for each in names_of(root, unit) for name in names_with_directories(each))
     sockets = handing_sockets(root, unit)
@@ -199,8 +200,8 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The links by which other units pull in the unit under any of its names, and the paths at which a mask
-    would disable one of these other units.
+    """The links by which other units pull in ``unit`` under any of its names, and the paths at which a mask would
+    disable one of these other units.
     """
     own = names_of(root, unit)
     for directory in UNIT_PATHS:

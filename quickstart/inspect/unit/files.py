@@ -88,9 +88,9 @@ def _lines(text: str) -> Iterator[str]:
     """The lines of ``text`` as systemd's config_parse reads them, without comments and without blanks at both
     ends.
 
-    A carriage return or a NUL also ends a line. A comment inside a continued line is skipped. A line with an
-    even number of backslashes at its end is not continued. The first byte order mark at the beginning of a
-    line is removed.
+    A carriage return or a NUL also ends a line. A comment inside a continued line is skipped. A line with an even
+    number of backslashes at its end is not continued. A byte order mark at the beginning of a line is removed, but
+    only the first one in ``text``.
     """
     begun: list[str] = []
     is_marked = False
@@ -134,8 +134,8 @@ def emptied(found: tuple[tuple[str, str], ...], names: frozenset[str]) -> tuple[
 
 
 def _prefixes(prefix: str) -> Iterator[str]:
-    """The beginnings of ``prefix`` that end with a dash, the longest first. ``prefix`` itself is not
-    included, even when it ends with a dash.
+    """All shorter beginnings of ``prefix`` that end with a dash, the longest first. For ``a-b-c``, these are
+    ``a-b-`` and ``a-``. ``prefix`` itself is not included, even when it ends with a dash.
     """
     while "-" in prefix[:-1]:
         prefix = f"{prefix[:-1].rpartition('-')[0]}-"
@@ -163,23 +163,23 @@ def _drop_in_names(unit: str) -> Iterator[str]:
 
 
 def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
-    """The drop-in directories for all ``names`` of a unit, without duplicates."""
+    """The names of the drop-in directories (``NAME.d``) for all ``names`` of a unit, without duplicates."""
     return tuple(dict.fromkeys(f"{name}.d" for each in names for name in _drop_in_names(each)))
 
 
 def names_with_directories(unit: str) -> tuple[str, ...]:
     """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``: its own name, the name of
     its template, the names with its prefixes (``a-.service`` for ``a-b.service``), and its type, such as
-    ``service`` (unit_file_find_dirs). Its aliases are not considered. Empty for a name that is too long for a
-    unit.
+    ``service`` (unit_file_find_dirs). The names of the unit's aliases are not included. Empty for a name that is
+    too long for a unit.
     """
     own = tuple(_drop_in_names(unit))
     return (*own, unit.rpartition(".")[2]) if own else ()
 
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The directories of `_own_drop_in_places` for all names of ``unit``, and last the directory for all
-    units of the same type (service.d), which has the lowest priority.
+    """The names of the drop-in directories (``NAME.d``) for all names of ``unit``. The last one is the directory
+    for all units of the same type (service.d), which has the lowest priority.
     """
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
@@ -209,7 +209,7 @@ def names_of(root: ImageRoot, unit: str, known: UnitNames | None = None) -> tupl
 
 
 def all_names(root: ImageRoot, ending: str = "") -> UnitNames:
-    """All names in the image's unit directories that end with ``ending``."""
+    """All names that end with ``ending`` in the image's unit directories."""
     places = (root.resolve(PurePosixPath(each)).canonical for each in UNIT_PATHS)
     return unit_names(root, [place for place in places if place is not None], ending)
 
@@ -221,8 +221,8 @@ def _first(root: ImageRoot, unit: str) -> PurePosixPath | None:
 
 
 def _instance(name: str, unit: str) -> str:
-    """The instance of the template ``name`` with the instance name of ``unit``. Other names are returned
-    unchanged.
+    """The instance of the template ``name`` with the instance name of ``unit``. A ``name`` that is not a template
+    is returned unchanged.
     """
     prefix, at, rest = name.partition("@.")
     return f"{prefix}@{unit.partition('@')[2]}" if at and "@" in unit and rest else name
@@ -306,9 +306,9 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """The path that may keep other users from reading ``file``, a canonical path: the file itself or a directory
-    above it, when its mode excludes other users or when it has an access control list. None when there is no
-    such path.
+    """The path that may keep some users from reading ``file``, a canonical path. This path is ``file`` itself or a
+    directory above it, and either its mode excludes users other than the owner and the group, or it has an access
+    control list. None when there is no such path.
 
     Our initramfs does not keep such restrictions: every user who may read OUT can read all files in the
     initramfs.
@@ -348,7 +348,7 @@ def manager_texts(root: ImageRoot) -> tuple[str, ...]:
 
 def texts_of(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
     """The texts of the files. Raises UnsupportedUnitError when all texts together are longer than the limit.
-    ``what`` names the unit for the message.
+    ``what`` names the unit in the error's message.
     """
     found: list[str] = []
     left = _MAX_TEXT_CHARACTERS

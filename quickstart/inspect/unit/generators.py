@@ -1,9 +1,9 @@
 """Generators, which make or change units at each boot (systemd.generator(7), systemd.environment-generator(7)).
 
 In the reference boot, systemd reports which units it has loaded, and from which files. So the build sees what the
-packages' generators have made (pack/account.py, pack/earlier.py). A generator that the administrator has added
-may do something else on another machine, and an environment generator may give each service a variable that an
-early start lacks.
+packages' generators have made (pack/account.py, pack/earlier.py). A generator that the administrator has added may
+make other units on a later machine than in the reference boot. An environment generator may give each service a
+variable that the service lacks in an early start.
 """
 
 from __future__ import annotations

@@ -79,14 +79,14 @@ _MOST_FILES = 256
 
 
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet
-    filter or may load one. A script may load one when it belongs to no package or was changed. A command may
-    load one unless it is on the list of harmless commands (``ifcommands``). The commands of udev rules are
-    checked in the same way, unless the rules are as a package has delivered them.
+    """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet filter
+    or may load one. A script may load a packet filter when it belongs to no package or was changed. A command may
+    load a packet filter unless it is on the list of harmless commands (``ifcommands``). The commands in files of
+    udev rules are checked like those of ifupdown, unless the file is as a package has delivered it.
 
-    Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would
-    not compare them at boot, and for a configuration that gives the machine another network than init's DHCP
-    client does, for example a fixed address.
+    Also raises UnsupportedUnitError for two kinds of configurations: one that names other scripts or files, because
+    init would not compare these at boot; and one that gives the machine another network than init's DHCP client
+    does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
@@ -121,8 +121,8 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
 
 
 def _joined(text: str) -> str:
-    """``text`` twice, if it has continued lines: with these lines joined by a blank, and then with nothing
-    between them. Otherwise ``text`` itself.
+    """``text`` with its continued lines joined, in two versions one after the other: the first joins the lines by a
+    blank, and the second joins them without a blank. A ``text`` without continued lines is returned unchanged.
     """
     continued = "\\\n"
     ways = [text.replace(continued, blank) for blank in (" ", "")]
@@ -240,8 +240,9 @@ def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def writes_resolver(root: ImageRoot) -> bool:
-    """Whether dhclient writes the name servers of a lease into /etc/resolv.conf unchanged (dhclient.conf(5)).
-    The hooks need only a short check, because ``refuse_hooks`` accepts only unchanged hooks of packages.
+    """Whether dhclient writes the name servers of a lease into /etc/resolv.conf unchanged (dhclient.conf(5)). For
+    the hook scripts, it is enough to check that none of them mentions make_resolv_conf, because ``refuse_hooks``
+    accepts only scripts that are as a package has delivered them.
     """
     conf, program = root.resolve(_DHCLIENT_CONF).canonical, root.resolve(_DHCLIENT_PROGRAM).canonical
     if (

@@ -158,8 +158,8 @@ def start_links(root: ImageRoot, name: str) -> tuple[PurePosixPath, ...]:
 
 
 def started_scripts(root: ImageRoot) -> frozenset[str]:
-    """The names of all init scripts that links start at boot, in the spelling of the links. A link without an
-    executable script starts nothing, until somebody installs the script.
+    """The names of all init scripts that links start at boot, in the spelling of the links. A script that is
+    missing or not executable is left out, because its link starts nothing until somebody installs the script.
     """
     return frozenset(name[3:] for _, name in _links(root) if _is_executable(root, SCRIPTS / name[3:]))
 
@@ -183,8 +183,8 @@ def _targets(root: ImageRoot, name: str) -> Iterator[str]:
 
 
 def _header(text: str) -> tuple[list[tuple[str, str]] | None, str]:
-    """The fields of the LSB header in order, with names in lower case (None without a header), and the PID
-    file that a comment names, or an empty string.
+    """The result is (fields, PID file). The fields are those of the LSB header in order, with names in lower case,
+    or None when there is no header. The PID file is the one that a comment names, or an empty string.
     """
     fields: list[tuple[str, str]] | None = None
     is_inside, pid_file = False, ""

@@ -1,9 +1,10 @@
 """Find the instances that do the work of a wrapper, a unit that does nothing itself. For example,
 postgresql.service is the wrapper of postgresql@15-main.service.
 
-systemd can reload services but not targets. So a package with instances has a wrapper in addition to its
-template (systemd.unit(5)). The instances are started by a link, a dependency or a generator of the package.
-Generators run only at boot, so this module applies the rules of known generators to the image.
+systemd can reload services but not targets. So a package whose work is done by instances of a template often has a
+wrapper, which can be reloaded, in addition to the template (systemd.unit(5)). The instances are started by a link,
+a dependency or a generator of the package. Generators run only at boot, so this module applies the rules of known
+generators to the image.
 """
 
 from __future__ import annotations
@@ -144,8 +145,8 @@ def _is_wrapper(root: ImageRoot, unit: str) -> bool:
 
 
 def _started(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The instances that the wrapper's dependencies name, and those that are linked to the wrapper as by
-    `systemctl add-wants`.
+    """The instances that the wrapper ``unit`` pulls in: those that its dependencies name, and those for which the
+    wrapper has a link of the kind that `systemctl add-wants` makes.
     """
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]
@@ -244,7 +245,7 @@ def _tor(root: ImageRoot) -> Iterator[str]:
 
 def _postfix(root: ImageRoot) -> Iterator[str]:
     """The default instance, and one instance for each further configuration directory. An instance whose
-    configuration gives no name is named after its directory, as by `postmulti -e init`.
+    configuration gives no name is named after its directory, as `postmulti -e init` does.
     """
     yield "postfix@-.service"
     directories = _parameter(_text(root, _MAIN_CF), "multi_instance_directories").replace(",", " ").split()
@@ -267,8 +268,8 @@ def _parameter(text: str, name: str) -> str:
 
 
 def _openvpn(root: ImageRoot) -> Iterator[str]:
-    """One instance for each configuration, or for each configuration that AUTOSTART= names. The file with
-    AUTOSTART= is a shell script; a value that only a shell can expand gives no instance.
+    """One instance for each configuration in /etc/openvpn. When AUTOSTART= names configurations, only these have an
+    instance. The file with AUTOSTART= is a shell script; a value that only a shell can expand gives no instance.
     """
     settings = _text(root, _OPENVPN_DEFAULTS)
     given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)

@@ -33,9 +33,9 @@ class LateBind:
 class ListeningSocket:
     """A socket that init binds before the unit starts, in place of the socket unit ``unit``.
 
-    ``kind`` is `stream`, `datagram` or `sequential-packet`. ``path`` is None unless the socket is a file.
-    ``port`` is 0 unless the socket has an IP address. ``records`` are the socket's records in the starter's
-    description.
+    ``kind`` is `stream`, `datagram` or `sequential-packet`. ``path`` is the path of a UNIX socket that is a file,
+    and None for any other socket. ``port`` is 0 unless the socket has an IP address. ``records`` are the socket's
+    records in the starter's description.
     """
 
     unit: str
@@ -50,9 +50,9 @@ class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 
     ``settings`` are the records of the starter's description for the unit's directives that are not commands
-    (starter.md). ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when
-    there is no timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to
-    the main process in their order (sd_listen_fds(3)). ``companions`` are the other units of a stack, in the
+    (starter.md). ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is
+    no timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main
+    process in the order of the tuple (sd_listen_fds(3)). ``companions`` are the other units of a stack, in the
     order in which they start before this unit.
     """
 

@@ -1,9 +1,9 @@
 """The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
 
-Init mounts only the root volume, the file systems of /dev, /proc, /sys and /run, and, if the image does so, a tmpfs
-on /tmp. At any other mount point, an application that starts early uses the directory of the root volume. When
-systemd mounts the file system later, the mount hides what the application has written there, and options such
-as noexec come too late.
+Init mounts only the root volume, the file systems of /dev, /proc, /sys and /run, and, if a stock boot of the image
+has one, a tmpfs on /tmp. At any other mount point, an application that starts early uses the directory of the root
+volume. When systemd mounts the file system later, the mount hides what the application has written there, and
+options such as noexec come too late.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "L
 
 @dataclass(frozen=True)
 class _Mount:
-    """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is
-    false when systemd makes the mount only for a unit that needs it, and for a file system in which only such
-    a unit has files.
+    """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is false in
+    two cases: systemd makes the mount only for a unit that needs it; or only the units that need the mount have
+    files in the mounted file system (rpc_pipefs).
     """
 
     place: PurePosixPath
@@ -64,8 +64,8 @@ class _Mount:
 
 
 def refuse_mounts(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts. The root
-    volume and the file systems that init mounts are allowed. So is a file system on /boot or /efi, unless the
+    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts. The root volume
+    and the file systems that init mounts are allowed. A file system on /boot or /efi is also allowed, unless the
     unit needs it.
     """
     needed = sorted({str(path) for path in _needed(root, unit)})
@@ -165,7 +165,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The paths that the unit needs. Before systemd starts the unit, it mounts the file systems that contain
+    """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain
     these paths, even a file system that a boot does not mount otherwise.
     """
     texts = unit_texts(root, unit)

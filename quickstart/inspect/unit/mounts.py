@@ -67,8 +67,8 @@ def is_private_tmp(source: Source) -> bool:
 
 
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The `namespace` step, which creates the mount namespace. Empty when the unit has no mounts and no
-    directive that creates a namespace by itself.
+    """The `namespace` record, which makes the starter create the unit's mount namespace. Empty when the unit has no
+    mounts and no directive that creates a namespace by itself.
     """
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
     wanted = bool(records or late_binds(source)) or source.flag("PrivateMounts") or how != "shared"

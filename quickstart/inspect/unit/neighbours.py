@@ -150,8 +150,8 @@ def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterato
 
 
 def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when ``unit`` shares the namespaces of another unit (JoinsNamespaceOf=),
-    which does not run before the hand-off.
+    """Raise UnsupportedUnitError when ``unit`` shares the namespaces of another unit (JoinsNamespaceOf=). The other
+    unit does not run before the hand-off.
     """
     for _, name in _dependencies(root, unit, ("JoinsNamespaceOf",)):
         raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")

@@ -1,10 +1,10 @@
 """The configuration of systemd-networkd and netplan that an early start can do without (systemd.network(5),
 systemd.link(5), netplan(5)).
 
-Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks
-for more (a fixed address, a bridge, a route), the application has another network in a stock boot. The
-reference boot does not show what a file configures for other network cards, so the build reads the files. At
-each boot of a machine with cloud-init, init checks the same files with a shorter list of keywords
+Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks for
+more (a fixed address, a bridge, a route), the application has another network in a stock boot than in an early
+start. The reference boot does not show what a file configures for other network cards, so the build reads the
+files. At each boot of a machine with cloud-init, init checks the same files with a shorter list of keywords
 (initramfs/init/cloud).
 """
 
@@ -216,7 +216,7 @@ def _is_plain(name: str, value: str, section: str) -> bool:
 
 def _other_netplan_line(text: str) -> str | None:
     """The first line of a netplan file that asks for more than DHCP, or None. Below `match:`, a `macaddress:`
-    selects a card. Elsewhere, it gives the card another address, so it asks for more than DHCP.
+    selects a card. Elsewhere, a `macaddress:` gives the card another MAC address, so it asks for more than DHCP.
     """
     match_at: int | None = None
     for line in text.splitlines():

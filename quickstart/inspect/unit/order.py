@@ -1,5 +1,4 @@
-"""Find the units of an image that systemd starts before the application, because of any ordering in the
-image.
+"""Find the units that systemd starts before the application, by the ordering of the image's units.
 
 When one of these units is enabled after the build, the application must not start early (unit/enabled.py).
 """
@@ -65,7 +64,9 @@ class Budget:
     used: int = 0
 
     def take(self, unit: str, texts: Iterable[str]) -> None:
-        """Count ``texts`` of ``unit``. Raises UnsupportedUnitError when they exceed the limit."""
+        """Add the characters of ``texts``, which belong to ``unit``. Raises UnsupportedUnitError when ``used`` then
+        exceeds ``most``.
+        """
         self.used += sum(map(len, texts))
         if self.used > self.most:
             raise UnsupportedUnitError(
@@ -74,10 +75,10 @@ class Budget:
 
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
-    """The units, existing or not, that start before ``unit``, directly or through other units: because of After=
-    in ``unit``, because of Before= in these units, or because a target that is reached before ``unit`` pulls
-    them in. The result includes the aliases of these units, and a template when any of its instances may start
-    before ``unit``.
+    """The units, existing or not, that start before ``unit``, directly or through other units. Another unit starts
+    before ``unit`` in three cases: ``unit`` names the other unit in After=; the other unit names ``unit`` in
+    Before=; or a target that is reached before ``unit`` pulls in the other unit. The result includes the aliases of
+    these units. It includes a template when any of the template's instances may start before ``unit``.
     """
     pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.
@@ -132,9 +133,9 @@ def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
-    """The units that a boot of the image starts: ``unit`` and the default target, with all units that they
-    pull in, and the services of sockets, paths and timers. The instances that a device may start are not
-    included.
+    """The units that a boot of the image starts: ``unit``, the default target and all units that these pull in,
+    directly or through other units. The services of the socket, path and timer units among them are included. The
+    instances that a device may start are not included.
     """
     found: set[str] = set()
     text_left = Budget()
@@ -205,9 +206,10 @@ def words_of(unit: str, value: str) -> list[str]:
 
 
 def pulled_by_links(root: ImageRoot) -> _Order:
-    """The names of the units that links pull in. The key is the name of the links' directory without its last
-    suffix: a unit, a template, a prefix (``app-.service``) or a type (``service``). Raises
-    UnsupportedUnitError for implausibly many links.
+    """A map from each directory of links, such as nginx.service.wants, to the names of the units that its links
+    pull in. The key is the directory's name without its last suffix, here ``nginx.service``. It is the name of a
+    unit, a template, a prefix (``app-.service``) or a type (``service``). Raises UnsupportedUnitError for
+    implausibly many links.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = MAX_LINKS
@@ -248,10 +250,11 @@ def owned_texts(root: ImageRoot) -> Iterator[Owned]:
 
 
 def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) -> Iterator[tuple[str, str]]:
-    """Each of ``names`` together with each word in ``values``. The words are expanded again for each name,
-    because a specifier may have a different value for each.
+    """Each of ``names`` together with each word in ``values``. The specifiers in the words are expanded again for
+    each name, because their values may depend on the name.
 
-    Raises UnsupportedUnitError when ``left`` is used up: one drop-in may apply to thousands of units.
+    Raises UnsupportedUnitError when ``left``, the limit for the text, is used up. There is a limit because one
+    drop-in may apply to thousands of units.
     """
     for name in names:
         left.take(name, values)
@@ -260,8 +263,8 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
 
 
 def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
-    """For each unit, the units whose files name it in Before=. A unit that no boot starts is left out. If it
-    is enabled after the build, init reads its own Before=.
+    """For each unit, the units whose files name it in Before=. A Before= in the files of a unit that no boot starts
+    is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS)
@@ -284,8 +287,8 @@ def _others(owner: str, units: Iterable[str]) -> Iterator[str]:
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
-    """Each unit file and drop-in of the image, as (name of the unit or drop-in directory, path in the
-    canonical unit directory).
+    """Each unit file and drop-in of the image, as (name, path). The name is that of the unit file, or of the
+    drop-in's directory without ``.d``. The path begins with a canonical unit directory.
     """
     for place in _places(root):
         for name in root.names(place):
@@ -306,8 +309,9 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _texts(root: ImageRoot) -> Iterator[tuple[tuple[str, PurePosixPath], str]]:
-    """The text of each unit file, drop-in and init script of the image, as ((name of its unit or group of
-    units, path), text). For an init script, the text is that of the generated unit.
+    """The text of each unit file, drop-in and init script of the image, as ((name, path), text). The name is that
+    of the unit, or of the drop-in's directory without ``.d``. For an init script, the text is that of the unit that
+    systemd makes from the script.
 
     Raises UnsupportedUnitError for implausibly many files and for too much text. The size of a file is
     checked before the file is read.

@@ -2,7 +2,7 @@
 early policy), and commands that modprobe runs in place of loading a module.
 
 systemd or a service sets the policies up before any other service starts. A process that starts early would escape
-them, and init does not run the commands. So a build refuses an image that has one of these.
+the policies, and init does not run the commands. So a build refuses an image that has such a policy or command.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 
 def refuse_policies(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the image audits system calls, has a policy that systemd loads when it
-    starts, or runs commands when the kernel asks for a module. None of these would apply to a process that starts
-    early.
+    starts, or runs commands when the kernel asks for a module. Neither the policies nor the commands would take
+    effect for a process that starts early.
     """
     auditors = {f"{each}.service" for each in AUDITORS}
     named = started_of(root, (name for name in auditors if may_start(root, name)))

@@ -40,14 +40,15 @@ _NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
 @dataclass(frozen=True)
 class PulledBy:
-    """What pulls in each unit of an image, by a link (``X.wants/UNIT``) or by a directive (``Wants=UNIT``). A
-    group is all units of a template, of a prefix or of a type (``_is_group``).
+    """What pulls in each unit of an image, by a link (``X.wants/UNIT``) or by a directive (``Wants=UNIT``). A group
+    is a name that stands for several units: all units of a template, of a prefix or of a type (``_is_group``).
 
-    ``by`` maps each name to the units and groups that pull it in. It also maps ``_all_of(group)`` to the members
-    of the group. The set is empty for a unit that has a file and that nothing pulls in.
+    ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit
+    that has a file and that nothing pulls in. ``by`` also has one special key for each group (``_all_of``); its
+    value is the set of the group's members.
 
-    ``names`` are the names in the unit directories. None when there are implausibly many names; no aliases
-    are known then. ``scripts`` are the names of the init scripts.
+    ``names`` are the names in the unit directories. It is None when there are implausibly many names; in this case,
+    no aliases are known. ``scripts`` are the names of the init scripts.
     """
 
     by: Mapping[str, set[str]]
@@ -56,9 +57,9 @@ class PulledBy:
 
 
 def pullers(root: ImageRoot, *units: str, known: PulledBy | None = None) -> tuple[str, ...]:
-    """The names of ``units``, and of every unit that pulls one of them in or triggers it, directly or through
-    other units. Aliases are included. ``known`` is the result of ``pulled_by``, for callers that ask several
-    times.
+    """The names of ``units``, and of every unit that pulls one of them in or triggers it, directly or through other
+    units. Aliases are included. ``known`` is the result of ``pulled_by``, for callers that call this function
+    several times.
     """
     known = pulled_by(root) if known is None else known
     return tuple(name for name in _ways(root, units, known) if not name.startswith(_MEMBERS))
@@ -70,9 +71,9 @@ def is_started(root: ImageRoot, unit: str, known: PulledBy | None = None) -> boo
 
 
 def started_of(root: ImageRoot, units: Iterable[str], known: PulledBy | None = None) -> frozenset[str]:
-    """Those of ``units`` that a boot of the image starts: the units that the default target pulls in,
-    directly or through other units, and the init scripts that have a link for a run level. ``known`` is as in
-    ``pullers``.
+    """Those of ``units`` that a boot of the image starts: the units that the default target pulls in, directly or
+    through other units, and the init scripts that have a link for a run level. ``known`` is the result of
+    ``pulled_by``, for callers that call this function several times.
     """
     asked = tuple(units)
     if not asked:
@@ -98,9 +99,9 @@ def started_of(root: ImageRoot, units: Iterable[str], known: PulledBy | None = N
 
 
 def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, tuple[str, ...]]:
-    """For each of ``units``, and for each unit or group that pulls one of them in directly or through others:
-    the units and groups that pull it in or trigger it directly, and its other names. Each unit or group is
-    examined once, however many others it pulls in.
+    """A map with a key for each of ``units``, and for each unit or group that pulls one of ``units`` in, directly
+    or through others. The value has the units and groups that directly pull in or trigger the key, and the key's
+    other names. Each unit or group is examined once, even when it pulls in many others.
     """
     found: dict[str, tuple[str, ...]] = {}
     wrapper = _wrappers(root)

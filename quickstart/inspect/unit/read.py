@@ -124,8 +124,8 @@ def read_unit(
 
 
 def _source(root: ImageRoot, unit: str) -> Source:
-    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError when these files have a
-    directive or an empty assignment that an early start could not repeat, and when they or the files of the
+    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError in two cases: these files
+    have a directive or an empty assignment that an early start could not repeat; or these files or the files of the
     unit's slices have a syntax fault.
     """
     texts, manager = unit_texts(root, unit), manager_texts(root)
@@ -289,8 +289,9 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """The record which says that any process of the unit may be the main process. It is needed for Type=forking
-    when systemd has no PID file and must not guess (GuessMainPID=no). Empty for other units.
+    """The record which says that any process of the unit may be the main process. The record is needed for
+    Type=forking when systemd has no PID file and must not guess the main process (GuessMainPID=no). Empty for other
+    units.
     """
     guesses = source.flag("GuessMainPID", otherwise=True)
     unknown = kind == "forking" and not guesses and "PIDFile" not in source.found
@@ -298,8 +299,8 @@ def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """The record of the processes that may write to the notify socket. Empty when the unit does not need the
-    socket.
+    """The record that says which processes of the unit may write to the notify socket. Empty when the unit does not
+    need the socket.
     """
     needs = kind == "notify" or "WatchdogSec" in source.found
     access = source.last("NotifyAccess", "none")

@@ -1,4 +1,5 @@
-"""Convert the limits of the unit's cgroup and of its slices into records of the starter's description.
+"""Convert the limits of the unit's cgroup and of its slices into records of the starter's description, the text
+file by which the starter starts the unit.
 
 systemd.resource-control(5) explains the directives. The attributes and values are those that systemd 252
 writes (cgroup_context_apply); we did not compare later versions line by line. The starter writes the
@@ -57,9 +58,10 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
     """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The records
     of the outermost slice come first, and those of the unit's own cgroup last.
 
-    The words of a record are: the number of levels above the unit's cgroup, the attribute, and the value. The
-    value is one word, or three words for a share of the machine's tasks or memory: `tasks` or `memory`, the
-    share's numerator and its denominator. Raises UnsupportedUnitError for a value that cannot be set early.
+    The words of a record are: the number of levels above the unit's cgroup, the attribute, and the value. The value
+    is usually one word. For a share of the machine's tasks or memory, the value is three words: `tasks` or
+    `memory`, the share's numerator and the share's denominator. Raises UnsupportedUnitError for a value that the
+    starter cannot set.
     """
     names = slice_names(source)
     above: tuple[Source, ...] = ()
@@ -112,9 +114,9 @@ def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Recor
 
 
 def _memory_limit(source: Source, above: tuple[Source, ...], name: str) -> Record | None:
-    """The value of the directive ``name`` for the cgroup itself. When the cgroup has no value for a directive
-    that protects memory, the Default…= of the nearest slice that sets it applies
-    (unit_get_ancestor_memory_low). An empty value also applies, and means 0.
+    """The value of the directive ``name`` for the cgroup of ``source``. A directive that protects memory, such as
+    MemoryLow=, may have no assignment in ``source``. In this case, DefaultMemoryLow= applies, as assigned in the
+    innermost slice that assigns it (unit_get_ancestor_memory_low). An empty assignment also counts, and means 0.
     """
     if name not in _PROTECTING:
         return source.value(name, partial(_memory, name))
@@ -194,8 +196,8 @@ def _oom_policy(value: str) -> str:
 
 
 def _share(value: str, most: int) -> int | None:
-    """The share in `12.5%`, `125‰` or `1250‱` as a number of ten-thousandths (1250). None for a text that is
-    not a share.
+    """The share ``value`` as a number of ten-thousandths: 1250 for `12.5%`, `125‰` or `1250‱`. None for a text that
+    is not a share.
     """
     match = _SHARE.fullmatch(value)
     if match is None:

@@ -1,5 +1,6 @@
-"""Convert directives other than SystemCallFilter= into one system call filter. The filter is a seccomp program
-that this module assembles itself (seccomp(2), systemd.exec(5)).
+"""Convert the directives that refuse system calls, such as RestrictNamespaces=, into one system call filter.
+SystemCallFilter= has its own filter (callfilter.py). The filter of this module is a seccomp program, which this
+module assembles itself (seccomp(2), systemd.exec(5)).
 
 Each rule refuses one system call, always or depending on its arguments, as systemd does. x86-64 and i386 have
 different call numbers. An x32 number is the x86-64 number with one additional bit.
@@ -82,7 +83,7 @@ class Rule:
 
 
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` step for ``source``, if one of its directives requires a filter. Raises
+    """The `seccomp` record for ``source``, or nothing when none of its directives requires a filter. Raises
     UnsupportedUnitError for an invalid value.
     """
     rules = tuple(_rules(source))
@@ -219,8 +220,8 @@ _WITHOUT_X32: Instruction = (_AND, 0, 0, ~X32_BIT & 0xFFFFFFFF)
 
 
 def program(rules: Iterable[Rule], native_only: bool) -> bytes:
-    """The filter for ``rules``, as a BPF program. With ``native_only``, a call of another architecture kills
-    the thread.
+    """The filter for ``rules``, as a BPF program. With ``native_only``, a call of another architecture than x86-64,
+    including x32, kills the thread that makes the call.
     """
     chosen = tuple(rules)
     native = [LOAD_NUMBER]
@@ -238,12 +239,12 @@ def program(rules: Iterable[Rule], native_only: bool) -> bytes:
 
 
 def assembled(instructions: Iterable[Instruction]) -> bytes:
-    """The instructions as bytes, with eight bytes for each, as the starter's `seccomp` step reads them."""
+    """The instructions as bytes, with eight bytes for each instruction, as the starter's `seccomp` step reads them."""
     return b"".join(struct.pack(">HBBI", *each) for each in instructions)
 
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
-    """The instructions for the rules on one architecture, which is numbered as in ``_number``. The instructions of
+    """The instructions for the rules on ``architecture``, which is 0 for x86-64 and 1 for i386. The instructions of
     each rule expect the call's number in the accumulator, and leave it there.
     """
     for rule in rules:

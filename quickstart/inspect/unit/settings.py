@@ -1,8 +1,9 @@
-"""Convert the directives that set up the process into records of the starter's description (systemd.exec(5),
-starter.md).
+"""Convert the directives that set up the process into records of the starter's description, the text file by which
+the starter starts the unit (systemd.exec(5), starter.md).
 
-The records that describe the unit, such as `user` and `environment`, come first. The steps that a process takes
-before it executes its program follow in systemd's order. The `mount` records stand before the step `namespace`.
+The records that describe the unit, such as `user` and `environment`, come first. After them come the records of the
+steps that a process takes before it executes its program, in systemd's order. The `mount` records stand before the
+record of the step `namespace`, which makes these mounts.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ _LOG = frozenset({"journal", "syslog", "kmsg", "journal+console", "syslog+consol
 
 
 def settings(source: Source) -> tuple[Record, ...]:
-    """All records for ``source``, except those for its commands. Raises UnsupportedUnitError with the name of
-    a directive that cannot be repeated.
+    """All records for ``source``, except those for its commands. Raises UnsupportedUnitError with the name of a
+    directive that an early start cannot repeat.
     """
     mounted = tuple(mount_records(source))
     own = namespace(source, mounted)
@@ -122,8 +123,8 @@ def _output(source: Source, name: str, key: str) -> Iterator[Record]:
 
 
 def _plain_path(source: Source, name: str, text: str) -> str:
-    """``text`` with its specifiers expanded. ``text`` must be an absolute path without `..`, because systemd
-    would ignore any other path or not start the unit.
+    """``text`` with its specifiers expanded. Raises UnsupportedUnitError unless ``text`` is an absolute path
+    without `..`: systemd would ignore any other path, or would not start the unit.
     """
     path = source.names.expand(text)
     if not path.startswith("/") or ".." in path.split("/"):

@@ -152,9 +152,8 @@ def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]
 
 
 def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
-    """Raise UnsupportedUnitError for a readiness request that only connects to a port of ``unit.sockets``.
-    Init listens on this port before the service runs, so the request would succeed before the service is
-    ready.
+    """Raise UnsupportedUnitError for a readiness request that only connects to a port of ``unit.sockets``. Init
+    listens on this port before the service runs, so such a request would succeed before the service is ready.
     """
     for socket in unit.sockets:
         if ready.kind is ReadyKind.TCP and socket.port == ready.port:
@@ -240,8 +239,9 @@ def _backlog(unit: _Unit) -> str:
 
 
 def _unix(root: ImageRoot, unit: _Unit, kind: str, value: str) -> tuple[str, tuple[str, ...]]:
-    """The family and the words for a UNIX socket: an abstract name, or a path with its mode, the mode of new
-    directories, its owner and its group (`-` for root).
+    """The family and the words of the `socket` record for a UNIX socket. The family `abstract` has one word, the
+    socket's name. The family `unix` has five words: the socket's path, the mode of the socket, the mode of new
+    directories above it, the socket's owner and the socket's group (`-` for root).
     """
     if len(value.encode("utf-8", "surrogateescape")) > _MOST_ADDRESS_BYTES:
         raise unit.refusal(kind, value, f"has more than {_MOST_ADDRESS_BYTES} bytes")
@@ -277,7 +277,7 @@ def _owners(root: ImageRoot, unit: _Unit) -> Iterator[str]:
 
 def _internet(unit: _Unit, kind: str, value: str) -> tuple[str, str, int]:
     """The family, the address and the port of an IP socket. Without FreeBind=, only the wildcard and loopback
-    addresses are accepted, because others may not exist before the machine has its DHCP lease.
+    addresses are accepted, because any other address may not exist before the machine has its DHCP lease.
     """
     host, colon, last = value.rpartition(":")
     port = natural(last, 65535)

@@ -47,12 +47,14 @@ class Source:
         return self.found.get(name, ())
 
     def last(self, name: str, otherwise: str = "") -> str:
-        """The effective value of the directive ``name``, or ``otherwise`` when it has no value."""
+        """The effective value of the directive ``name``, which is the last one, or ``otherwise`` when the directive
+        has no value.
+        """
         return self.found.get(name, (otherwise,))[-1]
 
     def value(self, name: str, convert: Callable[[str], T]) -> T | None:
-        """The effective value, converted by ``convert``. None when the directive has no value. Raises
-        UnsupportedUnitError for an invalid value.
+        """The effective value of the directive ``name``, converted by ``convert``. None when the directive has no
+        value. Raises UnsupportedUnitError for an invalid value.
         """
         if name not in self.found:
             return None
@@ -65,8 +67,8 @@ class Source:
             raise self.refusal(name, value, error) from error
 
     def flag(self, name: str, otherwise: bool = False, but: Iterable[str] = ()) -> bool:
-        """The effective value as a boolean. False for a value in ``but``; these values are valid, but not
-        booleans.
+        """The effective value of the directive ``name`` as a boolean. False for a value in ``but``, which has the
+        valid values that are not booleans.
         """
         if self.last(name) in but:
             return False
@@ -74,9 +76,9 @@ class Source:
         return otherwise if found is None else found
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash in any
-        directive other than Environment= and UnsetEnvironment=, because systemd does not resolve the escape
-        there, but removes the backslash.
+        """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash, except in
+        Environment= and UnsetEnvironment=: in all other directives, systemd removes the backslash without resolving
+        the escape.
         """
         for value in self.all(name):
             if "\\" in value and name not in _WITH_ESCAPES:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 
 def _numbered(text: str) -> Mapping[str, int]:
-    """A table from names to numbers. Each name gets the next number, and a word `NUMBER:` sets the number for
-    the name after it.
+    """A table from names to numbers. ``text`` has the names in the order of their numbers. A name's number is one
+    more than that of the name before it, unless a word `NUMBER:` before the name sets the number.
     """
     found: dict[str, int] = {}
     number = 0

@@ -1,6 +1,6 @@
-"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings
-before the application starts. But it applies the settings of packages only while the volume is as built, because
-an upgrade may have changed them since.
+"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before
+the application starts. But init applies the settings of packages only while the volume is unchanged since the
+build, because an upgrade may have changed these settings.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """The settings that systemd-sysctl(8) would write, in the order in which it writes them. Empty when the image
     masks systemd-sysctl.service or changes how it runs.
 
-    Left out are settings that the service would refuse, keys that lead out of /proc/sys, and files that are not
-    world-readable, because their content must not enter the archive. Raises UnsupportedUnitError for more than
-    1 MiB of text, and for too many patterns.
+    Three kinds of settings are left out: settings that the service would refuse; settings whose keys lead out of
+    /proc/sys; and settings in files that are not world-readable, because the content of such files must not enter
+    our initramfs. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns.
     """
     if _is_changed(root):
         return ()
@@ -100,8 +100,8 @@ def _parts(keys: Iterable[str]) -> int:
 
 
 def comes_late(root: ImageRoot, key: str) -> bool:
-    """Whether a package's setting may apply to ``key``. When the volume is no longer as built, init leaves such a
-    setting to systemd-sysctl, which runs later.
+    """Whether a package's setting may apply to ``key``. When the volume has changed since the build, init leaves
+    such a setting to systemd-sysctl, which runs later than init.
     """
     return any(each.is_packages and _may_match(each.key, key) for each in kernel_settings(root))
 
@@ -159,7 +159,7 @@ def _normalized(name: str) -> str:
 
 def unpacked_files(root: ImageRoot) -> frozenset[PurePosixPath]:
     """The settings files in the packages' directories that are not as a package delivered them: whoever made the
-    image has put them there. They count as the administrator's.
+    image has put them there. Such files count as the administrator's.
     """
     paths = {file for each in _PACKAGES for path in _in(root, each) if (file := root.resolve(path).canonical)}
     return changed(root, [path for path in paths if root.host(path).is_file()])

@@ -60,10 +60,11 @@ _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     """The directories below /run that must exist before the unit starts, as `run-directory` records of the
-    starter's description. A parent comes before its children.
+    starter's description (starter.md). A parent comes before its children.
 
-    Left out are systemd's own directories, lines with an unknown user or group, and paths with quotes, ``..`` or
-    a specifier other than the ones for directories (such as %t) at the beginning.
+    Three kinds of directories are left out: systemd's own directories; directories with a user or group that the
+    image does not have; and paths with quotes, with ``..`` or with a specifier, except a specifier for a directory
+    (such as %t) at the beginning.
     """
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
@@ -77,11 +78,11 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
 def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a line that removes or overwrites files which the application may use, outside
     of places such as /tmp, /var/tmp and /run. In a stock boot, systemd-tmpfiles obeys such a line before the
-    application starts. In a fast start, it obeys the line only afterwards.
+    application starts. In a fast start, systemd-tmpfiles obeys the line only after the application has started.
 
     In a file that belongs to no package, two more kinds of lines are refused: a line that makes a file below /run,
     and a line that gives a file another mode, owner or attribute. All other lines are allowed. The reference boot
-    shows whether the application uses what they make (pack/others.py).
+    shows whether the application uses the files that these lines make (pack/others.py).
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}

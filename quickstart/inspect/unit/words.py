@@ -54,8 +54,8 @@ class Names:
         return self.stem.partition("@")[2]
 
     def value(self, letter: str) -> str | None:
-        """The value of the specifier `%` with ``letter``. None for a specifier whose value only the running
-        machine knows.
+        """The value of the specifier that consists of `%` and ``letter``. None for a specifier whose value only the
+        running machine knows.
         """
         return self._values.get(letter)
 
@@ -91,7 +91,7 @@ class Names:
         not known at build time.
 
         With ``with_host_name``, %H and %l are replaced by the placeholders HOST_NAME and SHORT_HOST_NAME. The
-        starter puts in the machine's name.
+        starter replaces the placeholders by the machine's name.
         """
         late = {"H": HOST_NAME, "l": SHORT_HOST_NAME} if with_host_name else {}
         if text.count("%") * len(self.unit) > MAX_LINE_CHARACTERS:
@@ -115,8 +115,8 @@ def unescape_name(name: str) -> str:
 
 
 def split_words(unit: str, text: str) -> list[str]:
-    """The words in ``text``, with quotes and escapes resolved. A `;` that is a word by itself becomes
-    ``SEPARATOR`` followed by a NUL. No other word contains a NUL.
+    """The words in ``text``, with quotes and escapes resolved. A `;` that is a word by itself is returned with a
+    NUL at its end, so that it differs from a quoted `;`. No other word contains a NUL.
 
     Raises UnsupportedUnitError for an escape that systemd does not know, and for an open quote.
     """
