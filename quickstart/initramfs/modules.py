@@ -125,8 +125,8 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
     """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they
     require.
 
-    Raises StartSetError when the kernel has a module of ``NEEDED``, or a wanted module of ``IMAGE_MODULES``,
-    neither as a file nor built in.
+    Raises StartSetError when the kernel lacks a module of ``NEEDED`` or a wanted module of ``IMAGE_MODULES``:
+    the module is neither in a file nor built in.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:

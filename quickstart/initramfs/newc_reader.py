@@ -105,16 +105,17 @@ def walk_archive(
     rewound.
 
     The field ``data`` of a member is empty. The iterator that is yielded with the member yields the data in
-    pieces of at most 1 MiB. The caller reads the pieces before it requests the next member, or skips them.
+    pieces of at most 1 MiB. The caller must read these pieces before it requests the next member; pieces that
+    it does not read are skipped.
 
     Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
     Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError, with
-    the offset, for bytes that are not a member, for padding that is not zero, when ``limits`` are exceeded,
-    and for a stream that does not end after a trailer. An empty stream has no members.
+    the offset, in four cases: bytes are not a member; padding is not zero; ``limits`` are exceeded; the
+    stream does not end after a trailer. An empty stream has no members.
 
-    With ``exact``, also raises ArtefactError for an archive that is not exactly what ``write_archive`` writes
-    (newc_exact.py), for a compressed stream with more than one archive, and for a compressed stream whose header
-    is not the one that `payload.packing` writes.
+    With ``exact``, ArtefactError is raised in three more cases: an archive is not exactly what
+    ``write_archive`` writes (newc_exact.py); a compressed stream has more than one archive; the header of a
+    compressed stream is not the one that `payload.packing` writes.
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)

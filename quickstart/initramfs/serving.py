@@ -1,5 +1,5 @@
-"""Find the packed files that processes open from /fast, and by which means. Apart from looking up names in
-the image, the functions are pure.
+"""Find the packed files that processes open from /fast, and how the processes find them there. Apart from
+looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Delivery(enum.Enum):
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that the unit opens by their ordinary paths, and that are therefore bound over the
-    volume's files in the unit's mount namespace.
+    """The packed files that the unit opens by their ordinary paths, and that are therefore bind-mounted over
+    the volume's files in the unit's mount namespace.
 
     These are packed files below /usr with a package's code. Files that come from /fast without a bind mount are
     left out: libraries that the loader finds by name, and programs that only the starter starts. Data,
@@ -77,13 +77,15 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
 
 
 def bound_by_any(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that are bound over the volume's files for the unit or for one of its companions, sorted."""
+    """The packed files that are bind-mounted over the volume's files for the unit or for one of its companions,
+    sorted.
+    """
     return tuple(sorted({path for each in unit.all_units for path in bound_files(start_set, root, each)}))
 
 
 def _is_code_of_a_package(file: StartFile) -> bool:
-    """Whether a package owns the file, and only an upgrade of the package changes it: a program, a library, a
-    module of an interpreter.
+    """Whether a package owns the file, and only an upgrade of the package changes it. Such a file is a
+    program, a library or a module of an interpreter.
     """
     return (
         bool(file.package)

@@ -9,7 +9,7 @@ says. In any directory, the look-up ends without success at the first entry whos
 than the name that is looked up.
 
 mksquashfs always writes the numbers, the index and the order of the entries in the same way. So code that shows
-or judges an image from somebody else accepts only that way.
+or judges an image from somebody else accepts only an image that is written in this way.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _NUMBER_MASK = 0xFFFFFFFF
 
 
 class Entry(NamedTuple):
-    """An entry of a directory: a name, the type (``kind``) and number of the inode, and the place of the inode in
-    the inode table: the position of a metadata block, in bytes from the table's beginning, and an offset in it.
+    """An entry of a directory: a name, and the type (``kind``), number and place of the inode. The place is in
+    the inode table. It consists of the position of a metadata block, in bytes from the table's beginning, and an
+    offset in this block.
     """
 
     name: bytes
@@ -114,22 +115,24 @@ class Order:
 
 @dataclass
 class Blocks:
-    """The blocks of data that were met, those of files and those of fragments: by its place in the image, the
-    size of each as the image gives it, with the flag for an uncompressed block.
+    """The data blocks and fragment blocks that were found so far: the size of each block, by the block's
+    place in the image. The size is the number in the image, which includes the flag for an uncompressed
+    block.
 
-    The kernel keeps an unpacked block by its place alone (fs/squashfs/cache.c, squashfs_cache_get). If two files
-    gave one place different sizes, the content of one of them would depend on which file is read first.
+    The kernel's cache looks up an unpacked block by its place alone (fs/squashfs/cache.c,
+    squashfs_cache_get). If two files gave one place different sizes, the content of one of them would depend
+    on which file is read first.
     """
 
     _sizes: dict[int, int] = field(default_factory=dict)
 
     def add(self, place: int, size: int) -> None:
-        """Raises ValueError when another file gives the block at ``place`` another size."""
+        """Record a block. Raises ValueError when an earlier file has another size for the block at ``place``."""
         if self._sizes.setdefault(place, size) != size:
             raise ValueError(f"the block at {place} has two sizes")
 
     def end(self) -> None:
-        """All blocks have been met. Raises ValueError when two of them overlap."""
+        """Raise ValueError when two of the blocks overlap. Call this method after all blocks were recorded."""
         end = 0
         for place, size in sorted(self._sizes.items()):
             if place < end:
