@@ -149,7 +149,7 @@ def _copy_size(master: int) -> None:
 
 
 def _pass(streams: _Streams) -> None:
-    """Copy data once in each direction."""
+    """Wait up to _TURN_S seconds for data, and copy at most one piece from each descriptor that has data."""
     wanted = [0] if streams.reading and len(streams.pending) < CHUNK_BYTES else []
     readable, writable, _ = select.select(
         [*streams.outputs, *wanted], [streams.into] if streams.pending else [], [], _TURN_S

@@ -1,5 +1,5 @@
 """Run programs without giving them any of our descriptors. The programs get pipes or a terminal of their own,
-and we copy the data.
+and we copy the data between these and our own descriptors.
 
 A program that runs as root in an image can change the mode and owner of the files behind its standard
 streams, and can open them through /proc/self/fd and truncate them. So its standard streams are never
