@@ -3,7 +3,7 @@
 
 Inodes are not moved; only the block numbers in them change. Nothing is mounted, and root is not needed: the
 content is copied within the image, and debugfs(8) changes the metadata. Finally, e2fsck(8) must find no
-fault. e4rat does the same on a mounted volume.
+fault. (The tool e4rat also moves the files of a boot next to each other, but on a mounted volume.)
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def plan_moves(
     """The moves that put the directories, sorted by name, and then the files, sorted by name, into the first
     free place that has room for all of them.
 
-    Files and directories that have several extents or extent blocks of their own are not moved. When no free
-    place is large enough, nothing is moved.
+    A file or directory is not moved if it has several extents, or if its extents are not all in its inode.
+    When no free place is large enough, nothing is moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [

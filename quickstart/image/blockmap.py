@@ -383,7 +383,7 @@ def _is_power(number: int, base: int) -> bool:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """The sorted ``runs`` without the blocks that an earlier run has (such as backups in the resize inode's area)."""
+    """The sorted ``runs``, each without the blocks that an earlier run has (the resize inode's run has backups)."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)
