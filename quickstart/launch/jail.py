@@ -95,8 +95,8 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """Let the jail's user read ``path``, a file in the jail's directory that belongs to us. Return the name that the
-    file has in the jail.
+    """Let the jail's user read ``path``, which is our file in the jail's directory. Return the name that the file
+    has in the jail.
     """
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)

@@ -59,7 +59,9 @@ _LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 
 @dataclass(frozen=True)
 class QemuLauncher:
-    """Starts guests in QEMU (guest.Launcher). With ``keep``, the guests' workspaces (console.log, qemu.log) stay."""
+    """Starts guests in QEMU (guest.Launcher). With ``keep``, a guest's workspace (console.log, qemu.log) is
+    not removed.
+    """
 
     accelerator: Accelerator
     agent: Path
