@@ -166,8 +166,8 @@ def first_picture(results: Results) -> Drawn | None:
 
 
 def _pictures(results: Results) -> tuple[Drawn, ...]:
-    """The first picture of the page, and then one picture for each clock with all cells of this clock. A
-    picture with the same cells as the first picture is left out.
+    """The first picture of the page, and then one picture for each clock with all cells of this clock. When
+    the picture of a clock would have the same cells as the first picture, it is left out.
     """
     first = first_picture(results)
     if first is None:
