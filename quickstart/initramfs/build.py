@@ -114,8 +114,8 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 
 
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
-    """Write the initramfs to ``target``. Raises StartSetError when its unpacked size exceeds the profile's
-    memory budget, and BadInputError when the image's kernel cannot unpack this payload.
+    """Write the initramfs to ``target``. Raises StartSetError when the unpacked size of the initramfs exceeds
+    the profile's memory budget, and BadInputError when the image's kernel cannot unpack the recipe's payload.
 
     When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive,
     nothing is written to ``target``.

@@ -79,7 +79,7 @@ def watched(
     run with the unit's environment (pack.shadow.searched).
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
-    to one of the programs.
+    to one of the executed or served programs.
     """
     served = served_files(start_set, bound)
     decisive = _before(root, served, searched)
@@ -245,7 +245,7 @@ def packed_facts(
     start_set: StartSet, bound: Collection[PurePosixPath], beside: Watched
 ) -> tuple[bytes, bytes, bytes]:
     """The input of the comparison with the root volume: the compared names, the facts of the names that
-    exist, and the places.
+    exist, and the places (the directories whose entries are compared).
 
     Each name and each place ends with a NUL and has no leading slash. The facts have the format of `stat -c
     '%f %s %Y %Z %n'`. The facts of the names come first, and those of the places' entries come last.

@@ -30,7 +30,7 @@ class Served(enum.Enum):
 
 
 class HandOff(enum.Enum):
-    """What init does after the application answers. The values are words of init's configuration."""
+    """What init does once the application is ready. The values are words of init's configuration."""
 
     STAY = "no"
     """Init stays PID 1 and runs only the application, like the minimal system of the paper on which QuickStart
@@ -96,8 +96,9 @@ class GuestConfig:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """The late binds of ``unit`` (inspect.unit.model.LateBind), for the script `adopt`. Each line has four
-    words separated by tabs: `ro` or `rw`, `required` or `optional`, the source, and the target.
+    """The late binds of ``unit``, which are bind mounts that must wait for systemd
+    (inspect.unit.model.LateBind), for the script `adopt`. Each line has four words separated by tabs: `ro` or
+    `rw`, `required` or `optional`, the source, and the target.
     """
     rows = (
         (

@@ -158,7 +158,9 @@ def part_a(
 def _unit(
     place: str, unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot
 ) -> Iterator[CpioEntry]:
-    """The files that say how a unit starts: its description, and its late binds."""
+    """The files that say how a unit starts: its description, and its late binds (bind mounts that must wait
+    for systemd).
+    """
     yield regular(f"{place}/unit", _encoded(unit_text(unit, config, start_set, root)), 0o644)
     if unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{place}/late-binds", _encoded(late_binds_text(unit)), 0o644)
@@ -208,9 +210,9 @@ def _encoded(text: str) -> bytes:
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The members of part B: the start set below /fast and, as the last file, MARKER, which shows that part B
-    is complete. A file with FileKind.LEFT, which stays on the root volume, becomes a link from /fast/PATH to
-    /PATH.
+    """The members of part B: the start set below /fast and, as the last file, the file MARKER, which shows
+    that part B is complete. A file with FileKind.LEFT, which stays on the root volume, becomes a link from
+    /fast/PATH to /PATH.
     """
     yield directory("fast")
     names = Counter(file.hard_link_to for file in start_set.files)

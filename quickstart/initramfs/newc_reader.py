@@ -105,8 +105,8 @@ def walk_archive(
     rewound.
 
     The field ``data`` of a member is empty. The iterator that is yielded with the member yields the data in
-    pieces of at most 1 MiB. The caller must read these pieces before it requests the next member; pieces that
-    it does not read are skipped.
+    pieces of at most 1 MiB. The caller can read these pieces until it requests the next member. Pieces that
+    the caller has not read by then are skipped.
 
     Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
     Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError, with
@@ -210,7 +210,9 @@ class _Source:
         self.offset = self.archives = 0
 
     def take(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes. Even for a damaged length, this takes no more memory than the stream has bytes."""
+        """Exactly ``count`` bytes. Even when ``count`` is a damaged length, this takes at most as much memory as the
+        stream has bytes.
+        """
         return b"".join(self.pieces(count, what))
 
     def pieces(self, count: int, what: str) -> Iterator[bytes]:

@@ -102,8 +102,8 @@ def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
     """A stream that writes its data into ``file`` in the form ``payload``. The same versions of the
     `compressors` give the same bytes.
 
-    A compressed stream is followed by at least four zero bytes, so that the length with these bytes is a
-    multiple of 512.
+    A compressed stream is followed by at least four zero bytes. The stream and the zero bytes together have a
+    multiple of 512 bytes.
     """
     if not payload.compresses:
         yield file
@@ -171,8 +171,8 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of a compressed stream. Unused bytes can be given back to the source, and ``offset`` is its
-    position.
+    """The source of a compressed stream. Unused bytes can be given back to the source. ``offset`` is the
+    present position in the source, in bytes.
     """
 
     offset: int

@@ -40,8 +40,8 @@ class Delivery(enum.Enum):
     on which QuickStart is based (README.md).
     """
     OVERLAY = "overlay"
-    """As FAST, and in the unit's own mount namespace, packed files are also bound over the volume's files that
-    the unit opens by absolute path.
+    """As FAST. In addition, if the unit has its own mount namespace, packed files are bind-mounted there over the
+    volume's files that the unit opens by absolute path.
     """
 
 
@@ -49,11 +49,12 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     """The packed files that the unit opens by their ordinary paths, and that are therefore bind-mounted over
     the volume's files in the unit's mount namespace.
 
-    These are packed files below /usr with a package's code. Files that come from /fast without a bind mount are
-    left out: libraries that the loader finds by name, and programs that only the starter starts. Data,
-    configuration and the administrator's own files are left out, because a change of them has to take effect
-    at a reload. Files that the unit may write to are left out, too. The result is empty for a unit without a
-    mount namespace of its own, because QuickStart does not create a namespace only for bind mounts.
+    These are packed files below /usr with a package's code. Two kinds of files are left out, because
+    processes open them from /fast without a bind mount: libraries that the loader finds by name, and programs
+    that only the starter starts. Data, configuration and the administrator's own files are left out, because
+    a change of them has to take effect at a reload. Files that the unit may write to are left out, too. The
+    result is empty for a unit without a mount namespace of its own, because QuickStart does not create a
+    namespace only for bind mounts.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()

@@ -2,11 +2,11 @@
 entries from its beginning to its end.
 
 The kernel (fs/squashfs) finds files in another way, so in an unusual image it could find other files than the
-reader. A directory's entry has the number of an inode and the place of this inode. When the kernel already has
-an inode of this number in memory, it uses that inode and ignores the place in the entry. When the kernel looks
-up a name in a long directory, it does not begin at the beginning of the list, but where the directory's index
-says. In any directory, the look-up ends without success at the first entry whose name begins with a greater byte
-than the name that is looked up.
+reader. Each entry in a directory's list has the number of an inode and the place of this inode. When the kernel
+already has an inode of this number in memory, it uses that inode and ignores the place in the entry. When the
+kernel looks up a name in a long directory, it does not begin at the beginning of the list, but where the
+directory's index says. In any directory, the look-up ends without success at the first entry whose name begins
+with a greater byte than the name that is looked up.
 
 mksquashfs always writes the numbers, the index and the order of the entries in the same way. So code that shows
 or judges an image from somebody else accepts only an image that is written in this way.
@@ -43,9 +43,9 @@ class Entry(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An entry of a directory's index, which says where a run of entries begins. ``position`` is the run's position in
-    the directory's list, in bytes. ``block`` is the position of the run's metadata block, in bytes from the beginning of
-    the directory table. ``name`` is the name of the run's first entry.
+    """An entry of a directory's index. It says where a run of entries (consecutive entries with one common header)
+    begins. ``position`` is the run's position in the directory's list, in bytes. ``block`` is the position of the run's
+    metadata block, in bytes from the beginning of the directory table. ``name`` is the name of the run's first entry.
     """
 
     position: int
@@ -108,7 +108,7 @@ class Order:
         self._last = name
 
     def end(self) -> None:
-        """Raise ValueError if the index has more marks when the list ends."""
+        """Raise ValueError if the index has further marks after the last run of the list."""
         if self._mark is not None:
             raise ValueError("the index of a directory is longer than its list")
 
