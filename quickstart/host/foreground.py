@@ -26,8 +26,9 @@ _WINSIZE_BYTES = 8
 
 @dataclass(kw_only=True)
 class _Streams:
-    """The descriptors between which data is copied. ``outputs`` maps each descriptor that we read from to our
-    own descriptor that gets the data. The data from our stdin goes to ``into``.
+    """The descriptors between which data is copied. The keys of ``outputs`` are the descriptors from which we
+    read the program's output; each value is our own descriptor to which we write this output. The data from
+    our stdin goes to ``into``.
 
     ``theirs`` are the program's stdin, stdout and stderr. ``started`` closes our copies of these descriptors
     once the program runs.

@@ -26,8 +26,8 @@ _TAIL_LINES = 15
 
 
 class PipeEnds:
-    """The two descriptors of a pipe, ``reading`` and ``writing``. Each is closed once, at the latest when
-    ``stack`` is closed.
+    """The two descriptors of a pipe, ``reading`` and ``writing``. Each of the two is closed exactly once, at
+    the latest when ``stack`` is closed.
     """
 
     def __init__(self, stack: ExitStack) -> None:
