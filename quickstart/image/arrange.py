@@ -76,8 +76,8 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> int | None:
-    """The first block, at a multiple of _ALIGNED_BLOCKS, at which ``needed`` free blocks begin, all in one
-    block group whose bitmap is initialised. None when there is no such place.
+    """The first block of a place with ``needed`` free blocks. This block is a multiple of _ALIGNED_BLOCKS,
+    and the whole place is in one block group whose bitmap is initialised. None when there is no such place.
     """
     for group in groups:
         if group.uninitialised or group.free_blocks < needed:
