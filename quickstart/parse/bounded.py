@@ -94,8 +94,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _without_strings(text: str) -> str:
-    """``text``, in which a word stands in place of each string, and without comments. The result ends at the
-    first string that has no closing quote, where tomllib also stops.
+    """``text`` without comments, and with a word in place of each string. The result ends at the first string
+    that has no closing quote, where tomllib also stops.
     """
     parts: list[str] = []
     at = 0
