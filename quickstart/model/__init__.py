@@ -302,8 +302,8 @@ class Initramfs:
 
 @dataclass(frozen=True, kw_only=True)
 class Artefact:
-    """OUT: a directory with the root disk, the kernel, both initramfs and ``manifest.json``
-    (docs/users/artefact.md).
+    """An artefact, the directory OUT: the root disk, the kernel, our initramfs, the stock initramfs and
+    ``manifest.json`` (docs/users/artefact.md).
 
     ``superblock`` is the root disk's superblock as the build wrote it. ``uuid`` is the machine's UUID, or
     empty. ``cmdline`` is the kernel command line for our initramfs, with our kernel options.
@@ -360,7 +360,7 @@ class Beacon:
 
 @dataclass(frozen=True)
 class ReadyStamp:
-    """The first correct answer: the guest's uptime at that moment, and the client's clock when its message arrived."""
+    """The first correct answer: the guest's uptime at that moment, and the client's clock when the report of it arrived."""
 
     uptime_ns: int
     answer: str
