@@ -188,8 +188,9 @@ class _Machines:
             self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
-        """Keep a ready machine running until all machines are ready or have failed. Outside of the bench, a
-        machine that is ready also keeps running while others start. With the pattern one-by-one, return at once.
+        """Keep a ready machine running until all machines are ready or have failed. (A ready machine keeps
+        running while other machines start, as it does outside of the bench.) With the pattern one-by-one,
+        return at once.
         """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":

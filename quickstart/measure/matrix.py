@@ -96,9 +96,9 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
     """The matrix in ``text`` (TOML). ``profiles`` are the names of known profiles. In the matrix, a profile
     with a slash is the path of a profile's directory.
 
-    For a block without command lines, each profile is read to find the command line that its build would
-    have. Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be
-    read is missing or invalid.
+    When a block (a table `[[block]]`) names no command lines, each of its profiles is read to find the
+    command line that a build of the profile would have. Raises MatrixError with every fault in the matrix,
+    and BadInputError when a profile that must be read is missing or invalid.
     """
     try:
         raw = parse_toml(text)

@@ -202,13 +202,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Everything except the matrix on which the numbers depend. Samples with different circumstances are
+    """Everything on which the numbers depend, except the matrix. Samples with different circumstances are
     never combined.
 
     ``host`` has facts about the machine (kernel, CPU model, cores, memory, accelerator). ``versions`` has the
     versions of quickstart, QEMU, guest kernels and packages. ``artefacts`` has the hashes of images and
-    initramfs. ``poll_interval_ms`` is the interval at which the agent sends its request. ``facts`` describe
-    the contents of the artefacts.
+    initramfs. ``poll_interval_ms`` is the interval at which the launch agent sends the readiness request.
+    ``facts`` describe the contents of the artefacts.
     """
 
     host: Mapping[str, str]
