@@ -54,8 +54,9 @@ class Threshold:
 @dataclass(frozen=True, kw_only=True)
 class Time:
     """The comparison of one time of results A and B: T_app, T_total or, on the virtual clock, the end of the
-    phase `application start`. It has the medians. On the clocks wall and kvm, it also has the p-value of the
-    test, and the confidence interval of the shift, which is the time by which B is later than A.
+    phase `application start`. ``a_ns`` and ``b_ns`` are the medians. On the clocks wall and kvm, there are
+    also the p-value of the test, and the confidence interval of the shift, which is the time by which B is
+    later than A.
 
     ``verdict`` is ``later``, ``earlier`` or ``same``. ``why`` gives the reason for the verdict.
     """
@@ -173,9 +174,9 @@ def compare(
 @dataclass(frozen=True)
 class _Family:
     """The corrections for the comparison of many cells (Bonferroni). The more cells are compared, the more of
-    them are later by chance. So with more cells, a single cell needs a smaller p-value to count as later.
-    ``real_tests`` is the number of tests on the real clocks. ``race_p`` is the largest p-value at which a
-    stock boot on the virtual clock counts as later.
+    them appear later only by chance. So with more cells, a single cell needs a smaller p-value to count as
+    later. ``real_tests`` is the number of tests on the real clocks. ``race_p`` is the largest p-value at
+    which a stock boot on the virtual clock counts as later.
     """
 
     real_tests: int
@@ -361,8 +362,8 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells with too few runs. There are two kinds: with so few runs, a cell can never be found later;
-    or it could be found later by chance.
+    """Notes about cells with too few runs. There are two kinds of notes: a cell has so few runs that it can never
+    count as later; or it has so few runs that it could count as later by chance.
     """
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:

@@ -290,8 +290,8 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run with the median time, or the run just before the median. One run is shown, because the phases
-    of several runs have no common median.
+    """The run with the median T_app or, for an even number of runs, the faster of the two middle runs. One
+    run is shown, because the phases of several runs have no common median.
     """
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None
