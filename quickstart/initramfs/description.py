@@ -66,7 +66,8 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def encode_word(word: str) -> str:
-    r"""A word of the description. Bytes outside printable ASCII, the space and the backslash become \xHH.
+    r"""``word`` as the description has it. Bytes outside printable ASCII, the space and the backslash become
+    \xHH.
 
     A placeholder in ``word`` for the machine's host name (specifier %H) becomes \H. A placeholder for the
     part of the host name before the first dot (%l) becomes \l.

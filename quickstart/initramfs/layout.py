@@ -250,8 +250,8 @@ def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
 
 
 def _loader_place(start_set: StartSet) -> str:
-    """The path in the archive of the dynamic loader, LOADER. It is not simply LOADER, because /lib64 is a
-    link in an image with a merged /usr.
+    """The path that the dynamic loader has in the archive, so that LOADER leads to it. This path can differ
+    from LOADER, because /lib64 is a link in an image with a merged /usr.
     """
     for file in start_set.files:
         if file.path == PurePosixPath("/lib64"):

@@ -47,8 +47,8 @@ class Limits:
     """The limits for one file: the unpacked bytes of its archives, the number of members, the total bytes of
     names and link targets, and the number of archives.
 
-    The limit of 4 GiB is the highest memory budget of a profile. With the other limits, reading a file takes
-    at most about 100 MiB of memory.
+    The limit for the unpacked bytes is 4 GiB, which is the highest memory budget of a profile. With the other
+    limits, reading a file takes at most about 100 MiB of memory.
     """
 
     unpacked_bytes: int = 4 << 30

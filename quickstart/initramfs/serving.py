@@ -165,9 +165,10 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The files of the start set that are compared with the volume: programs, libraries, ``bound`` files, and
-    links to these or to the directories that have them. Programs and libraries that stay on the volume are
-    included, because processes find their names in /fast.
+    """The files of the start set that are compared with the volume. There are four kinds: programs;
+    libraries; ``bound`` files; and links that lead to such a file or to a directory that contains such a
+    file. Programs and libraries that stay on the volume are included, because processes find their names in
+    /fast.
 
     Processes open all other files by their ordinary names on the root volume, where they may change freely.
     The links of a merged /usr do not count, because no image changes them.
