@@ -128,10 +128,10 @@ def core_limit() -> str:
     """The option of prlimit(1) that prevents a core dump: the kernel writes no core file, and starts no
     handler for core dumps.
 
-    A handler (systemd-coredump, apport: core_pattern begins with a pipe) runs as the host's root. The kernel
-    starts the handler even with a limit of 0, but not with a limit of 1 (do_coredump() in the kernel's
-    fs/coredump.c). When our own hard limit is already 0, the option sets 0, because raising a hard limit
-    needs a privilege.
+    When the kernel's setting core_pattern begins with a pipe sign, it names a handler (systemd-coredump,
+    apport), which runs as the host's root. The kernel starts the handler even with a limit of 0, but not with
+    a limit of 1 (do_coredump() in the kernel's fs/coredump.c). When our own hard limit is already 0, the
+    option sets 0, because raising a hard limit needs a privilege.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return f"--core={0 if hard == 0 else 1}"
