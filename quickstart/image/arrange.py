@@ -26,8 +26,8 @@ _FIRST_EXTENT_BLOCK = 5
 
 @dataclass(frozen=True)
 class Move:
-    """The move of an inode that has one extent: the extent's ``blocks`` blocks go from block ``source`` to
-    block ``target``.
+    """The move of the content of an inode that has one extent: the extent's ``blocks`` blocks go from block
+    ``source`` to block ``target``.
     """
 
     inode: int

@@ -70,8 +70,9 @@ def virtual_bytes(fd: int) -> int:
 
 
 def _checked_length(head: bytes) -> int:
-    """The length in bytes of the header in ``head``. Raises ValueError for a header of another length, and for an
-    image with snapshots or with features. `build` uses no snapshots and no features, and QEMU adds none by itself.
+    """The length in bytes of the header in ``head``. Raises ValueError for a header that has neither of the two
+    lengths that QEMU writes, and for an image with snapshots or with features. `build` uses no snapshots and no
+    features, and QEMU adds none by itself.
     """
     fields = _HEADER.unpack_from(head)
     snapshots, snapshots_at, incompatible, compatible, autoclear, count_bits, header_bytes = fields[11:]
