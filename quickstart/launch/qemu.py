@@ -292,7 +292,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return status
 
     def start(self, command: str) -> None:
-        """Start ``command`` without waiting for its end. `messages` yields the command's output and its Exit."""
+        """Start ``command`` without waiting for its end. `messages` yields the command's output and, at the command's
+        end, an Exit.
+        """
         try:
             self._open_channel().start(command)
         except OSError as error:
