@@ -134,9 +134,9 @@ class Sample:
     from the guest's /proc/diskstats.
 
     ``delivery`` is how the start set reached the guest, or empty. ``units`` are the services that systemd
-    started before ready. Each is a phase from the service's first process until the service was active.
-    ``took_ns`` is the run's duration on the host's clock. It is used only to estimate the remaining time of a
-    bench.
+    started before ready. The phase of a service lasts from the service's first process until the service was
+    active. ``took_ns`` is the run's duration on the host's clock. It is used only to estimate the remaining
+    time of a bench.
 
     A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number
     from 1, and ``launched_ns`` is the time from the launch of the first machine to the launch of this

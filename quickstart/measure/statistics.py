@@ -106,8 +106,9 @@ def median(values: Sequence[int]) -> int:
 
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
-    """The median of the values ``known`` and of a number ``censored`` of unknown values, which count as later
-    than all known values. None when an unknown value is in the middle.
+    """The median of the values ``known`` and of further values that are not known, whose number is
+    ``censored``. Each of these counts as later than all known values. None when such a value is in the
+    middle.
     """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
