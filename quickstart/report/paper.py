@@ -116,7 +116,7 @@ def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """One line for each profile and command line."""
+    """One line for each profile and command line, with our numbers for the statement's configurations."""
     for profile in wanted.profiles:
         for line in COMMAND_LINES:
             sides = [_runs(samples, wanted, profile, name, line) for name in wanted.configurations]

@@ -80,8 +80,8 @@ class Section:
 
 
 def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
-    """Write report.html, figures/*.svg and figures/*.png into ``directory``. ``faults`` say why the
-    measurement is not valid.
+    """Write report.html, figures/*.svg and figures/*.png into ``directory``. ``faults`` are the reasons why
+    the measurement is not valid, if there are any.
 
     The same results give the same bytes. Raises BadInputError when ``figures`` is a link or another user
     could replace it, and HostLacksError when the disk is full.

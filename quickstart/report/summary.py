@@ -86,8 +86,8 @@ def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
     """A text with the medians of the rival and of quickstart for each profile. For each profile, the text
-    also gives the least factor by which quickstart is faster, or says that quickstart is not shown to be
-    faster (``claim_faster``).
+    also gives a lower limit for the factor by which quickstart is faster, or says that quickstart is not
+    shown to be faster (``claim_faster``).
     """
     return "; ".join(
         _pair(profile, other, ours, metric)
