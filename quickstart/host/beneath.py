@@ -1,8 +1,8 @@
 """Open files in a directory with untrusted contents: only plain names and regular files, without following
-links and without waiting.
+links, and without waiting (open(2) of a FIFO would wait).
 
-A name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2). All later checks
-use the open descriptor, so replacing the file after it was opened has no effect.
+A plain name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2) would. All
+later checks use the open descriptor, so replacing the file after it was opened has no effect.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ def check_plain_name(name: str) -> None:
 
 
 def open_regular(path: Path, *, writable: bool = False) -> int:
-    """A descriptor of the regular file at ``path``. When the last component is a link, it is not followed.
+    """A descriptor of the regular file at ``path``. The last component of ``path`` must not be a link.
 
-    A file that is opened for writing must not have a second name, because that name may be in another
-    directory. Raises BadInputError, with the name and kind of the file, when the file is not regular,
-    FileNotFoundError when it does not exist, and OSError as open(2) does.
+    A file that is opened for writing must not have a second name (hard link), because that name may be in
+    another directory. Raises BadInputError when the file has a second name, and when it is not regular (the
+    message says its kind). Raises FileNotFoundError when the file does not exist, and OSError as open(2)
+    does.
     """
     check_plain_name(path.name)
     # A symbolic link fails with ELOOP, a socket or a device without a driver with ENXIO: lstat says it in plain words before.

@@ -1,4 +1,4 @@
-"""Store the open file behind each descriptor of traced processes. A trace has many processes, and each
+"""Store which open file each descriptor of a traced process stands for. A trace has many processes, and each
 process begins with a copy of its parent's descriptors.
 """
 

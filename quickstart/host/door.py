@@ -128,9 +128,10 @@ def core_limit() -> str:
     """The option of prlimit(1) that prevents a core dump: the kernel writes no core file, and starts no
     handler for core dumps.
 
-    A handler (systemd-coredump, apport: core_pattern begins with a pipe) runs as the host's root. The kernel
-    starts it even with a limit of 0, but not with a limit of 1 (do_coredump() in the kernel's fs/coredump.c).
-    When our own hard limit is already 0, the option sets 0, because raising a hard limit needs a privilege.
+    When the kernel's setting core_pattern begins with a pipe sign, it names a handler (systemd-coredump,
+    apport), which runs as the host's root. The kernel starts the handler even with a limit of 0, but not with
+    a limit of 1 (do_coredump() in the kernel's fs/coredump.c). When our own hard limit is already 0, the
+    option sets 0, because raising a hard limit needs a privilege.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return f"--core={0 if hard == 0 else 1}"
@@ -153,8 +154,8 @@ def identity_words(identity: Identity | None) -> tuple[str, ...]:
 
 
 def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
-    """``argv`` under setpriv(1), which tells the kernel to kill the process when we end, even when we are killed
-    (PR_SET_PDEATHSIG).
+    """``argv`` with setpriv(1) before it. setpriv makes the kernel kill the program when our process ends,
+    even when our process is killed (PR_SET_PDEATHSIG).
 
     The kernel clears this setting when a process changes its user (prctl(2)). setpriv makes the setting after
     the change of user, in whatever order its options are given.

@@ -43,8 +43,8 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
 
     ``name`` is the name of the directory in the message. A program that fails because of a full disk does not
     always say so. So less than 1 MiB of free space also counts as an explanation of a program's failure. Many
-    programs write to the temporary directory. So the message names the temporary directory instead when it
-    has less free space than ``directory``.
+    programs write to the temporary directory. So when the temporary directory has less free space than
+    ``directory``, the message names the temporary directory, and has a hint for it.
     """
     try:
         yield

@@ -26,8 +26,9 @@ _WINSIZE_BYTES = 8
 
 @dataclass(kw_only=True)
 class _Streams:
-    """The descriptors between which data is copied. ``outputs`` maps each descriptor that we read from to our
-    own descriptor that gets the data. The data from our stdin goes to ``into``.
+    """The descriptors between which data is copied. The keys of ``outputs`` are the descriptors from which we
+    read the program's output; each value is our own descriptor to which we write this output. The data from
+    our stdin goes to ``into``.
 
     ``theirs`` are the program's stdin, stdout and stderr. ``started`` closes our copies of these descriptors
     once the program runs.
@@ -149,7 +150,7 @@ def _copy_size(master: int) -> None:
 
 
 def _pass(streams: _Streams) -> None:
-    """Copy data once in each direction."""
+    """Wait up to _TURN_S seconds for data, and copy at most one piece from each descriptor that has data."""
     wanted = [0] if streams.reading and len(streams.pending) < CHUNK_BYTES else []
     readable, writable, _ = select.select(
         [*streams.outputs, *wanted], [streams.into] if streams.pending else [], [], _TURN_S

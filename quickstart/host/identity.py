@@ -93,8 +93,9 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
 
 
 def _names(standing: Standing, identity: Identity) -> Iterator[str]:
-    """The names under which the IDs of ``identity`` are claimed. The names contain the IDs as they are
-    outside our user namespace, because other namespaces may map the same IDs.
+    """The names by which the IDs of ``identity`` are claimed (`_claim`). Each name contains the ID that
+    stands for this user or group outside our user namespace, because other namespaces may map the same
+    outside ID.
     """
     for kind, extents, own in (
         ("uid", standing.uid_map, identity.uid),
@@ -121,7 +122,9 @@ def _claim(claims: ExitStack, name: str) -> bool:
 
 
 def identity_of(standing: Standing, number: int, wanted_group: int | None = None) -> Identity:
-    """The identity that belongs to ``number`` (pure). Consecutive numbers give different IDs."""
+    """The identity that ``number`` selects (pure). Consecutive numbers select different IDs, as far as the
+    namespace maps enough IDs.
+    """
     drop = standing.has(_CAP_SETPCAP)
     if standing.euid != 0 or not standing.has(_CAP_CHOWN, _CAP_SETUID, _CAP_SETGID):
         return Identity(drop=drop)
@@ -141,7 +144,9 @@ def _is_mapped(extents: Sequence[Extent], number: int) -> bool:
 
 
 def _free_id(extents: Sequence[Extent], number: int) -> int | None:
-    """An ID other than 0 that ``extents`` maps and that is probably unused. None when there is no such ID."""
+    """The ID that ``number`` selects from the IDs that ``extents`` maps. The ID is not 0, and is probably
+    unused. None when there is no such ID.
+    """
     own = _OWN_BASE + number % _OWN_COUNT
     if _is_mapped(extents, _OWN_BASE) and _is_mapped(extents, own):
         return own

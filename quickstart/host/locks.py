@@ -13,7 +13,8 @@ def lock(fd: int, kind: int, name: str, hint: str) -> None:
     """Lock an open file or directory, and wait for the lock without a limit. Raises HostLacksError on a file
     system without locks.
 
-    ``name`` and ``hint`` are for the message: what the file belongs to, and which file systems have locks.
+    ``name`` and ``hint`` are for the error's message: ``name`` says what the file belongs to, and ``hint``
+    says which file systems have locks.
     """
     _flock(fd, kind, name, hint)
 

@@ -119,8 +119,9 @@ def place_of(path: Path) -> tuple[Path, str]:
     """The path that ``path`` leads to, with links followed, and the text of `swapped_by_others` for that
     path.
 
-    Both come from one walk, because a second walk could follow a link that was not checked. The entry at
-    ``path`` itself is checked only when it is a link, because only a link decides where ``path`` leads.
+    Both results come from one walk along the path, because a second walk could follow a link that was not
+    checked. The entry at ``path`` itself is checked only when it is a link, because only a link decides where
+    ``path`` leads.
     """
     found = _followed(path)
     own = found.own
@@ -137,9 +138,9 @@ def way(path: Path) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The walk to a path. ``own`` is the index in ``steps`` of the path's last name. ``own`` is None for /,
-    and when the walk ended before the last name. ``place`` is the path with links resolved, as far as the
-    walk went.
+    """The result of a walk along a path. ``own`` is the index in ``steps`` of the path's last name. ``own``
+    is None for /, and when the walk ended before the last name. ``place`` is the path with links resolved, as
+    far as the walk went.
     """
 
     steps: tuple[Step, ...]

@@ -1,5 +1,5 @@
 """Run programs without giving them any of our descriptors. The programs get pipes or a terminal of their own,
-and we copy the data.
+and we copy the data between these and our own descriptors.
 
 A program that runs as root in an image can change the mode and owner of the files behind its standard
 streams, and can open them through /proc/self/fd and truncate them. So its standard streams are never
@@ -26,8 +26,8 @@ _TAIL_LINES = 15
 
 
 class PipeEnds:
-    """The two descriptors of a pipe, ``reading`` and ``writing``. Each is closed once, at the latest when
-    ``stack`` is closed.
+    """The two descriptors of a pipe, ``reading`` and ``writing``. Each of the two is closed exactly once, at
+    the latest when ``stack`` is closed.
     """
 
     def __init__(self, stack: ExitStack) -> None:

@@ -1,5 +1,5 @@
-"""Read files that another process may write to. A copy has exactly the expected size, and later checks detect
-a change.
+"""Read files that another process may write to. A copy has exactly the expected size. Later checks detect
+whether a file has changed since it was first seen.
 """
 
 from __future__ import annotations

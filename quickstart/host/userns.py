@@ -48,8 +48,8 @@ newuidmap "$1" 0 "$2" 1 1 "$3" 65535 && newgidmap "$1" 0 "$4" 1 1 "$5" 65535
 
 @dataclass(frozen=True)
 class SubordinateIds:
-    """The first of the user's subordinate user IDs, and the first of the subordinate group IDs. There are at
-    least ``IDS`` of each.
+    """The first of the user's subordinate user IDs, and the first of the subordinate group IDs. From each of
+    these two, the user has at least ``IDS`` consecutive IDs.
     """
 
     first_uid: int
@@ -58,8 +58,8 @@ class SubordinateIds:
 
 def subordinate_ids() -> SubordinateIds:
     """The subordinate IDs of the user who runs this process. Raises NeedsRootError when the user has no range
-    of ``IDS`` IDs, or when the tools for mapping IDs are missing. The hint is the command that adds a range
-    or installs the tools.
+    of ``IDS`` IDs, or when the tools for mapping IDs are missing. The error's hint is the command that adds a
+    range or installs the tools.
     """
     try:
         door.need_tools(*TOOLS)
@@ -83,8 +83,8 @@ def subordinate_ids() -> SubordinateIds:
 
 
 def check_namespaces() -> None:
-    """Raise NeedsRootError when the host allows no user namespaces to ordinary users. The hint is the command
-    that allows them.
+    """Raise NeedsRootError when the host allows no user namespaces to ordinary users. The error's hint is the
+    command that allows them.
     """
     try:
         door.run(["unshare", "--user", "true"], timeout_s=_LIMIT_S)

@@ -52,7 +52,7 @@ def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:
 
 @contextmanager
 def reachable(path: bytes) -> Iterator[bytes]:
-    """A short name for the file at ``path``, however long ``path`` is. System calls accept this name while
+    """A short name for the file at ``path``, however long ``path`` is. A system call can use this name while
     the context lasts.
     """
     if len(path) <= _TAKEN_BYTES:

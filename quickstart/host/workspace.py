@@ -1,5 +1,5 @@
-"""Directories for one run of QuickStart, in the temporary directory. When a process is killed, the next run
-removes its directories.
+"""Directories for one run of QuickStart, in the temporary directory. When a run is killed, the next run
+removes the directories that the killed run has left.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 Inodes are not moved; only the block numbers in them change. Nothing is mounted, and root is not needed: the
 content is copied within the image, and debugfs(8) changes the metadata. Finally, e2fsck(8) must find no
-fault. e4rat does the same on a mounted volume.
+fault. (The tool e4rat also moves the files of a boot next to each other, but on a mounted volume.)
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _FIRST_EXTENT_BLOCK = 5
 
 @dataclass(frozen=True)
 class Move:
-    """The move of an inode that has one extent: the extent's ``blocks`` blocks go from block ``source`` to
-    block ``target``.
+    """The move of the content of an inode that has one extent: the extent's ``blocks`` blocks go from block
+    ``source`` to block ``target``.
     """
 
     inode: int
@@ -45,8 +45,8 @@ def plan_moves(
     """The moves that put the directories, sorted by name, and then the files, sorted by name, into the first
     free place that has room for all of them.
 
-    Files and directories that have several extents or extent blocks of their own are not moved. When no free
-    place is large enough, nothing is moved.
+    A file or directory is not moved if it has several extents, or if its extents are not all in its inode.
+    When no free place is large enough, nothing is moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
@@ -76,8 +76,8 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> int | None:
-    """The first block, at a multiple of _ALIGNED_BLOCKS, at which ``needed`` free blocks begin, all in one
-    block group whose bitmap is initialised. None when there is no such place.
+    """The first block of a place with ``needed`` free blocks. This block is a multiple of _ALIGNED_BLOCKS,
+    and the whole place is in one block group whose bitmap is initialised. None when there is no such place.
     """
     for group in groups:
         if group.uninitialised or group.free_blocks < needed:

@@ -310,7 +310,7 @@ class _Reader:
         self, number: int, kind: Kind, path: PurePosixPath | None, tree: Kind = Kind.EXTENTS
     ) -> list[Owner]:
         """Record an inode's blocks: blocks of data have the kind ``kind``, and blocks of extents or pointers
-        the kind ``tree``. Return the runs of data blocks.
+        have the kind ``tree``. Return the runs of data blocks.
         """
         at = self._inode_at(number)
         mode, flags = self._u16(at), self._u32(at + 0x20)
@@ -383,7 +383,7 @@ def _is_power(number: int, base: int) -> bool:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """The sorted ``runs`` without the blocks that an earlier run has (such as backups in the resize inode's area)."""
+    """The sorted ``runs`` without the blocks that an earlier run has (the resize inode also lists blocks of backups)."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

@@ -155,7 +155,7 @@ def _device_number(major: int, minor: int) -> dict[str, int]:
 
 
 def _quoted(word: str) -> str:
-    """The word in quotes, as libss reads it. Quotes in the word are doubled."""
+    """The word in quotes, as debugfs reads it (with the library libss). Quotes in the word are doubled."""
     return '"' + word.replace('"', '""') + '"'
 
 
@@ -191,7 +191,9 @@ class BlockGroup:
 
 
 def block_groups(path: Path) -> tuple[BlockGroup, ...]:
-    """The block groups of a raw image without meta_bg, in order. Raises ArtefactError for a damaged image."""
+    """The block groups of a raw image, in order. Raises ArtefactError for a damaged image, and for the
+    feature meta_bg.
+    """
     with path.open("rb") as file:
         layout = read_layout(file, str(path))
     found = []
@@ -215,10 +217,10 @@ def block_groups(path: Path) -> tuple[BlockGroup, ...]:
 
 
 def used_inodes(path: Path) -> tuple[int, ...]:
-    """The numbers of the inodes in use in a raw image without meta_bg, according to the inode bitmaps. Of the
-    reserved inodes, only the root directory's is included.
+    """The numbers of the inodes in use in a raw image, according to the inode bitmaps. Of the reserved
+    inodes, only the root directory's is included.
 
-    Raises ArtefactError for a damaged image.
+    Raises ArtefactError for a damaged image, and for an image with the feature meta_bg.
     """
     found: list[int] = []
     with path.open("rb") as file:

@@ -55,7 +55,7 @@ def damaged(source: str, what: str) -> ArtefactError:
 
 def read_layout(file: BinaryIO, source: str) -> Layout:
     """The layout of the image in ``file``. Raises ArtefactError for a file that is not an ext4 image, is
-    inconsistent, or has meta_bg.
+    inconsistent, or has the feature meta_bg.
     """
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(SUPERBLOCK_AT)

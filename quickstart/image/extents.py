@@ -20,10 +20,10 @@ _LEAF = re.compile(
 
 def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
     """The extents of the file ``path`` in the raw image, as (offset, length) in bytes, in the order of the
-    file's content. ``path`` must not be a symlink. The extents have whole blocks, and adjacent extents are
-    joined.
+    file's content. ``path`` must not be a symlink. Each extent consists of whole blocks. Extents that are
+    next to each other in the image are joined.
 
-    Raises ArtefactError when the file does not exist, or when it has no extents but block pointers.
+    Raises ArtefactError when the file does not exist, or when it has block pointers instead of extents.
     """
     with image.open("rb") as file:
         block_bytes = read_layout(file, str(image)).block_bytes

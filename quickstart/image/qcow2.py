@@ -70,8 +70,9 @@ def virtual_bytes(fd: int) -> int:
 
 
 def _checked_length(head: bytes) -> int:
-    """The length in bytes of the header in ``head``. Raises ValueError for a header of another length, and for an
-    image with snapshots or with features. `build` uses no snapshots and no features, and QEMU adds none by itself.
+    """The length in bytes of the header in ``head``. Raises ValueError for a header that has neither of the two
+    lengths that QEMU writes, and for an image with snapshots or with features. `build` uses no snapshots and no
+    features, and QEMU adds none by itself.
     """
     fields = _HEADER.unpack_from(head)
     snapshots, snapshots_at, incompatible, compatible, autoclear, count_bits, header_bytes = fields[11:]
@@ -96,9 +97,9 @@ def data_bytes(fd: int, most_bytes: int) -> int:
     image: the size of all clusters with data. `virtual_bytes` must have accepted the image. Counting stops as soon
     as the result is more than ``most_bytes``.
 
-    Raises ValueError when two parts of the disk have the same place in the file, when a part is compressed or is
-    behind the end of the file, and when the disk or the file is too large for this check. An image that `build`
-    makes has no such parts. Without this check, a file of a few KiB could stand for terabytes of data.
+    Raises ValueError in three cases: two parts of the disk have the same place in the file; a part is compressed
+    or is behind the end of the file; the disk or the file is too large for this check. An image that `build` makes
+    has no such parts. Without this check, a file of a few KiB could stand for terabytes of data.
     """
     _, _, _, _, _, size_bytes, _, count, place, *_ = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
     tables = -(-size_bytes // _TABLE_COVERS_BYTES)
@@ -127,8 +128,8 @@ class _Taken:
 
     def add(self, place: int) -> None:
         """Record the cluster at the offset ``place`` of the file, in bytes. Raises ValueError for a cluster that was
-        recorded before, and for a cluster behind the end of the file. QEMU would read the latter as zeros, and the
-        tables could name such clusters without end.
+        recorded before, and for a cluster behind the end of the file. QEMU would read a cluster behind the end as
+        zeros, and the tables could name any number of such clusters.
         """
         number = place >> _CLUSTER_BITS
         if number >= self._count:

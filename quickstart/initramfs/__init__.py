@@ -1,3 +1,3 @@
-"""Make an initramfs from a start set: the newc writer, the selection of kernel modules, the layout of the
-parts, and the programs that run in the guest.
+"""Make an initramfs from a start set: the newc writer, the selection of kernel modules, the layout of part A
+and part B, and the programs that run in the guest.
 """

@@ -40,7 +40,8 @@ _NOLOGIN = PurePosixPath("/usr/lib/tmpfiles.d/systemd-nologin.conf")
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """All inputs of an initramfs. The superblock and the prefetch plan come from ``disk``, a root disk with the files
-    of the reference image. In a rebuild, ``disk`` is the used disk from which the reference image was made.
+    of the reference image. In a rebuild (`quickstart rebuild`), ``disk`` is the disk of the machine, and its content
+    is the reference image.
     """
 
     profile: Profile
@@ -60,8 +61,8 @@ class Recipe:
 
     @property
     def bound_by_unit(self) -> Mapping[str, tuple[PurePosixPath, ...]]:
-        """The packed files that are bound over the volume's files, for each unit of the stack. Empty unless
-        the delivery is OVERLAY and the application's files come from /fast.
+        """The packed files that are bind-mounted over the volume's files, by the name of the unit. Empty
+        unless the delivery is OVERLAY and the application's files come from /fast.
         """
         if self.delivery is Delivery.FAST or self.served is not Served.FAST:
             return {}
@@ -70,13 +71,15 @@ class Recipe:
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
-        """The packed files that are bound over the volume's files for at least one of the units, sorted."""
+        """The packed files that are bind-mounted over the volume's files for at least one of the units,
+        sorted.
+        """
         return tuple(sorted({path for paths in self.bound_by_unit.values() for path in paths}))
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """The name that both parts A and B contain: a hash of their inputs. The contents of files are in this
-    hash through the image's hash.
+    """The name that both parts A and B contain: a hash of their inputs. The image's hash, which covers the
+    contents of the packed files, is one of these inputs.
 
     The traces themselves are not in the hash, so two traces with the same findings give the same initramfs.
     The payload is not in the hash either, because init finds the same files with every payload.
@@ -111,11 +114,11 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 
 
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
-    """Write the initramfs to ``target``. Raises StartSetError when its unpacked size exceeds the profile's
-    memory budget, and BadInputError when the image's kernel cannot unpack this payload.
+    """Write the initramfs to ``target``. Raises StartSetError when the unpacked size of the initramfs exceeds
+    the profile's memory budget, and BadInputError when the image's kernel cannot unpack the recipe's payload.
 
-    Nothing is written when the start set alone exceeds the memory budget, or when it has a file that is too
-    large for a newc archive.
+    When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive,
+    nothing is written to ``target``.
     """
     profile, start_set = recipe.profile, recipe.start_set
     check_sizes(profile, start_set)
@@ -177,8 +180,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
-    """Append one more archive with files of the image. These files may be secret, so only the owner of the
-    initramfs may read it afterwards.
+    """Append one more archive with files of the image. These files may be secret, so the initramfs file gets
+    the mode 0600: only its owner may read it.
     """
     initramfs.path.chmod(0o600)
     more, unpacked = _append(initramfs.path, entries, Payload.CPIO)

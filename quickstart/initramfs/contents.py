@@ -1,4 +1,4 @@
-"""List the regular files of an initramfs (ours or a distribution's) with their sizes."""
+"""List the regular files of an initramfs (QuickStart's or a distribution's) with their sizes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def file_sizes(path: Path) -> Mapping[str, int] | None:
     """The size in bytes of each regular file, by name. When several members have the same name, the last one
     counts, as for the kernel.
 
-    The size of a file with several hard links counts for one of its names, and the others have 0. None for an
-    initramfs that cannot be read completely, because it is damaged or has an unknown compression.
+    A file with several hard links has its size under one of its names, and the size 0 under its other names.
+    None for an initramfs that cannot be read completely, because it is damaged or has an unknown compression.
     """
     try:
         with path.open("rb") as stream:

@@ -33,9 +33,9 @@ def description_text(
 ) -> str:
     """The text of the whole description. ``environment`` has the variables that we set (PATH …).
 
-    With ``from_fast``, packed programs start from /fast, with the same argv[0] as in a stock start. The files
-    ``bound`` are bound over the volume's files in the unit's mount namespace. Raises StartSetError when
-    programs start from /fast, but the unit's main program is not in the start set.
+    With ``from_fast``, packed programs start from /fast, with the same argv[0] as in a stock boot. The files
+    ``bound`` are bind-mounted over the volume's files in the unit's mount namespace. Raises StartSetError
+    when programs start from /fast, but the unit's main program is not in the start set.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
@@ -66,7 +66,8 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def encode_word(word: str) -> str:
-    r"""A word of the description. Bytes outside printable ASCII, the space and the backslash become \xHH.
+    r"""``word`` as the description has it. Bytes outside printable ASCII, the space and the backslash become
+    \xHH.
 
     A placeholder in ``word`` for the machine's host name (specifier %H) becomes \H. A placeholder for the
     part of the host name before the first dot (%l) becomes \l.
@@ -83,7 +84,9 @@ def _encoded(byte: int) -> str:
 
 @dataclass(frozen=True)
 class _Set:
-    """The regular files of a start set by path, packed or left on the volume, and the paths of its links."""
+    """The files of a start set, by path. ``files`` are its regular files, both packed files and files that
+    stay on the volume. ``links`` are the paths of its links.
+    """
 
     files: Mapping[PurePosixPath, StartFile]
     links: frozenset[PurePosixPath]
@@ -96,9 +99,9 @@ class _Set:
         return cls(files, frozenset(file.path for file in start_set.files if file.target), root)
 
     def at(self, program: PurePosixPath) -> StartFile | None:
-        """The file to which ``program`` leads. None if the file or a link on the way is not in the start set.
-        No boot compares a link outside the start set with the volume, so at the boot the link may lead to
-        another program.
+        """The file to which ``program`` leads. None if the file or a link on the way to it is not in the
+        start set (a link of a merged /usr need not be). Init does not compare a link outside the start set
+        with the volume, so when the machine boots, the link may lead to another program than at the build.
         """
         found = self.root.resolve(program)
         for link in found.links:
@@ -108,8 +111,8 @@ class _Set:
 
 
 def started_by_interpreter(unit: UnitStart, start_set: StartSet, root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The scripts of the unit and its companions that the starter starts by their packed interpreters, by
-    canonical path. The interpreter then opens the script on the volume.
+    """The canonical paths of those scripts of the unit and its companions that the starter starts with their
+    packed interpreters. The interpreter then opens the script on the volume.
     """
     known = _Set.of(start_set, root)
     programs = {PurePosixPath(command.program) for each in unit.all_units for command in each.commands}
@@ -118,12 +121,12 @@ def started_by_interpreter(unit: UnitStart, start_set: StartSet, root: ImageRoot
 
 
 def _placed(command: UnitCommand, known: _Set) -> Record:
-    """The words for a command: its flags, program and argv.
+    """The words that stand for a command in the description: its flags, program and argv.
 
-    A packed program starts from /fast. A script is given to its packed interpreter, because the kernel would
-    use the interpreter on the volume. As in a start by the kernel, the interpreter gets the path by which the
-    unit starts the script. This path must be on the volume, because the script may look for other files in
-    its own directory.
+    A packed program starts from /fast. If the kernel started a script, it would run the interpreter on the
+    volume. So the starter runs the packed interpreter, with the script's path as an argument. The argument is
+    the path that the unit gives for the script, as it would be if the kernel started the script. This path
+    leads to the volume, because the script may look for other files in its own directory.
     """
     ordinary = command.flags, command.program, *command.words
     file = known.at(PurePosixPath(command.program))
@@ -138,9 +141,10 @@ def _placed(command: UnitCommand, known: _Set) -> Record:
 
 
 def _interpreter(file: StartFile, known: _Set) -> tuple[PurePosixPath, tuple[str, ...]] | None:
-    """The packed interpreter of a script, and the words that come before the script's path in the interpreter's
-    argv: the name after ``#!``, and the argument after this name. None when ``file`` is not a script, and when the kernel
-    must choose the script's interpreter.
+    """The packed interpreter of a script, and the words that come before the script's path in the interpreter's argv: the
+    name after ``#!``, and the argument after this name. None in two cases: ``file`` is not a script, or the starter must
+    leave the start of the script to the kernel (the interpreter is not packed or is itself a script, or not every user
+    may execute the script).
     """
     script = interpreter_of(known.root, file.path)
     interpreter = known.at(script.program) if script else None

@@ -1,8 +1,9 @@
-"""Collect the packed facts: the facts of the root volume that must not change. Init and /usr/sbin/quickstart
-compare them (docs/users/never-stale.md).
+"""Collect the packed facts: the facts that must still be true of the root volume for a fast start. In the
+guest, init and the command /usr/sbin/quickstart compare them with the volume (docs/users/never-stale.md).
 
-The facts cover the files that processes open from /fast, the paths at which a stock boot would find another
-file before such a file, and everything that decides how the unit starts.
+There are three kinds of facts: those of the files that processes open from /fast; those of the paths where a
+stock boot looks first, so that a file at such a path would be used in place of a packed file; and those of
+everything that decides how the unit starts.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def watched(
     run with the unit's environment (pack.shadow.searched).
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
-    to one of the programs.
+    to one of the executed or served programs.
     """
     served = served_files(start_set, bound)
     decisive = _before(root, served, searched)
@@ -110,8 +111,9 @@ def watched(
 
 def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
     """The directories, existing or not, on the way to ``paths``, without links. None of these directories may
-    become a link later. Init compares files below a mount point, where the target of a link such as
-    /usr/local -> /srv/local does not exist, so init would miss the files behind the link.
+    become a link later. When init compares, the volume is not mounted at / but at another directory. There,
+    the absolute target of a link such as /usr/local -> /srv/local does not exist, so init would miss the
+    files behind the link.
     """
     for path in sorted({parent for each in paths for parent in each.parents if parent.name}):
         if _is_sayable(path) and root.link_target(path) is None:
@@ -139,9 +141,10 @@ def _is_sayable(place: PurePosixPath) -> bool:
 
 
 def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]) -> Deciding:
-    """The paths that a stock boot would find before the files that are served from /fast. Examples:
-    /usr/local/bin/NAME for a packed /usr/bin/NAME, a library in a directory that ld.so searches earlier, or
-    such a directory that does not exist yet.
+    """The paths where a stock boot looks before it finds the files that are served from /fast. There are
+    several kinds, for example: /usr/local/bin/NAME for a packed /usr/bin/NAME; a library in a directory that
+    ld.so searches earlier than the packed library's directory; and such an earlier directory itself, if it
+    does not exist yet.
     """
     files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
     places = {PurePosixPath("/etc/ld.so.conf.d")}
@@ -169,7 +172,9 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
 
 
 def _is_needed(file: StartFile) -> bool:
-    """Whether the loader finds the packed library by its name, below /fast."""
+    """Whether ``file`` is a packed library that the dynamic loader finds by its name, and so finds below
+    /fast.
+    """
     by_name = (ReasonSource.ELF, ReasonSource.LDD)
     return file.kind is FileKind.FILE and any(reason.source in by_name for reason in file.reasons)
 
@@ -240,10 +245,10 @@ def packed_facts(
     start_set: StartSet, bound: Collection[PurePosixPath], beside: Watched
 ) -> tuple[bytes, bytes, bytes]:
     """The input of the comparison with the root volume: the compared names, the facts of the names that
-    exist, and the places.
+    exist, and the places (the directories whose entries are compared).
 
     Each name and each place ends with a NUL and has no leading slash. The facts have the format of `stat -c
-    '%f %s %Y %Z %n'`. The facts of the places' entries come last.
+    '%f %s %Y %Z %n'`. The facts of the names come first, and those of the places' entries come last.
     """
     served = served_files(start_set, bound)
     known = {file.path: file for file in (*beside.files, *served)}
@@ -275,8 +280,8 @@ def listed_parents(parents: Iterable[PurePosixPath]) -> bytes:
 
 
 def way_facts(ways: Iterable[Way]) -> tuple[bytes, bytes]:
-    """The names of the directories on the way (`.` for the root), and their facts in the format of `stat -c
-    '%f %u %g 0 %n'`.
+    """The names of the directories in ``ways`` (`.` stands for the root), and the facts of these directories
+    in the format of `stat -c '%f %u %g 0 %n'`.
     """
     names = [(way, _relative(way.path) or b".") for way in ways]
     rows = (b"%x %d %d 0 %s\n" % (way.mode, way.uid, way.gid, name) for way, name in names)

@@ -30,7 +30,7 @@ class Served(enum.Enum):
 
 
 class HandOff(enum.Enum):
-    """What init does after the application answers. The values are words of init's configuration."""
+    """What init does once the application is ready. The values are words of init's configuration."""
 
     STAY = "no"
     """Init stays PID 1 and runs only the application, like the minimal system of the paper on which QuickStart
@@ -44,9 +44,10 @@ class HandOff(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a boot gives to a machine, and the application reads before it is ready. With ``machine_id``, init writes
-    the machine-id of a machine that has none yet, as systemd does. With ``name_servers``, init writes those of its lease before it
-    starts the application.
+    """The two things that a boot gives to a machine and that may matter to the application before it is ready: the
+    machine-id and the name servers (pack/given.py). With ``machine_id``, the application reads the machine-id, so
+    init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
+    servers, so init writes those of its DHCP lease before it starts the application.
     """
 
     machine_id: bool = False
@@ -55,19 +56,20 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
-    """The configuration of init for one image. ``build`` is the build ID, which both parts contain.
+    """The configuration of init for one image. ``build`` is the build ID, which part A and part B contain.
 
     ``ready`` comes from the profile. ``network`` is the result of takeover.network_service, or empty without
-    a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of part B,
-    or empty when part B has plain files. ``bound`` are the packed files that are bound over the volume's
-    files, for each unit of the stack (serving.bound_files). ``watched`` is compared with the volume in
-    addition to the packed files. ``settings`` come from the image's sysctl.d(5). ``tmp_options`` are the
-    option strings for the tmpfs on /tmp; init tries them in order until a mount succeeds
-    (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in during the
-    boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a part of a
-    machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
-    /etc/resolv.conf. ``sent`` is what the image's own DHCP client sends (dhcpclient.sent_by_client). ``given`` is
-    what the application reads of what a boot gives to the machine.
+    a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of the
+    image that part B consists of, or empty when part B has plain files. ``bound`` are the packed files that
+    are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
+    compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5).
+    ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
+    succeeds (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in
+    during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
+    part of a machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
+    /etc/resolv.conf. ``sent`` says which options the image's own DHCP client sends
+    (dhcpclient.sent_by_client). ``given`` says whether the application needs the machine-id and the name
+    servers before it is ready.
     """
 
     build: str
@@ -94,8 +96,9 @@ class GuestConfig:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """The late binds of ``unit`` (inspect.unit.model.LateBind), for the script `adopt`. Each line has four
-    words separated by tabs: `ro` or `rw`, `required` or `optional`, the source, and the target.
+    """The late binds of ``unit``, which are bind mounts that must wait for systemd
+    (inspect.unit.model.LateBind), for the script `adopt`. Each line has four words separated by tabs: `ro` or
+    `rw`, `required` or `optional`, the source, and the target.
     """
     rows = (
         (
@@ -111,8 +114,9 @@ def late_binds_text(unit: UnitStart) -> str:
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. For each setting, there is a line
-    `setting always|as-built KEY VALUE [SPARED…]`. SPARED are paths that match the pattern KEY, but that the
-    setting does not change.
+    `setting always|as-built KEY VALUE [SPARED…]`. Init applies a setting with the word ``as-built`` only when
+    the volume is untouched since the build (rule (a)). SPARED are paths that match the pattern KEY, but that
+    the setting does not change.
     """
     rows = (
         ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)

@@ -158,15 +158,17 @@ def part_a(
 def _unit(
     place: str, unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot
 ) -> Iterator[CpioEntry]:
-    """The files that say how a unit starts: its description, and its late binds."""
+    """The files that say how a unit starts: its description, and its late binds (bind mounts that must wait
+    for systemd).
+    """
     yield regular(f"{place}/unit", _encoded(unit_text(unit, config, start_set, root)), 0o644)
     if unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{place}/late-binds", _encoded(late_binds_text(unit)), 0o644)
 
 
 def _companion(place: str, unit: UnitStart) -> Iterator[CpioEntry]:
-    """The directory of a companion, with the companion's configuration. When a script of init works on the
-    companion, it uses this directory in place of OURS, so it also has links to the programs of OURS.
+    """The directory of a companion, with the companion's configuration. A script of init that works on the
+    companion uses this directory in place of OURS. So the directory also has links to the programs in OURS.
     """
     yield directory(place)
     yield symlink(f"{place}/bin", "../../bin")
@@ -208,8 +210,9 @@ def _encoded(text: str) -> bytes:
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The members of part B: the start set below /fast and, as the last file, the marker of a complete part
-    B. A file with FileKind.LEFT, which stays on the root volume, becomes a link from /fast/PATH to /PATH.
+    """The members of part B: the start set below /fast and, as the last file, the file MARKER, which shows
+    that part B is complete. A file with FileKind.LEFT, which stays on the root volume, becomes a link from
+    /fast/PATH to /PATH.
     """
     yield directory("fast")
     names = Counter(file.hard_link_to for file in start_set.files)
@@ -247,7 +250,9 @@ def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
 
 
 def _loader_place(start_set: StartSet) -> str:
-    """The path of LOADER in the archive. /lib64 on this path is a link in an image with a merged /usr."""
+    """The path that the dynamic loader has in the archive, so that LOADER leads to it. This path can differ
+    from LOADER, because /lib64 is a link in an image with a merged /usr.
+    """
     for file in start_set.files:
         if file.path == PurePosixPath("/lib64"):
             below = f"fast/{file.target.lstrip('/')}" if file.kind is FileKind.SYMLINK else "fast/lib64"

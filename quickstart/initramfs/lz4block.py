@@ -2,10 +2,11 @@
 made (docs/internals/payload.md).
 
 A block (lz4's lz4_Block_format.md) is a series of sequences. A sequence has a token, literals and a match,
-which is an offset of 2 bytes and a length. The last sequence has no match. A match refers to unpacked bytes,
-whether these were literals or matches. So other matches stay valid when a match is replaced by its bytes as
-literals. For each replaced match, the block grows by about the match's length minus 3 bytes, and the kernel
-saves one round of its loop, about 50 instructions.
+which is an offset of 2 bytes and a length. The last sequence has no match. A match refers to a position in
+the unpacked bytes. It does not matter whether the bytes there come from literals or from a match. So when a
+match is replaced by the same bytes as literals, all other matches stay valid. For each replaced match, the
+block grows by about the match's length minus 3 bytes, and the kernel saves one round of its loop, about 50
+instructions.
 """
 
 from __future__ import annotations

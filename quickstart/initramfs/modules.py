@@ -125,8 +125,8 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
     """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they
     require.
 
-    Raises StartSetError when the kernel has a module of ``NEEDED``, or a wanted module of ``IMAGE_MODULES``,
-    neither as a file nor built in.
+    Raises StartSetError when the kernel lacks a module of ``NEEDED`` or a wanted module of ``IMAGE_MODULES``:
+    the module is neither in a file nor built in.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:
@@ -192,10 +192,11 @@ def modloader_table(modules: ModuleSet) -> str:
     """The modloader's table. Each line has words separated by blanks:
 
     - ``device PATH``: a device below /sys that has an alias.
-    - ``bus NAME`` and ``child NAME``: a bus whose devices all have aliases.
+    - ``bus NAME`` and ``child NAME``: a bus whose devices all have aliases. The devices of a ``child`` bus exist
+      only once drivers of other devices are loaded.
     - ``module NAME``: a module. These lines are in the order in which the modules are loaded.
-    - ``alias PATTERN NAME…``: the modules to load for a device, with the required modules first. The first
-      word is ``beside`` for modules in BESIDE, and ``late`` for modules in LATE.
+    - ``alias PATTERN NAME…``: the modules to load for a device, with the required modules first. For a
+      module in BESIDE, the line begins with ``beside`` instead of ``alias``; for a module in LATE, with ``late``.
     - ``root NAME…``: the modules for the root's file system, unless it is built in. No device's alias names
       these modules. The kernel would request them in mount(2), but the initramfs has no modprobe.
     - ``image NAME…``: the modules for the file system of part B, when part B is an image.

@@ -6,9 +6,9 @@ the data. Name and data are each padded with zeros to a multiple of 4 bytes. A m
 ends an archive. More archives may follow after zeros.
 
 Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) makes
-each later name a link to the first name, and does not truncate the file. So the first name has the content,
-and the others have size 0. GNU cpio and BusyBox do not create the names without content until they have read
-the name with the content.
+each later name a link to the first name, and does not truncate the file. So this module writes the content
+with the first name, and size 0 with each other name. GNU cpio and BusyBox do not create the names without
+content until they have read the name with the content.
 """
 
 from __future__ import annotations

@@ -71,8 +71,9 @@ class Exactness:
         return ""
 
     def _inode(self, entry: CpioEntry, header: Header) -> int | None:
-        """The inode number that the member must have. None for a further name of an earlier file, when this member
-        differs from that file's first entry, has data, or comes after all names that the first header announces.
+        """The inode number that the member must have. None when the member is a further name of an earlier file,
+        and is wrong: it differs from the file's first entry, it has data, or the file already has as many names as
+        its first header says.
         """
         first = self._linked.get(header.inode)
         if first is None:

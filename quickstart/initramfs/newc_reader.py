@@ -47,8 +47,8 @@ class Limits:
     """The limits for one file: the unpacked bytes of its archives, the number of members, the total bytes of
     names and link targets, and the number of archives.
 
-    The limit of 4 GiB is the highest memory budget of a profile. With the other limits, reading a file takes
-    at most about 100 MiB of memory.
+    The limit for the unpacked bytes is 4 GiB, which is the highest memory budget of a profile. With the other
+    limits, reading a file takes at most about 100 MiB of memory.
     """
 
     unpacked_bytes: int = 4 << 30
@@ -105,16 +105,17 @@ def walk_archive(
     rewound.
 
     The field ``data`` of a member is empty. The iterator that is yielded with the member yields the data in
-    pieces of at most 1 MiB. The caller reads the pieces before it requests the next member, or skips them.
+    pieces of at most 1 MiB. The caller can read these pieces until it requests the next member. Pieces that
+    the caller has not read by then are skipped.
 
     Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
     Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError, with
-    the offset, for bytes that are not a member, for padding that is not zero, when ``limits`` are exceeded,
-    and for a stream that does not end after a trailer. An empty stream has no members.
+    the offset, in four cases: bytes are not a member; padding is not zero; ``limits`` are exceeded; the
+    stream does not end after a trailer. An empty stream has no members.
 
-    With ``exact``, also raises ArtefactError for an archive that is not exactly what ``write_archive`` writes
-    (newc_exact.py), for a compressed stream with more than one archive, and for a compressed stream whose header
-    is not the one that `payload.packing` writes.
+    With ``exact``, ArtefactError is raised in three more cases: an archive is not exactly what
+    ``write_archive`` writes (newc_exact.py); a compressed stream has more than one archive; the header of a
+    compressed stream is not the one that `payload.packing` writes.
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)
@@ -209,7 +210,9 @@ class _Source:
         self.offset = self.archives = 0
 
     def take(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes. Even for a damaged length, this takes no more memory than the stream has bytes."""
+        """Exactly ``count`` bytes. Even when ``count`` is a damaged length, this takes at most as much memory as the
+        stream has bytes.
+        """
         return b"".join(self.pieces(count, what))
 
     def pieces(self, count: int, what: str) -> Iterator[bytes]:

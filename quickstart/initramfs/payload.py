@@ -102,8 +102,8 @@ def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
     """A stream that writes its data into ``file`` in the form ``payload``. The same versions of the
     `compressors` give the same bytes.
 
-    A compressed stream is followed by at least four zero bytes, so that the length with these bytes is a
-    multiple of 512.
+    A compressed stream is followed by at least four zero bytes. The stream and the zero bytes together have a
+    multiple of 512 bytes.
     """
     if not payload.compresses:
         yield file
@@ -171,8 +171,8 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of a compressed stream. Unused bytes can be given back to the source, and ``offset`` is its
-    position.
+    """The source of a compressed stream. Unused bytes can be given back to the source. ``offset`` is the
+    present position in the source, in bytes.
     """
 
     offset: int
@@ -189,7 +189,8 @@ def form_of(first: bytes) -> Payload:
 
 def has_our_header(payload: Payload, first: bytes) -> bool:
     """Whether a stream of the form ``payload`` begins as `packing` begins it. ``first`` are its first
-    ``HEADER_MOST_BYTES``. Only gzip's header has fields that readers skip in different ways.
+    ``HEADER_MOST_BYTES``. Only a gzip header is checked, because only gzip's header has optional fields,
+    which the kernel and zlib skip in different ways.
     """
     return payload is not Payload.GZIP or first == _GZIP_HEADER
 
@@ -213,8 +214,8 @@ class Unpacked:
     """The content of a compressed stream, read from front to back.
 
     Raises ArtefactError, with the stream's position, when the stream is cut off or damaged, or when
-    ``allowance`` is used up. An LZ4 block does not say whether another block follows, so a stream that is cut
-    off between two blocks is not detected here, but by the reader of the archive inside.
+    ``allowance`` is used up. An LZ4 block does not say whether another block follows, so this class does not
+    detect a stream that is cut off between two blocks. The reader of the unpacked archive detects it.
     """
 
     def __init__(self, source: Packed, payload: Payload, allowance: Allowance) -> None:

@@ -1,5 +1,5 @@
-"""The prefetch plan, which lists the reads that init requests from the root volume in one batch, and the
-files in part A that have this list (prefetch.md). The functions are pure.
+"""The prefetch plan, and the texts of the files in part A that contain it (prefetch.md). The plan lists the
+reads that init requests from the root volume in one batch. The functions are pure.
 """
 
 from __future__ import annotations

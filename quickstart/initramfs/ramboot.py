@@ -34,8 +34,8 @@ def all_rules(rules: FileRules) -> FileRules:
 
 
 def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The files, links and directories of the image to pack. Each comes after its parent directory.
-    ``start_set`` must be computed with ``all_rules``.
+    """The paths of the image's files, links and directories to pack. Each path comes after its parent
+    directory. ``start_set`` must be computed with ``all_rules``.
     """
     found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
     for path in _OF_INIT:

@@ -1,5 +1,5 @@
-"""Find the packed files that processes open from /fast, and by which means. Apart from looking up names in
-the image, the functions are pure.
+"""Find the packed files that processes open from /fast, and how the processes find them there. Apart from
+looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ class Delivery(enum.Enum):
     on which QuickStart is based (README.md).
     """
     OVERLAY = "overlay"
-    """As FAST, and in the unit's own mount namespace, packed files are also bound over the volume's files that
-    the unit opens by absolute path.
+    """As FAST. In addition, if the unit has its own mount namespace, packed files are bind-mounted there over the
+    volume's files that the unit opens by absolute path.
     """
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that the unit opens by their ordinary paths, and that are therefore bound over the
-    volume's files in the unit's mount namespace.
+    """The packed files that the unit opens by their ordinary paths, and that are therefore bind-mounted over
+    the volume's files in the unit's mount namespace.
 
-    These are packed files below /usr with a package's code. Files that come from /fast without a bind mount are
-    left out: libraries that the loader finds by name, and programs that only the starter starts. Data,
-    configuration and the administrator's own files are left out, because a change of them has to take effect
-    at a reload. Files that the unit may write to are left out, too. The result is empty for a unit without a
-    mount namespace of its own, because QuickStart does not create a namespace only for bind mounts.
+    These are packed files below /usr with a package's code. Two kinds of files are left out, because
+    processes open them from /fast without a bind mount: libraries that the loader finds by name, and programs
+    that only the starter starts. Data, configuration and the administrator's own files are left out, because
+    a change of them has to take effect at a reload. Files that the unit may write to are left out, too. The
+    result is empty for a unit without a mount namespace of its own, because QuickStart does not create a
+    namespace only for bind mounts.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -77,13 +78,15 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
 
 
 def bound_by_any(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that are bound over the volume's files for the unit or for one of its companions, sorted."""
+    """The packed files that are bind-mounted over the volume's files for the unit or for one of its companions,
+    sorted.
+    """
     return tuple(sorted({path for each in unit.all_units for path in bound_files(start_set, root, each)}))
 
 
 def _is_code_of_a_package(file: StartFile) -> bool:
-    """Whether a package owns the file, and only an upgrade of the package changes it: a program, a library, a
-    module of an interpreter.
+    """Whether a package owns the file, and only an upgrade of the package changes it. Such a file is a
+    program, a library or a module of an interpreter.
     """
     return (
         bool(file.package)
@@ -162,9 +165,10 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The files of the start set that are compared with the volume: programs, libraries, ``bound`` files, and
-    links to these or to the directories that have them. Programs and libraries that stay on the volume are
-    included, because processes find their names in /fast.
+    """The files of the start set that are compared with the volume. There are four kinds: programs;
+    libraries; ``bound`` files; and links that lead to such a file or to a directory that contains such a
+    file. Programs and libraries that stay on the volume are included, because processes find their names in
+    /fast.
 
     Processes open all other files by their ordinary names on the root volume, where they may change freely.
     The links of a merged /usr do not count, because no image changes them.

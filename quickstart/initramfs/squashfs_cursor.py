@@ -13,8 +13,8 @@ _MOST_NAME_BYTES = 256
 
 
 class Cursor:
-    """A position in a table: a metadata block of the image, and an offset in this block. Reading continues in
-    the next block.
+    """A position in a table: a metadata block of the image, and an offset in this block. At the end of a
+    block, reading continues in the next block.
     """
 
     def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:
@@ -57,7 +57,9 @@ def name_at(cursor: Cursor, excess: int) -> bytes:
 
 
 def target_at(cursor: Cursor) -> bytes:
-    """The target of the link whose inode goes on at ``cursor``: number of links, length, target."""
+    """The target of a symbolic link. ``cursor`` is in the middle of the link's inode, where three fields
+    follow: the number of hard links, the target's length, and the target.
+    """
     _, length = cursor.unpack(_LINK)
     if not 0 < length < PATH_MAX:
         raise ValueError(f"a link to a name of {length} bytes")

@@ -2,14 +2,14 @@
 entries from its beginning to its end.
 
 The kernel (fs/squashfs) finds files in another way, so in an unusual image it could find other files than the
-reader. A directory's entry has the number of an inode and the place of this inode. When the kernel already has
-an inode of this number in memory, it uses that inode and ignores the place in the entry. When the kernel looks
-up a name in a long directory, it does not begin at the beginning of the list, but where the directory's index
-says. In any directory, the look-up ends without success at the first entry whose name begins with a greater byte
-than the name that is looked up.
+reader. Each entry in a directory's list has the number of an inode and the place of this inode. When the kernel
+already has an inode of this number in memory, it uses that inode and ignores the place in the entry. When the
+kernel looks up a name in a long directory, it does not begin at the beginning of the list, but where the
+directory's index says. In any directory, the look-up ends without success at the first entry whose name begins
+with a greater byte than the name that is looked up.
 
 mksquashfs always writes the numbers, the index and the order of the entries in the same way. So code that shows
-or judges an image from somebody else accepts only that way.
+or judges an image from somebody else accepts only an image that is written in this way.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _NUMBER_MASK = 0xFFFFFFFF
 
 
 class Entry(NamedTuple):
-    """An entry of a directory: a name, the type (``kind``) and number of the inode, and the place of the inode in
-    the inode table: the position of a metadata block, in bytes from the table's beginning, and an offset in it.
+    """An entry of a directory: a name, and the type (``kind``), number and place of the inode. The place is in
+    the inode table. It consists of the position of a metadata block, in bytes from the table's beginning, and an
+    offset in this block.
     """
 
     name: bytes
@@ -42,9 +43,9 @@ class Entry(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An entry of a directory's index, which says where a run of entries begins. ``position`` is the run's position in
-    the directory's list, in bytes. ``block`` is the position of the run's metadata block, in bytes from the beginning of
-    the directory table. ``name`` is the name of the run's first entry.
+    """An entry of a directory's index. It says where a run of entries (consecutive entries with one common header)
+    begins. ``position`` is the run's position in the directory's list, in bytes. ``block`` is the position of the run's
+    metadata block, in bytes from the beginning of the directory table. ``name`` is the name of the run's first entry.
     """
 
     position: int
@@ -107,29 +108,31 @@ class Order:
         self._last = name
 
     def end(self) -> None:
-        """Raise ValueError if the index has more marks when the list ends."""
+        """Raise ValueError if the index has further marks after the last run of the list."""
         if self._mark is not None:
             raise ValueError("the index of a directory is longer than its list")
 
 
 @dataclass
 class Blocks:
-    """The blocks of data that were met, those of files and those of fragments: by its place in the image, the
-    size of each as the image gives it, with the flag for an uncompressed block.
+    """The data blocks and fragment blocks that were found so far: the size of each block, by the block's
+    place in the image. The size is the number in the image, which includes the flag for an uncompressed
+    block.
 
-    The kernel keeps an unpacked block by its place alone (fs/squashfs/cache.c, squashfs_cache_get). If two files
-    gave one place different sizes, the content of one of them would depend on which file is read first.
+    The kernel's cache looks up an unpacked block by its place alone (fs/squashfs/cache.c,
+    squashfs_cache_get). If two files gave one place different sizes, the content of one of them would depend
+    on which file is read first.
     """
 
     _sizes: dict[int, int] = field(default_factory=dict)
 
     def add(self, place: int, size: int) -> None:
-        """Raises ValueError when another file gives the block at ``place`` another size."""
+        """Record a block. Raises ValueError when an earlier file has another size for the block at ``place``."""
         if self._sizes.setdefault(place, size) != size:
             raise ValueError(f"the block at {place} has two sizes")
 
     def end(self) -> None:
-        """All blocks have been met. Raises ValueError when two of them overlap."""
+        """Raise ValueError when two of the blocks overlap. Call this method after all blocks were recorded."""
         end = 0
         for place, size in sorted(self._sizes.items()):
             if place < end:

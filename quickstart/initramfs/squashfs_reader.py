@@ -109,7 +109,7 @@ class _Content:
 
 @dataclass(frozen=True, kw_only=True)
 class _Inode:
-    """An inode. ``target`` is the target of a link, and ``content`` the place of a regular file's data.
+    """An inode. ``target`` is the target of a link, and ``content`` is the place of a regular file's data.
     ``list_at`` locates the list of a directory's entries: its block, its offset in the block, and its length
     in bytes. The list's index has ``marks`` entries and begins at ``index_at``.
     """
@@ -129,10 +129,10 @@ def walk_image(
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
     """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its entries.
 
-    The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip
-    them. Raises ArtefactError for an image that is damaged, has another compression than LZ4, exceeds ``limits``,
-    has extended attributes or files of other owners than root, or is not as mksquashfs writes it
-    (squashfs_exact.py).
+    The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip them.
+    Raises ArtefactError for an image that is damaged, exceeds ``limits``, or is not as mksquashfs writes it
+    (squashfs_exact.py). Raises ArtefactError also for another compression than LZ4, for extended attributes, and
+    for files that do not belong to root.
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():

@@ -84,9 +84,9 @@ def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes 
 def join_initrd(
     parts: tuple[Path, ...], launch_archive: bytes, target: Path, sizes: Mapping[Path, int]
 ) -> None:
-    """Write the initramfs files ``parts`` and the launch archive one after the other into ``target``. Each
-    begins at a multiple of 512 bytes, because the kernel finds an uncompressed cpio archive only at a
-    multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
+    """Write the initramfs files ``parts`` and the launch archive one after the other into ``target``. Each of
+    these begins at a multiple of 512 bytes in ``target``, because the kernel finds an uncompressed cpio
+    archive only at a multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
 
     Raises BadInputError for a file whose size differs from the size in ``sizes``, and when another process
     writes to a file during the call.

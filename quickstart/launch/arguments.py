@@ -95,7 +95,7 @@ def channel_arguments(channels: Channels) -> tuple[str, ...]:
 
 
 def named_as_the_host_does(text: str, machine: Machine) -> str:
-    """The message ``text`` of QEMU, with the disk's path in place of the name that QEMU has for the disk's
+    """QEMU's message ``text``, with the disk's path in place of the name that QEMU has for the disk's
     descriptor.
     """
     return text.replace(f"/dev/fdset/{_DISK_SET}", str(machine.disk))

@@ -142,7 +142,8 @@ class Channel:
                 return
 
     def start(self, command: str, limit_s: float = SEND_LIMIT_S) -> None:
-        """Start ``command`` in the guest. `messages` then yields the command's output and its Exit.
+        """Start ``command`` in the guest. `messages` then yields the command's output and, at the command's
+        end, an Exit.
 
         Raises GuestError for a command that is longer than the agent accepts. Raises OSError when the guest
         has ended, or does not read the command within ``limit_s``. (A hostile guest that reports ends of

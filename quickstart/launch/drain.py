@@ -63,8 +63,8 @@ class BoundedLog:
     last ``newest_bytes`` bytes.
 
     When the log is closed, the newest part is appended to the file, after a line with the number of bytes
-    that were left out. When the file system is full, the beginning in the file is shorter, but writers and
-    readers continue.
+    that were left out. When the file system is full, the file has fewer than ``head_bytes`` bytes, but
+    writers and readers continue.
     """
 
     def __init__(self, path: Path, head_bytes: int, newest_bytes: int) -> None:
@@ -93,7 +93,7 @@ class BoundedLog:
 
     def _keep(self, data: bytes) -> None:
         """Append ``data`` to the file with the beginning of the output. After the first incomplete write,
-        append nothing, so that the file has no gap.
+        append nothing more, so that the file has no gap.
         """
         if not data or self._head_ended:
             return
@@ -118,8 +118,8 @@ class BoundedLog:
             return Piece(begin, bytes(self._newest[begin - oldest : begin - oldest + limit_bytes]))
 
     def lines(self, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-        """The first match of ``pattern`` in each line that is kept (`whole_lines`). In a long line, only the
-        beginning is searched.
+        """The first match of ``pattern`` in each line that is still kept, in the file or in memory. The lines
+        are those of `whole_lines`. In a long line, only the beginning is searched.
         """
         return (match for line in whole_lines(self._lines()) if (match := pattern.search(line)))
 

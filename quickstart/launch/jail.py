@@ -55,7 +55,7 @@ def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
     """A jail for one program. The jail's directory is made in our directory ``workspace``. The program must
     have ended before the context ends.
 
-    With ``kvm``, the program can use /dev/kvm if we can.
+    With ``kvm``, the program can use /dev/kvm if our process can use it.
     """
     with unprivileged(kvm_group() if kvm else None) as identity:
         jail = Jail(workspace / "machine", identity)
@@ -81,8 +81,8 @@ def kvm_group() -> int | None:
 def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> Path:
     """Copy ``kernel`` into the jail, and return its name there.
 
-    Raises BadInputError for a file that is not regular, is too large for a kernel, or does not have
-    ``expected_bytes`` bytes, and when another process writes to the file during the call.
+    Raises BadInputError in four cases: the file is not regular; it is too large for a kernel; it does not
+    have ``expected_bytes`` bytes; another process writes to it during the call.
     """
     with opened_regular(kernel) as fd:
         size_bytes = os.fstat(fd).st_size
@@ -95,8 +95,8 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """Let the jail's user read ``path``, a file in the jail's directory that belongs to us. Return the name that the
-    file has in the jail.
+    """Let the jail's user read ``path``, which is our file in the jail's directory. Return the name that the file
+    has in the jail.
     """
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
@@ -109,9 +109,9 @@ def largest_file(disk: int | None, disk_format: str) -> int:
     or of a connection to its server, or None.
 
     The largest file is the disk's overlay or the qcow2 disk itself. Such a file has at most the content of
-    the whole disk and tables, which need far less than 1/64 of the content (docs/interop/qcow2.txt of QEMU).
-    A qcow2 file may also have unused clusters. Raises BadInputError for a qcow2 file that is damaged or has a
-    backing file.
+    the whole disk and the format's tables. The tables need far less than 1/64 of the size of the content
+    (docs/interop/qcow2.txt of QEMU). A qcow2 file may also have unused clusters. Raises BadInputError for a
+    qcow2 file that is damaged or has a backing file.
     """
     status = None if disk is None else os.fstat(disk)
     if disk is None or status is None or not stat.S_ISREG(status.st_mode):

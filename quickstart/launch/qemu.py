@@ -59,7 +59,9 @@ _LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 
 @dataclass(frozen=True)
 class QemuLauncher:
-    """Starts guests in QEMU (guest.Launcher). With ``keep``, the guests' workspaces (console.log, qemu.log) stay."""
+    """Starts guests in QEMU (guest.Launcher). With ``keep``, a guest's workspace (console.log, qemu.log) is
+    not removed.
+    """
 
     accelerator: Accelerator
     agent: Path
@@ -290,7 +292,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return status
 
     def start(self, command: str) -> None:
-        """Start ``command`` without waiting for its end. `messages` yields the command's output and its Exit."""
+        """Start ``command`` without waiting for its end. `messages` yields the command's output and, at the command's
+        end, an Exit.
+        """
         try:
             self._open_channel().start(command)
         except OSError as error:

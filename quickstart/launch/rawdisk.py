@@ -124,7 +124,7 @@ def _convert(cell: jail.Jail, most_bytes: int) -> None:
 
 
 def _may_be_alone(cell: jail.Jail) -> bool:
-    """Whether the host lets the jail's user make the namespaces of ``_ALONE``."""
+    """Whether the host lets the jail's user make the namespaces that the command ``_ALONE`` makes."""
     return _ended(cell, (*_ALONE, "true"), _PROBE_S)[0] == 0
 
 

@@ -71,7 +71,8 @@ class Settled:
 @dataclass(frozen=True)
 class Answer:
     """One answer from systemd. ``finished_us`` is the guest's uptime when the boot was complete, or 0 while
-    the boot is not complete. ``jobs`` have the form ``UNIT KIND``. Running jobs come before waiting jobs.
+    the boot is not complete. ``jobs`` are systemd's jobs, each in the form ``UNIT KIND``. Running jobs come
+    before waiting jobs.
     """
 
     state: str

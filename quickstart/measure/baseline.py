@@ -1,8 +1,8 @@
-"""Record what a distribution's boot (`standard`, `standard-tuned`) consists of, as the booted machine itself
-reports it.
+"""Record what a distribution's boot (the configurations `standard` and `standard-tuned`) consists of, as the
+booted machine itself reports it.
 
-The documents are in the repository (bench/baseline). They describe the boots with which the application's
-early start is compared.
+The records are JSON documents in the repository (bench/baseline). They describe the boots with which the
+application's early start is compared.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def questions(unit: str) -> str:
 
 
 def parse(text: str) -> Mapping[str, Any]:
-    """The parts of the composition as JSON values, from the output of `questions`. Raises GuestError when the
-    output is not complete.
+    """The parts of the boot's composition as JSON values, from the output of the commands of `questions`.
+    Raises GuestError when the output is not complete.
     """
     parts = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
     answers = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))

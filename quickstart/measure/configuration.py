@@ -1,5 +1,5 @@
-"""Describe the configurations that are compared (paper section 4.1): what each boots, and its kernel command
-line (pure).
+"""Describe the configurations that the bench compares (paper section 4.1): what each configuration boots, and
+its kernel command line (pure).
 
 ``quickstart.bench.prepare`` makes the files that a `Boot` names.
 """
@@ -69,7 +69,8 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 
 
 def built_with(configuration: str, profile: Profile) -> str:
-    """The command line of a configuration for which the matrix names none.
+    """The command line (a word in results.COMMAND_LINES) of a configuration, when the matrix names no command
+    line.
 
     A configuration with a distribution's own initramfs gets the stock command line. Our configurations get
     the command line that ``build`` chooses for ``profile``, so that they differ only in what is packed.

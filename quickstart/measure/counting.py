@@ -57,8 +57,8 @@ def _union_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def overlap_ns(busy_ns: int, waited_ns: int) -> int:
-    """The part of the volume's busy time during which the guest did not wait, in ns. The time on the virtual
-    clock may be too short by up to this part.
+    """The part in ns of the volume's busy time (when a request is in flight) during which the guest did not
+    wait. A time on the virtual clock may be too short by up to this number of ns.
     """
     return max(0, busy_ns - waited_ns)
 

@@ -61,10 +61,11 @@ def launch(
     """Launch ``cell.instances`` machines with ``boot`` in the launch pattern of the cell. All machines use
     one volume, which is new and cold at the beginning.
 
-    A machine that hangs or dies gives a censored sample and does not affect the others. A volume that dies
-    censors all samples. No process is left running. When the host has too few processors for all machines,
-    the storage's times and ``bench.limit_s`` are multiplied by one factor (patterns.dilation_percent). Raises
-    BadInputError for the virtual clock, and HostLacksError when the host lacks a tool, memory or disk space.
+    A machine that hangs or dies gives a censored sample and does not affect the other machines. If the
+    volume's server dies, all samples are censored. No process is left running. When the host has too few
+    processors for all machines, the storage's times and ``bench.limit_s`` are multiplied by the same factor
+    (patterns.dilation_percent). Raises BadInputError for the virtual clock, and HostLacksError when the host
+    lacks a tool, memory or disk space.
     """
     if problem := patterns.cell_problem(cell):
         raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")
@@ -89,7 +90,9 @@ def launch(
 
 
 class _Machines:
-    """The machines of one launch. Each has a thread of its own, because a QEMU ends with the thread that started it."""
+    """The machines of one launch. Each machine has a thread of its own, because a QEMU ends with the thread that
+    started it.
+    """
 
     def __init__(self, bench: Bench, boot: Boot, clock: Clock, cell: Cell, percent: int) -> None:
         self._bench, self._boot, self._clock, self._cell = bench, boot, clock, cell
@@ -185,8 +188,9 @@ class _Machines:
             self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
-        """Keep a ready machine running until all machines are ready or have failed. Outside of the bench, a
-        machine that is ready also keeps running while others start. With the pattern one-by-one, return at once.
+        """Keep a ready machine running until all machines are ready or have failed. (A ready machine keeps
+        running while other machines start, as it does outside of the bench.) With the pattern one-by-one,
+        return at once.
         """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":

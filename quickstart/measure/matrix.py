@@ -96,9 +96,9 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
     """The matrix in ``text`` (TOML). ``profiles`` are the names of known profiles. In the matrix, a profile
     with a slash is the path of a profile's directory.
 
-    For a block without command lines, each profile is read to find the command line that its build would
-    have. Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be
-    read is missing or invalid.
+    When a block (a table `[[block]]`) names no command lines, each of its profiles is read to find the
+    command line that a build of the profile would have. Raises MatrixError with every fault in the matrix,
+    and BadInputError when a profile that must be read is missing or invalid.
     """
     try:
         raw = parse_toml(text)
@@ -137,8 +137,8 @@ def singular(key: str) -> str:
 
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
     """All runs of ``plan``, as (cell, number of the run from 1), in rounds of one run for each cell. Every
-    second round is in reverse order, so that a drift of the host during the bench affects all configurations
-    alike.
+    second round is in reverse order, so that all configurations are affected alike when the host becomes
+    slower or faster during the bench.
     """
     rounds = max((each.runs for each in plan), default=0)
     runs: list[tuple[Cell, int]] = []
@@ -214,7 +214,7 @@ class _Lines:
 
 
 def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
-    """The cells of a block. Cells that are compared with each other come one after the other."""
+    """The cells of a block. Cells that the report compares with each other are next to each other."""
     launches = launches_of(block.patterns, block.instances, block.stagger_ms)
     outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles, launches)
     for clock, storage, size, profile, (pattern, instances, stagger_ms) in outer:
@@ -240,8 +240,8 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
 
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
-    """A fault for each cell that the plan has both with and without a delivery. A run always records its
-    delivery, so a run could belong to either of two such cells.
+    """A fault for each cell that is in the plan twice, once with a delivery and once without. A run always
+    records its delivery, so a run could belong to either of these two cells.
     """
     asked = [each.cell for each in plan if each.cell.delivery]
     cells = {each.cell for each in plan}

@@ -1,5 +1,5 @@
-"""Compute the launches that a block of a matrix asks for, time dilation, and the summary of several launches
-(pure).
+"""Compute three things (pure): the launches that a block of a matrix asks for; time dilation, which slows the
+storage down when machines share the host's processors; and the summary of several launches.
 
 Time dilation follows Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
 docs/users/measuring.md lists its assumptions.
@@ -120,9 +120,9 @@ def at_a_time(cell: Cell) -> int:
 
 
 def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
-    """The factor in percent by which the storage's times are multiplied, so that the storage is as fast in
-    relation to a vCPU as if the host had a processor for each vCPU. ``processors`` is the number of the
-    host's processors.
+    """The factor in percent by which the storage's times are multiplied when the vCPUs of all machines must
+    share the host's processors. With this factor, the storage is as fast in relation to a vCPU as if the host
+    had a processor for each vCPU. ``processors`` is the number of the host's processors.
 
     The factor is 100 (no dilation) for machines that run alone on the host, for example with the pattern
     `single`.
@@ -200,9 +200,9 @@ def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The summary of a cell's launches by one metric. ``p50`` is the value of the machine in the middle of a
-    launch, and ``p100`` the value of the last machine. Both are medians over all launches, or None when the
-    median is censored.
+    """The summary of a cell's launches by one metric. In one launch, p50 is the median of the machines'
+    values, and p100 is the largest value. ``p50`` and ``p100`` are the medians of these numbers over all
+    launches. A median is None when it falls on a machine that did not become ready.
 
     ``machines`` is the number of machines that were launched. ``censored`` is the number of machines that did
     not become ready.

@@ -1,5 +1,5 @@
 """Compute the phases of a boot until ready, from time stamps of kernel, init and systemd (guest.md). The
-functions are pure; only the script runs in the guest.
+functions are pure: a script collects the time stamps in the guest, and the functions parse its output.
 """
 
 from __future__ import annotations

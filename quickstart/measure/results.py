@@ -78,9 +78,9 @@ class Cell:
         return ", ".join(word for word in (self.configuration, self.delivery, self.payload) if word)
 
     def beside(self, configuration: str) -> Cell:
-        """The cell that has the given ``configuration`` and is otherwise equal to this one. The two cells are
-        compared. The new cell has no payload and no delivery, because only the configuration quickstart has
-        these.
+        """The cell that has the given ``configuration`` and is otherwise equal to this one. The report
+        compares the two cells. The returned cell has no payload and no delivery, because only the
+        configuration quickstart has these.
         """
         return replace(self, configuration=configuration, payload="", delivery="")
 
@@ -124,18 +124,19 @@ class Reads:
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """The result of one run of a cell (paper section 4.1). When the guest did not become ready, the run is
-    censored: it has no times, but statistics include it.
+    censored: it has no times, but statistics count it as later than every other run.
 
     ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on
     the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched from the
     volume. ``before_kernel_ns`` is the time from the machine's start to the kernel's uptime 0; it may be
-    negative (times.md). ``overlap_ns`` is the longest time that the virtual clock may have left out for I/O,
-    or 0 on other clocks. The reads in ``volume`` come from the volume's log, and those in ``guest`` from the
-    guest's /proc/diskstats.
+    negative (times.md). ``overlap_ns`` is the longest time of I/O that the virtual clock may have failed to
+    count, or 0 on other clocks. The reads in ``volume`` come from the volume's log, and those in ``guest``
+    from the guest's /proc/diskstats.
 
-    ``delivery`` is how the start set reached the guest, or empty. ``units`` are systemd's services that ran
-    before ready, each from its first process until it was active. ``took_ns`` is the run's duration on the
-    host's clock. It is used only to estimate the remaining time of a bench.
+    ``delivery`` is how the start set reached the guest, or empty. ``units`` are the services that systemd
+    started before ready. The phase of a service lasts from the service's first process until the service was
+    active. ``took_ns`` is the run's duration on the host's clock. It is used only to estimate the remaining
+    time of a bench.
 
     A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number
     from 1, and ``launched_ns`` is the time from the launch of the first machine to the launch of this
@@ -201,13 +202,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Everything except the matrix on which the numbers depend. Samples with different circumstances are
+    """Everything on which the numbers depend, except the matrix. Samples with different circumstances are
     never combined.
 
     ``host`` has facts about the machine (kernel, CPU model, cores, memory, accelerator). ``versions`` has the
     versions of quickstart, QEMU, guest kernels and packages. ``artefacts`` has the hashes of images and
-    initramfs. ``poll_interval_ms`` is the interval at which the agent sends its request. ``facts`` describe
-    the contents of the artefacts.
+    initramfs. ``poll_interval_ms`` is the interval at which the launch agent sends the readiness request.
+    ``facts`` describe the contents of the artefacts.
     """
 
     host: Mapping[str, str]

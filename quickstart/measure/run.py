@@ -62,8 +62,9 @@ class Bench:
     """The settings that all runs share: a function that makes a launcher for an accelerator, the program of
     the volume emulator, a time limit, and the way to fetch.
 
-    ``limit_s`` is the time limit on the host's clock, both for the guest to become ready and for each answer
-    to the fetch. ``fault`` is a fault of the volume, for tests (docs/users/storage.md).
+    ``limit_s`` is a time limit on the host's clock. It applies to the time until the guest is ready, and to
+    each answer of the volume during the fetch of kernel and initramfs. ``fault`` is a fault that the volume
+    emulator simulates, for tests (docs/users/storage.md).
     """
 
     launchers: Callable[[Accelerator], Launcher]
@@ -75,8 +76,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """The records of a run. ``phases_said`` is the output of phases.script, or empty when the guest did not
-    answer.
+    """What a run has recorded. ``phases_said`` is the output of the script from phases.script, or empty when
+    the guest did not answer.
 
     ``log`` is None for a volume that keeps no log.
     """
@@ -184,8 +185,8 @@ def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:
 
 
 def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
-    """The guest's output of phases.script. When the guest gives no output, the result is empty: the sample is
-    still valid, because the guest was ready.
+    """The output of the script from phases.script, which the guest runs. When the guest gives no output, the
+    result is empty: the sample is still valid, because the guest was ready.
     """
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S

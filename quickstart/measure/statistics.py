@@ -29,7 +29,7 @@ class Summary:
 
     ``n`` runs became ready, and ``censored`` runs did not. For ``median``, a censored run counts as later
     than every other run. ``median`` is None when the middle run, or one of the two middle runs, is censored.
-    ``minimum`` and ``maximum`` are those of the runs that became ready.
+    ``minimum`` and ``maximum`` are over the runs that became ready.
     """
 
     n: int
@@ -74,8 +74,8 @@ class Claim:
 
     @property
     def factor(self) -> float | None:
-        """The factor by which ours is faster: the rival's time divided by our time. On the virtual clock, the
-        real factor may be larger, because our time includes the overlap.
+        """The factor by which ours is faster: the rival's time divided by our time. On the virtual clock,
+        this factor may be too small, because our time includes the whole overlap.
         """
         return self.rival_ns / self.ours_ns if self.ours_ns and self.rival_ns else None
 
@@ -106,8 +106,9 @@ def median(values: Sequence[int]) -> int:
 
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
-    """The median of the values ``known`` and of a number ``censored`` of unknown values, which count as later
-    than all known values. None when an unknown value is in the middle.
+    """The median of the values ``known`` and of further values that are not known, whose number is
+    ``censored``. Each of these counts as later than all known values. None when such a value is in the
+    middle.
     """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
@@ -158,8 +159,9 @@ def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
     """The two-sided permutation test of the difference of medians (ours - rival). Both ``ours`` and ``rival``
     have at least one value.
 
-    When there are few partitions of the values, all are used. Otherwise, a fixed number of random partitions
-    is used, with a fixed seed. The observed partition is included, so that p is never 0 (Phipson and Smyth,
+    A partition divides all values into two groups of the same sizes as ``ours`` and ``rival``. When there are
+    few partitions, the test uses all of them. Otherwise, the test uses a fixed number of random partitions,
+    with a fixed seed. The observed partition is always counted, so that p is never 0 (Phipson and Smyth,
     "Permutation p-values should never be zero", 2010).
     """
     seen = median(ours) - median(rival)
@@ -198,12 +200,12 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
 
 
 def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric = _T_APP) -> Claim:
-    """The claim that ours is faster than the rival by T_app (or another ``metric``). ``ours`` and ``rival``
-    are the samples of one cell each.
+    """The claim that one cell (ours) is faster than another (the rival) in T_app (or another ``metric``).
+    ``ours`` has the samples of the first cell, and ``rival`` has those of the second.
 
     On the virtual clock, the whole overlap is added to our time, and nothing to the rival's time. On a real
-    clock, the claim holds only if a permutation test confirms it. Raises MixedClocksError when the two cells
-    have different clocks.
+    clock, the claim holds only if the permutation test (`permutation_test`) confirms the difference. Raises
+    MixedClocksError when the two cells have different clocks.
     """
     demand_one_clock(sample.cell for sample in (*ours, *rival))
     virtual = any(sample.cell.clock == "virtual" for sample in ours)

@@ -112,8 +112,8 @@ class ReferenceImage:
 
     ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner,
     attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The
-    volume gets the UUID and label that the tree's fstab requires. ``origin`` is a pair: ``debootstrap`` with
-    the recipe's key, ``directory`` with the directory's hash, or ``tar`` or ``disk`` with the file's SHA-256.
+    volume gets the UUID and label that the tree's fstab requires. ``origin`` is one of these pairs: ``debootstrap``
+    and the recipe's key; ``directory`` and the directory's hash; ``tar`` or ``disk`` and the file's SHA-256.
     """
 
     tree: Path
@@ -154,11 +154,11 @@ class Event:
     """The first action of the kind ``op`` by a program of the unit on ``path``, which is absolute. ``error`` is
     the errno's name, or None.
 
-    ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name
-    of the last program that the process executed. ``made`` says that the boot had changed what is at the path
-    before this action, so that it may differ from the image. ``real`` is the kernel's path of the opened file,
-    if it differs from ``path``, or else None. ``bare`` says that the process does not have the environment that
-    systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
+    ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name of
+    the last program that the process executed. ``made`` says that, before this action, the boot had made,
+    changed or removed the file at ``path``, so ``path`` may differ from the image. ``real`` is the kernel's path
+    of the opened file, if it differs from ``path``, or else None. ``bare`` says that the process does not have
+    the environment that systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
     """
 
     line: int
@@ -197,9 +197,9 @@ class Trace:
     ``blind`` names the programs with an io_uring, by which a program may open files that strace does not see.
 
     ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd named for
-    it. ``modules_before`` are the kernel modules that were loaded when PID 1 began, and ``modules`` those at ready.
-    ``resident`` has the cached parts of the large files that the unit opened. ``loaded`` is the boot's state at ready.
-    ``trace_hash`` is the SHA-256 of the logs. ``changed`` has paths that processes outside of the unit changed.
+    it. ``modules_before`` are the kernel modules that were loaded when PID 1 began. ``modules`` are those loaded at
+    ready. ``resident`` has the cached parts of the large files that the unit opened. ``loaded`` is the boot's state at
+    ready. ``trace_hash`` is the SHA-256 of the logs. ``changed`` has paths that processes outside of the unit changed.
     """
 
     events: tuple[Event, ...]
@@ -221,8 +221,8 @@ class Trace:
 # ---------------------------------------------------------------- start set
 class FileKind(enum.Enum):
     """The kind of a file of the start set. ``LEFT`` is a regular file or a symbolic link that stays on the root
-    volume. In the archive, a symbolic link to the volume's path takes its place. When the left file is a link
-    itself, ``StartFile.target`` is the target of this link.
+    volume. In the archive, a symbolic link to the volume's path takes the place of this file. When the file
+    that stays is itself a link, ``StartFile.target`` is that link's target.
     """
 
     FILE = "file"
@@ -236,9 +236,9 @@ class StartFile:
     """A file of the start set, as it is in the image. ``path`` is its canonical guest path. ``package`` is
     the package that contains the file, or empty.
 
-    ``hard_link_to`` is the path of the first hard link to the same file, if this is another path. ``seen_in``
-    is the number of traces in which a process of the unit used the file. ``seen_in`` is 0 for a file that
-    only other files need.
+    For a hard link, ``hard_link_to`` is the first path of the same file, or None if ``path`` is the first.
+    ``seen_in`` is the number of traces in which a process of the unit used the file. ``seen_in`` is 0 for a
+    file that only other files need.
     """
 
     path: PurePosixPath
@@ -302,8 +302,8 @@ class Initramfs:
 
 @dataclass(frozen=True, kw_only=True)
 class Artefact:
-    """OUT: a directory with the root disk, the kernel, both initramfs and ``manifest.json``
-    (docs/users/artefact.md).
+    """An artefact, the directory OUT: the root disk, the kernel, our initramfs, the stock initramfs and
+    ``manifest.json`` (docs/users/artefact.md).
 
     ``superblock`` is the root disk's superblock as the build wrote it. ``uuid`` is the machine's UUID, or
     empty. ``cmdline`` is the kernel command line for our initramfs, with our kernel options.
@@ -360,7 +360,7 @@ class Beacon:
 
 @dataclass(frozen=True)
 class ReadyStamp:
-    """The first correct answer: the guest's uptime at that moment, and the client's clock when its message arrived."""
+    """The first correct answer: the guest's uptime at that moment, and the client's clock when the report of it arrived."""
 
     uptime_ns: int
     answer: str

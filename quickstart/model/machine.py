@@ -23,9 +23,10 @@ class NbdSocket:
 class Machine:
     """Everything that a launcher needs to start one guest.
 
-    ``disk`` is a file, or a volume of an NBD server (raw, and ``snapshot`` is false). A guest without a disk
-    runs from its initramfs alone. With ``snapshot``, writes to the disk are discarded. ``uuid`` is the
-    guest's UUID in SMBIOS, or empty. ``file_bytes`` lists files with the sizes in bytes that they must have.
+    ``disk`` is a file, or a volume of an NBD server. A guest without a disk runs from its initramfs alone.
+    With ``snapshot``, writes to the disk are discarded. For a volume of an NBD server, ``disk_format`` is raw
+    and ``snapshot`` is false. ``uuid`` is the guest's UUID in SMBIOS, or empty. ``file_bytes`` lists files
+    with the sizes in bytes that they must have.
     """
 
     name: str

@@ -82,9 +82,9 @@ NOTHING_LOADED = Loaded()
 
 @dataclass(frozen=True)
 class Changed:
-    """The paths that processes outside of the profile's units changed during a boot. ``before_unit`` are those
-    that a program of the profile's units used afterwards. ``before_manager`` are those that systemd used
-    afterwards, whether for these units or for others.
+    """The paths that processes outside of the profile's units changed during a boot. ``before_unit`` are
+    those that a program of the profile's units used afterwards. ``before_manager`` are those that systemd
+    used afterwards, whether for the profile's units or for other units.
     """
 
     before_unit: tuple[PurePosixPath, ...] = ()

@@ -42,8 +42,8 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS
 
 
 def natural(text: str, most: int = UINT64_MAX) -> int | None:
-    """The number in ``text`` (ASCII decimal digits), from 0 to ``most``, which is less than 10**20. None for
-    any other text.
+    """The number in ``text`` (ASCII decimal digits), if it is from 0 to ``most``. None for any other text.
+    ``most`` must be less than 10**20.
     """
     if _DECIMAL.fullmatch(text) is None:
         return None
@@ -94,8 +94,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _without_strings(text: str) -> str:
-    """``text`` with a word instead of each string, and without comments. The result ends at the first string
-    without an end, where tomllib also stops.
+    """``text`` without comments, and with a word in place of each string. The result ends at the first string
+    that has no closing quote, where tomllib also stops.
     """
     parts: list[str] = []
     at = 0

@@ -45,8 +45,8 @@ def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
 
 
 def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[str]:
-    """One line for each of the first faults. When there are too many to read, the last line gives the number
-    of further faults.
+    """One line for each of the first faults. When there are more than MAX_LINES faults, the last line gives
+    the number of further faults.
     """
     # A line has foreign keys and words, none of which may begin a line of its own.
     lines = [shown(line_of(each)) for each in found[:MAX_LINES]]

@@ -1,8 +1,9 @@
-"""Parse untrusted JSON within limits on depth, number and length.
+"""Parse untrusted JSON within limits on the depth of nesting, the number of values and the length of numbers.
 
 `json.loads` recurses as deep as the text is nested. It also accepts numbers of any length, NaN, Infinity, and
-duplicate keys (the last one counts). `parse` raises ValueError for a text that is nested too deep, and for
-each of these values. `parse` takes time proportional to the text's length.
+duplicate keys (the last one counts). `parse` raises ValueError in all these cases: for a text that is nested
+too deep, a number that is too long, NaN, Infinity, or a duplicate key. `parse` takes time proportional to the
+text's length.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def parse(data: bytes, *, keep_long_numbers: bool = False) -> object:
     """The JSON document in ``data`` (UTF-8). Raises ValueError with a readable message for any other data,
     and when a limit is exceeded.
 
-    With ``keep_long_numbers``, an integer with too many digits becomes a Decimal. A model refuses it, and names
-    its place in the document.
+    With ``keep_long_numbers``, an integer with too many digits becomes a Decimal. The caller's pydantic model
+    then refuses the Decimal, with a message that names its place in the document.
     """
     _check_shape(data)
     try:
@@ -66,7 +67,7 @@ def _check_shape(data: bytes) -> None:
 
 
 def _syntax(data: bytes) -> bytearray:
-    """The brackets, commas and colons of ``data`` that are in no string."""
+    """The brackets, commas and colons of ``data`` that are outside strings."""
     # Not by sub, which keeps a piece for each string until it is through.
     found, at = bytearray(), 0
     for number, match in enumerate(_STRING.finditer(data)):

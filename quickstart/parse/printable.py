@@ -20,7 +20,9 @@ _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,30})?$")
 
 
 def shown(text: str, keep: str = "") -> str:
-    """``text`` with control characters and bytes outside UTF-8 as escapes. ``text`` may be any file name."""
+    """``text`` with escapes in place of control characters and bytes outside UTF-8. Characters in ``keep``
+    are not escaped. ``text`` may be any file name.
+    """
     return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in text)
 
 

@@ -1,5 +1,5 @@
-"""Find what changed between two measurements in the files and options that are booted. These facts may
-explain a difference between times (pure; compare.md).
+"""Find what changed between two measurements in the files and options that the machines boot. Such a change
+may explain a difference between the times of the two measurements (pure; compare.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _FEW_BYTES = 256 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One fact that changed. ``kind`` is a key of PHASES_OF. ``change`` is ``new``, ``gone`` or ``changed``.
+    """One fact that changed between the two results. ``kind`` is a key of PHASES_OF. ``change`` is ``new``,
+    ``gone`` or ``changed``.
 
     ``a`` and ``b`` are the values in the first and second result, or None when a result has no value. Numbers
     are bytes, nanoseconds or requests. ``text`` describes the change in words.
@@ -157,8 +158,8 @@ def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
 
 
 def _units(before: Runs, after: Runs) -> Iterator[Cause]:
-    """The changes of the median time of each unit. In a run without the unit, the unit's time is 0. Small
-    changes are left out.
+    """The changes of the median time that each systemd unit takes to start. In a run without the unit, the
+    unit's time is 0. Small changes are left out.
     """
     if not before or not after:
         return
@@ -209,8 +210,9 @@ def _packages(first: Results, before: Booted, second: Results, after: Booted) ->
 
 
 def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
-    """The change of the number of root reads. It is reported only when every run of one result has more reads
-    than every run of the other.
+    """The changes of two numbers: the read requests to the root volume before ready, and the bytes that they
+    read. A change is reported only when every run of one result has a greater number than every run of the
+    other result.
     """
     if not before or not after:
         return

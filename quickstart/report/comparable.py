@@ -29,7 +29,8 @@ def profile_name(word: str) -> str:
 
 
 def paired(first: Results, second: Results) -> tuple[tuple[Cell, Cell], ...]:
-    """The cells of ``first``, in their order, each with the corresponding cell of ``second``.
+    """The pairs of corresponding cells, as (cell of ``first``, cell of ``second``), in the order of
+    ``first``.
 
     Both results must have passed `demand_comparable`.
     """
@@ -95,8 +96,8 @@ def _is_ours(key: str) -> bool:
 
 
 def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
-    """``versions`` with keys that can be compared. The key of a kernel has the profile's name in place of its
-    path, and compressors have a key of their own.
+    """``versions`` with keys that are the same in both results. The key of a kernel has the profile's name in
+    place of the profile's path, and compressors have a key of their own.
     """
     found = {}
     for key, value in versions.items():

@@ -40,8 +40,8 @@ Metric = Callable[[Sample], int]
 
 @dataclass(frozen=True)
 class Threshold:
-    """The threshold of a comparison of results A and B. B may be later than A by ``least_ns`` or by ``share``
-    of A's T_total, whichever is larger.
+    """The threshold of a comparison of results A and B. In each time (T_app, T_total), B may be later than A
+    by ``least_ns`` or by ``share`` of A's median T_total, whichever is larger.
     """
 
     least_ns: int = 100_000_000
@@ -53,8 +53,10 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """The comparison of one time (T_app or T_total): the medians and, on the clocks wall and kvm, p and the
-    confidence interval of the shift, which is the time by which B is later than A.
+    """The comparison of one time of results A and B: T_app, T_total or, on the virtual clock, the end of the
+    phase `application start`. ``a_ns`` and ``b_ns`` are the medians. On the clocks wall and kvm, there are
+    also the p-value of the test, and the confidence interval of the shift, which is the time by which B is
+    later than A.
 
     ``verdict`` is ``later``, ``earlier`` or ``same``. ``why`` gives the reason for the verdict.
     """
@@ -72,8 +74,8 @@ class Time:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseDifference:
-    """The median durations of a phase in A and B. A median is None when no run of this result has the phase.
-    ``causes`` are indices of the cell's causes.
+    """The median durations of a phase in results A and B. A median is None when no run of the result has the
+    phase. ``causes`` are indices in ``Compared.causes``.
     """
 
     name: str
@@ -172,9 +174,9 @@ def compare(
 @dataclass(frozen=True)
 class _Family:
     """The corrections for the comparison of many cells (Bonferroni). The more cells are compared, the more of
-    them are later by chance. So with more cells, a single cell needs a smaller p to count as later.
-    ``real_tests`` is the number of tests on the real clocks. ``race_p`` is the largest p at which a stock boot
-    on the virtual clock counts as later.
+    them appear later only by chance. So with more cells, a single cell needs a smaller p-value to count as
+    later. ``real_tests`` is the number of tests on the real clocks. ``race_p`` is the largest p-value at
+    which a stock boot on the virtual clock counts as later.
     """
 
     real_tests: int
@@ -248,7 +250,9 @@ def _virtual(
 
 
 def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """The verdict whether the runs of the second result are later than those of the first, and the reason."""
+    """The verdict (``later`` or ``same``) on the runs of the second result in comparison with the first, and
+    the reason for it.
+    """
 
     def charged(sample: Sample) -> int:
         return metric(sample) + sample.overlap_ns
@@ -267,8 +271,8 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
 
 
 def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """The verdict and the reason as in `_sequential`, but for a stock boot, whose units start in a different
-    order in each run.
+    """The verdict and the reason, as `_sequential` returns them, for a stock boot. In a stock boot, units
+    start in a different order in each run, so the rule is another one than in `_sequential`.
     """
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:
@@ -334,8 +338,8 @@ def _started_ns(sample: Sample) -> int:
 
 
 def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDifference]:
-    """The difference of each phase, in the order of a boot. When only one result has a phase, the difference
-    is the whole duration of the phase.
+    """The difference of each phase, in the order of a boot. When only one of the results has a phase, the
+    difference is the whole duration of this phase.
     """
     before, after = (_lengths(side) for side in runs)
     for name in {**before, **after}:
@@ -358,7 +362,9 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells that have too few runs for any verdict, or so few that a cell could be later by chance."""
+    """Notes about cells with too few runs. There are two kinds of notes: a cell has so few runs that it can never
+    count as later; or it has so few runs that it could count as later by chance.
+    """
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
         enough = next(runs for runs in range(1, _MANY_RUNS) if _least_p(runs, runs) <= family.race_p)
@@ -381,7 +387,7 @@ def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
 
 
 def _least_p(first: int, second: int) -> Fraction:
-    """The smallest possible one-sided p for ``first`` and ``second`` runs. This is the p when every run of
-    one result is later than every run of the other.
+    """The smallest possible one-sided p-value for ``first`` and ``second`` runs. This is the p-value when
+    every run of one result is later than every run of the other.
     """
     return later_p([0] * first, [1] * second)

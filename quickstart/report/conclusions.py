@@ -68,8 +68,8 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells in the report's first picture: the cells on the first clock, with the slowest storage model
-    and the smallest machine size.
+    """The cells in the report's first picture: those on the first measured clock in results.CLOCKS that have
+    the slowest measured storage model and the smallest measured machine size.
     """
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
@@ -80,8 +80,9 @@ def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
 
 
 def headline(results: Results) -> Headline | None:
-    """The table that compares the configuration quickstart with the first of standard, standard-tuned, minimal
-    and ramboot that was measured, on the first clock. None when there are no cells to compare.
+    """The table that compares the configuration quickstart with one other configuration, on the first
+    measured clock in results.CLOCKS. The other configuration is the first measured one of standard,
+    standard-tuned, minimal and ramboot. None when there are no cells to compare.
     """
     samples = planned_samples(results)
     clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
@@ -122,8 +123,8 @@ def headline(results: Results) -> Headline | None:
 def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:
     """The cell of ``configuration`` with which our ``cell`` is compared.
 
-    Both have the same command line, with one exception: when a distribution's own boot was not measured with
-    the kernel options of a build, its cell with the stock command line is used.
+    Both cells have the same command line, with one exception: when a distribution's own boot was not measured
+    with the kernel options of a build, the result is its cell with the stock command line.
     """
     same = cell.beside(configuration)
     alone = configuration in STOCK_CONFIGURATIONS and cell.command_line == BUILT and same not in samples
@@ -168,8 +169,8 @@ def conclusions(results: Results) -> tuple[Conclusions, ...]:
 
 
 def _compared(samples: Measured) -> Iterator[str]:
-    """Sentences that compare the configuration quickstart with each other configuration, over all pairs of
-    cells from ``rival_of``.
+    """Sentences that compare the configuration quickstart with each of the other configurations, one sentence
+    for each. A sentence covers all pairs of cells that ``rival_of`` gives.
     """
     for rival in CONFIGURATIONS:
         if rival == OURS:
@@ -268,8 +269,8 @@ def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:
 
 
 def _differences(known: Mapping[Cell, int], axis: str, more: str, less: str) -> list[int]:
-    """The differences in ns between each cell whose field ``axis`` has the value ``more`` and the cell that
-    differs only in having ``less`` in this field.
+    """Differences in ns: the time of each cell whose field ``axis`` has the value ``more``, minus the time of
+    the cell that has ``less`` in this field and is otherwise the same.
     """
     change: dict[str, Any] = {axis: less}
     others = {cell: known.get(replace(cell, **change)) for cell in known if getattr(cell, axis) == more}

@@ -129,7 +129,8 @@ def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tupl
 
 def demand_same(results: Results, plan: Sequence[Planned], circumstances: Circumstances, source: str) -> None:
     """Raise OtherResultsError when samples of ``plan`` under ``circumstances`` must not be added to
-    ``results``. The error has every difference.
+    ``results``. The error's message lists every difference between these and the plan and circumstances of
+    ``results``.
     """
     differences = [*_plan_differences(results.plan, plan)]
     then, now = results.circumstances, circumstances

@@ -159,7 +159,7 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of panels for one application and size, one for each of ``storages``. All panels have the same ``bars``."""
+    """A row of panels for one application and size, with one panel for each of ``storages``. All panels have the same ``bars``."""
 
     one: Cell
     storages: tuple[str, ...]

@@ -1,5 +1,5 @@
-"""Report on launches of several machines: p50 and p100 of T_total for each number of machines, as a table,
-figures and sentences (measuring.md).
+"""Report on launches of several machines (measuring.md). A table, figures and sentences give p50 (the median
+machine) and p100 (the last machine) of T_total for each number of machines.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def _seconds(time_ns: int | None) -> str:
 
 
 def sentences(results: Results) -> tuple[str, ...]:
-    """One sentence for each place and configuration, about its burst with the most machines."""
+    """One sentence for each place (clock, volume, size and application), configuration and command line. The
+    sentence is about the launch with the pattern `burst` that has the most machines.
+    """
     found: dict[tuple[object, ...], tuple[Cell, Sequence[Sample]]] = {}
     for cell, runs in several(results).items():
         if cell.pattern == "burst" and runs:
@@ -164,8 +166,8 @@ def _words(runs: Sequence[Sample]) -> str:
 
 
 def launch_figure(cells: Measured, alone: Measured) -> Figure:
-    """The figure for the cells of one place. ``alone`` has the cells with a single machine, with which each
-    curve begins.
+    """The figure for the cells of one place (clock, volume, size and application). ``alone`` has the cells
+    with a single machine, which give the first point of each curve.
     """
     panels = list(dict.fromkeys((cell.pattern, cell.stagger_ms) for cell in cells))
     kinds = list(dict.fromkeys(_alone(cell) for cell in sorted(cells, key=_kind_order)))

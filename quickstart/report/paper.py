@@ -1,5 +1,5 @@
-"""Compare the paper's numbers (paper.toml) with our corresponding numbers. Apart from reading the file, the
-functions are pure.
+"""Put the paper's numbers (paper.toml) beside the corresponding numbers of a bench of ours. Apart from
+reading the file, the functions are pure.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def beside(samples: Measured, others: Measured | None = None) -> tuple[Beside, .
     """Every statement of the paper with our numbers. The numbers come from ``samples``, which have one clock
     and one storage model.
 
-    For a statement that names storage models, the numbers come from ``others``, with one line for each clock.
+    For a statement that names storage models, the numbers come from ``others`` instead, with one line for
+    each profile and clock.
     """
     return tuple(
         Beside(each, tuple(_lines(samples, others or {}, each.ours)) if each.ours else ())
@@ -115,7 +116,7 @@ def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """One line for each profile and command line."""
+    """One line for each profile and command line, with our numbers for the statement's configurations."""
     for profile in wanted.profiles:
         for line in COMMAND_LINES:
             sides = [_runs(samples, wanted, profile, name, line) for name in wanted.configurations]
@@ -128,8 +129,8 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of a cell. When a stock boot was measured only with the stock command line, these runs are
-    also used for a comparison with our command lines.
+    """The runs of a cell. A stock boot may have been measured only with the stock command line. Then its runs
+    are also used where ``line`` is another command line.
     """
     stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):

@@ -1,9 +1,10 @@
 """Compare two series by their ranks (pure), with the exact Mann-Whitney test and the interval of shifts that
 this test accepts (compare.md).
 
-This is a permutation test of ranks. Under the null hypothesis, every partition of the values is equally
-likely, whatever their distribution is (Mann and Whitney, "On a test of whether one of two random variables is
-stochastically larger", 1947). For many values, the normal distribution replaces the exact count.
+This is a permutation test of ranks. Under the null hypothesis, each way to divide all values between the two
+series is equally likely, whatever their distribution is (Mann and Whitney, "On a test of whether one of two
+random variables is stochastically larger", 1947). When there are many values, the normal distribution is used
+in place of the exact count.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _MOST_ADDITIONS = 1 << 18
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The one-sided p-value: the probability, if only chance is at work, that at least as many pairs as observed
-    have a later value in ``second`` than in ``first``. Each series has at least one value.
+    """The one-sided p-value. A pair has one value of each series. p is the probability, if only chance is at
+    work, that in at least as many pairs as observed the value of ``second`` is later than that of ``first``.
+    Each series must have at least one value.
 
-    Two equal values do not count as later, so ties can only make p larger.
+    A pair of two equal values does not count as later, so ties can only make p larger.
     """
     after = sorted(second)
     seen = sum(len(after) - bisect.bisect_right(after, each) for each in first)
@@ -37,7 +39,7 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
 
 
 def two_sided_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The two-sided p. It is the probability that the two series differ by chance at least as much as
+    """The two-sided p-value: the probability that the two series differ by chance at least as much as
     observed, in either direction.
     """
     return min(Fraction(1), 2 * min(later_p(first, second), later_p(second, first)))
@@ -53,8 +55,9 @@ def shift(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, int] | None:
-    """The interval of shifts that the two-sided test accepts at the confidence level CONFIDENCE. None when
-    the test accepts all shifts, for example for three values in each series.
+    """The interval of those shifts of ``second`` against ``first`` that the two-sided test accepts at the
+    confidence level CONFIDENCE. None when the test accepts all shifts, for example for three values in each
+    series.
     """
     # The k-th smallest and k-th largest difference, as many as leave no more than half of what may be missed on each side.
     k = _refused(first, second)
@@ -64,7 +67,9 @@ def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, in
 
 
 def _refused(first: Sequence[int], second: Sequence[int]) -> int:
-    """The number of pairwise differences that the two-sided test rejects at each end of their sorted list."""
+    """The number of pairwise differences that the two-sided test rejects at each end of the sorted list of
+    these differences.
+    """
     if _are_many(first, second):
         mean, deviation = _normal(len(first), len(second))
         return math.floor(mean + NormalDist().inv_cdf(float(1 - CONFIDENCE) / 2) * deviation + 0.5)
@@ -95,8 +100,8 @@ def _are_many(first: Sequence[int], second: Sequence[int]) -> bool:
 
 
 def _p_of_many(seen: int, first: int, second: int) -> Fraction:
-    """The probability that, by chance, at least ``seen`` pairs are in a given order, according to the normal
-    distribution.
+    """The probability that, by chance, the value of the second series is the later one in at least ``seen``
+    pairs, according to the normal distribution. The series have ``first`` and ``second`` values.
     """
     mean, deviation = _normal(first, second)
     # In halves, since a count has no values between two whole ones.
@@ -104,14 +109,16 @@ def _p_of_many(seen: int, first: int, second: int) -> Fraction:
 
 
 def _normal(first: int, second: int) -> tuple[float, float]:
-    """The mean and the standard deviation of the number of pairs that are in a given order by chance."""
+    """The mean and the standard deviation of the number of pairs in which, by chance, the value of the second
+    series is the later one.
+    """
     return first * second / 2, math.sqrt(first * second * (first + second + 1) / 12)
 
 
 @functools.cache
 def _ways(first: int, second: int) -> tuple[int, ...]:
-    """The numbers of partitions of ``first`` + ``second`` values in which 0, 1, 2 … pairs are in a given
-    order.
+    """For k = 0, 1, 2 …: the number of ways to divide ``first`` + ``second`` values into two series so that
+    in k pairs the value of the second series is the later one.
 
     The numbers are the coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 - x^i)
     for i from 1 to ``first``.

@@ -80,8 +80,8 @@ class Section:
 
 
 def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
-    """Write report.html, figures/*.svg and figures/*.png into ``directory``. ``faults`` say why the
-    measurement is not valid.
+    """Write report.html, figures/*.svg and figures/*.png into ``directory``. ``faults`` are the reasons why
+    the measurement is not valid, if there are any.
 
     The same results give the same bytes. Raises BadInputError when ``figures`` is a link or another user
     could replace it, and HostLacksError when the disk is full.
@@ -166,8 +166,8 @@ def first_picture(results: Results) -> Drawn | None:
 
 
 def _pictures(results: Results) -> tuple[Drawn, ...]:
-    """The first picture of the page, and then one picture for each clock with all cells of this clock. A
-    picture with the same cells as the first picture is left out.
+    """The first picture of the page, and then one picture for each clock with all cells of this clock. When
+    the picture of a clock would have the same cells as the first picture, it is left out.
     """
     first = first_picture(results)
     if first is None:
@@ -290,8 +290,8 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run with the median time, or the run just before the median. One run is shown, because the phases
-    of several runs have no common median.
+    """The run with the median T_app or, for an even number of runs, the faster of the two middle runs. One
+    run is shown, because the phases of several runs have no common median.
     """
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None

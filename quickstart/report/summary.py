@@ -85,9 +85,9 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
 def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
-    """A text with the medians of the rival and of quickstart for each profile. For each profile, the text also
-    says how many times as fast quickstart is at least, or that quickstart is not shown to be faster
-    (``claim_faster``).
+    """A text with the medians of the rival and of quickstart for each profile. For each profile, the text
+    also gives a lower limit for the factor by which quickstart is faster, or says that quickstart is not
+    shown to be faster (``claim_faster``).
     """
     return "; ".join(
         _pair(profile, other, ours, metric)
