@@ -21,11 +21,14 @@ _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/m
 
 
 def read_before_ready(traces: Sequence[Trace], root: ImageRoot) -> Given:
-    """What programs of the unit read in a traced boot."""
-    paths = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
+    """What programs of the unit read in a traced boot. Name servers count only if a program whose resolver may read
+    them once did so after the rest of the boot had written them (trace/collect.py).
+    """
+    opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
+    changed = {path for trace in traces for path in trace.changed.before_unit}
     return Given(
-        machine_id=not paths.isdisjoint(_MACHINE_IDS),
-        name_servers=RESOLVER in paths and can_await_name_servers(root),
+        machine_id=not opened.isdisjoint(_MACHINE_IDS),
+        name_servers=RESOLVER in changed and can_await_name_servers(root),
     )
 
 

@@ -134,10 +134,13 @@ ROTATE = "/var/log/app/*.log {\n postrotate\n  if true; then invoke-rc.d %s >/de
 @pytest.mark.parametrize(
     ("how", "calls", "stays"),
     [
+        # systemd runs it on a unit with ExecReload= only.
+        ("--exec $DAEMON", "app reload", True),
         ("--exec $DAEMON", "app reopen-logs", True),
         ("-x $DAEMON", "--quiet app rotate", True),
+        ("-x $DAEMON", "app reload", False),
         ("--name app", "app reopen-logs", False),
-        ("--exec $DAEMON", "app reload", False),
+        ("--exec $DAEMON", "app force-reload", False),
         ("--exec $DAEMON", "other reopen-logs", False),
     ],
 )
@@ -146,6 +149,8 @@ def test_a_program_by_whose_path_the_process_is_found_stays(
 ) -> None:
     image.file("/etc/init.d/app", INIT_SCRIPT % how, 0o755)
     image.file("/etc/logrotate.d/app", ROTATE % calls)
+    if how == "-x $DAEMON":
+        image.file("/usr/lib/systemd/system/app.service", "[Service]\nExecReload=/bin/kill -HUP $MAINPID\n")
     # None of ours to read.
     image.file("/etc/cron.daily/program", b"\0" * (300 << 10), 0o755)
     found = decided(image)

@@ -12,12 +12,15 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from quickstart.errors import StartSetError
+from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import parse_service, unit_texts
 from quickstart.inspect.unit.initscripts import SCRIPTS
 
-# Those that invoke-rc.d, service(8) and the scripts' own functions (/lib/lsb/init-functions.d/40-systemd) give to systemctl.
-_OF_SYSTEMCTL = frozenset({"start", "stop", "restart", "try-restart", "reload", "force-reload", "status"})
+# Those that invoke-rc.d, service(8) and the scripts' own functions (/lib/lsb/init-functions.d/40-systemd) give to systemctl; _RELOAD
+# only for a unit that systemd can reload.
+_OF_SYSTEMCTL = frozenset({"start", "stop", "restart", "try-restart", "force-reload", "status"})
+_RELOAD = "reload"
 _CALLERS = (
     "/etc/logrotate.d/*",
     "/etc/cron.*/*",
@@ -42,7 +45,17 @@ def is_found_by_path(root: ImageRoot, unit: str) -> bool:
     script that systemd does not take over.
     """
     name = unit.removesuffix(".service")
-    return _has_script(root, name) and any(action not in _OF_SYSTEMCTL for action in _actions(root, name))
+    if not _has_script(root, name):
+        return False
+    others = _actions(root, name) - _OF_SYSTEMCTL
+    return bool(others - {_RELOAD} if _can_reload(root, unit) else others)
+
+
+def _can_reload(root: ImageRoot, unit: str) -> bool:
+    try:
+        return any(value for value in parse_service(unit_texts(root, unit)).get("ExecReload", ()))
+    except (StartSetError, UnsupportedUnitError):
+        return False
 
 
 def _has_script(root: ImageRoot, name: str) -> bool:
