@@ -53,11 +53,11 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """What `quickstart bench` adds to the profile's image, and the readiness request that the bench sends
-    (docs/users/configurations.md). No artefact contains any of this layer.
+    """The profile's table [bench]: the files and commands that `quickstart bench` adds to the reference image, and
+    the readiness request that the bench sends (docs/users/configurations.md). No artefact contains this layer.
 
-    ``files`` maps guest paths to complete texts. ``commands`` are shell lines that root runs in the image
-    after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
+    ``files`` has pairs (path in the guest, complete text). ``commands`` are shell lines that root runs in the
+    image after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
     """
 
     ready: Readiness
@@ -241,8 +241,9 @@ def load_bench(name: str) -> BenchLayer | None:
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """The result of ``load_bench``, and the first file or directory where a user other than root could have
-    changed the profile (host.beneath.read_judged), or an empty string.
+    """Return two values: the result of ``load_bench``, and the path of the first directory or file through which
+    a user other than root could have changed the profile (host.beneath.read_judged). The second value is empty
+    when no other user could have changed the profile.
     """
     file = profile_file(name)
     try:
@@ -284,8 +285,8 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name``, with ``./`` before it when it is the path of a profile in the current directory and not the
-    name of a profile that comes with QuickStart. `quickstart bench` uses this spelling as the profile's name.
+    """``name`` in the spelling that `quickstart bench` uses as the profile's name. When ``name`` is a path in the
+    current directory, ``./`` is added before it. The name of a profile that comes with QuickStart stays the same.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 
