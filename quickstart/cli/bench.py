@@ -181,9 +181,10 @@ def bench(
 ) -> None:
     """Measure a matrix, and write results.json, report.html and figures.
 
-    The matrix comes from MATRIX.toml or from options. Each option may be given several times, and every
-    combination is measured. Each sample is written at once. After an interruption, the same command continues
-    the measurement.
+    The matrix is the list of everything to measure. It comes from MATRIX.toml or from options. An option such as
+    --profile or --storage may be given several times; every combination of the values is measured. The results
+    of each run are written to results.json at once. After an interruption, the same command continues the
+    measurement.
     """
 
     def work(verb: Verb) -> int:

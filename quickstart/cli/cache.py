@@ -25,7 +25,7 @@ def cache() -> None:
 @cache.command("ls")
 @JSON
 def list_entries(as_json: bool) -> None:
-    """List the store's entries: stage, key, size, and when each was last used."""
+    """List the store's entries, each with its stage, key, size and time of last use."""
 
     def work(verb: Verb) -> int:
         store = Store(default_root())

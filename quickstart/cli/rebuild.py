@@ -81,8 +81,8 @@ def rebuild(
 
 
 def _profile_of(artefact: Artefact) -> Profile:
-    """The profile of OUT. When OUT never starts early, for example because of the trial at the end of its
-    build, the profile gets ``early = "never"``.
+    """The profile of OUT. When OUT never starts early, the profile gets ``early = "never"``. OUT never starts early,
+    for example, if the early start was not sooner than the stock boot in the trial of its build.
     """
     profile = load_ours(artefact.profile_name)
     return dataclasses.replace(profile, early=Early.NEVER) if artefact.early is Early.NEVER else profile
