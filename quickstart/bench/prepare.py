@@ -136,9 +136,9 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
 
 
 def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
-    """The extents on the volume from which a boot loader would read the kernel and the initramfs. The kernel and
-    the stock initramfs are files of the image, so the result has the extents of these files. QuickStart's
-    initramfs is not in the image, so a range of its size at the end of the volume stands for it.
+    """The extents on the volume from which a boot loader would read the kernel and the initramfs, as (offset,
+    length) in bytes. The kernel and the stock initramfs are files of the image, so the result has the extents of
+    these files. QuickStart's initramfs is not in the image, so a range at the end of the volume stands for it.
     """
     kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
     if initramfs == reference.initrd:
