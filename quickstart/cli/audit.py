@@ -1,4 +1,4 @@
-"""`quickstart audit`: check an artefact for its recipient."""
+"""`quickstart audit`: check an artefact before it is passed on or used."""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ _DAY_S = 86400
 
 @click.group()
 def cache() -> None:
-    """List what the store keeps from builds, and remove what is no longer used."""
+    """List what the store keeps from builds, and remove what is no longer used.
+
+    The store is the directory in which the steps of a build keep their results, by default ~/.cache/quickstart.
+    """
 
 
 @cache.command("ls")

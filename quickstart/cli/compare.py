@@ -1,5 +1,5 @@
-"""`quickstart bench compare`: compare two results.json with the same cells. The exit status is 1 when a cell
-has become slower.
+"""`quickstart bench compare`: compare two results.json with the same cells. The exit status is 1 when the guests of
+a cell have become slower.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def compare_command(
     """Compare two results.json of the same cells, and say how much later guests become ready in B than in A, in
     which phases of the boot the times differ, and which possible causes have changed.
 
+    A cell is one combination of values that was measured, such as a profile, a configuration and a storage model.
     The exit status is 1 when guests of at least one cell become ready later in B than in A by more than the
     threshold (docs/users/compare.md says which difference each clock can show). It is 2 when the two files cannot
     be compared, and 4 when the measurement in one of them is not valid. No machine is booted.

@@ -278,7 +278,7 @@ def _stay(verb: Verb, guest: Guest) -> None:
 
 
 def shut_down(verb: Verb, guest: Powered) -> None:
-    """Ask the guest for an orderly shutdown. Print a message if it did not end in time and was switched off."""
+    """Ask the guest for an orderly shutdown. Print a message if the guest did not end in time and was switched off."""
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:

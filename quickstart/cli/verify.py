@@ -80,10 +80,10 @@ def verify(
 ) -> None:
     """Boot OUT and account for every request that reached its root volume before the application was ready.
 
-    For each request, the output says which file or data it was for, which process and system call caused it, and
-    how to avoid it. The output also lists failed look-ups of names, directories that were listed, writes, and
-    packed files that were not used. The machine's writes are thrown away. The exit status is 1 when the requests
-    exceed the root budget, which the profile sets in its table [budget].
+    For each request, the output says which data the request read or wrote, which process and system call caused
+    it, and how to avoid it. The output also lists failed look-ups of names, directories that were listed, writes,
+    and packed files that were not used. The machine's writes are thrown away. The exit status is 1 when the
+    requests exceed the root budget, which the profile sets in its table [budget].
     """
     options = boot.Options(timeout_s, append, keep)
 
