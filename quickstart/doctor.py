@@ -51,8 +51,8 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """The result of one check. ``need`` names the tool or facility that QuickStart needs. ``state`` is found,
-    missing or broken. ``mend`` is a command or an advice that helps, or empty. ``optional`` says that QuickStart
-    also works without the tool or facility, but more slowly or with fewer storage models.
+    missing or broken. ``mend`` is the command or advice that helps, or empty if there is none. ``optional`` says
+    that QuickStart also works without the tool or facility, but more slowly or with fewer storage models.
     """
 
     need: str

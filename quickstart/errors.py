@@ -4,11 +4,11 @@
 
     QuickStartError                 exit 1   the work failed
     ├── BadInputError               exit 2   what the user gave cannot be used
-    │   ├── FaultyFileError                  a user's file is not valid; names every fault
-    │   │   ├── ProfileError                 a profile, key by key
-    │   │   ├── StorageModelError            a storage model, key by key
-    │   │   ├── MatrixError                  a matrix, key by key
-    │   │   └── ResultsError                 results.json, place by place
+    │   ├── FaultyFileError                  a user's file is not valid; the error names every fault
+    │   │   ├── ProfileError                 the file is a profile; the error names the key of each fault
+    │   │   ├── StorageModelError            the file is a storage model; the error names the key of each fault
+    │   │   ├── MatrixError                  the file is a matrix; the error names the key of each fault
+    │   │   └── ResultsError                 the file is results.json; the error names the place of each fault
     │   ├── ArtefactError                    an artefact is damaged, or has contents that build never makes
     │   ├── IncomparableError                the numbers of two results cannot be compared
     │   ├── OtherResultsError                results.json has another matrix, artefact, version or host than this call

@@ -80,7 +80,9 @@ def _always() -> bool:
 
 
 class Guest(Protocol):
-    """A running guest. Leaving the guest's context stops the guest and removes its files from the host."""
+    """A running guest. When the guest's context (``with``) ends, the guest is stopped, and its files on the host
+    are removed.
+    """
 
     url_port: int | None
 
@@ -225,7 +227,7 @@ class Launcher(Protocol):
     def launch(
         self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> Guest:
-        """Return a guest that starts when its context is entered.
+        """Return a guest that starts when its context (``with``) begins.
 
         The guest's agent sends the request in ``ready`` and reports the first correct answer. Without
         ``ready``, the agent only runs commands. ``files`` are added to the launch archive, which holds the

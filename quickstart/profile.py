@@ -212,8 +212,8 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile that comes with QuickStart under ``name``, or else the profile at the path ``name`` (a
-    directory or a profile.toml).
+    """The profile that comes with QuickStart and is called ``name``, or else the profile at the path ``name``, which
+    is a directory or a profile.toml.
 
     Raises BadInputError when there is no such profile, and ProfileError when the profile is invalid.
     """
@@ -221,7 +221,7 @@ def load_profile(name: str) -> Profile:
 
 
 def load_ours(name: str) -> Profile:
-    """The profile that comes with QuickStart under ``name``. Raises BadInputError when QuickStart has no such
+    """The profile that comes with QuickStart and is called ``name``. Raises BadInputError when there is no such
     profile, even if a file exists at the path ``name``.
 
     This function is for a profile name that an artefact contains. An artefact from an untrusted party may
@@ -285,8 +285,9 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name`` in the spelling that `quickstart bench` uses as the profile's name. When ``name`` is a path in the
-    current directory, ``./`` is added before it. The name of a profile that comes with QuickStart stays the same.
+    """``name`` in the spelling that `quickstart bench` uses as the profile's name. The name of a profile that comes
+    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./``
+    before it.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 

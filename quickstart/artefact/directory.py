@@ -155,7 +155,7 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Write OUT's files into ``directory``. It already has the initramfs and, after a rebuild, the root disk."""
+    """Write OUT's files into ``directory``, which already has the initramfs and, in a rebuild, the root disk."""
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)

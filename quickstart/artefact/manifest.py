@@ -4,8 +4,8 @@ artefact records about itself.
 OUT may come from an untrusted party. The values in OUT become arguments of QEMU and of the agent, text on a
 console, names of files, and sizes to read. So a value is used only if these models have accepted it
 (docs/users/artefact.md). Unknown keys come from a newer version of QuickStart. They are ignored, except in
-tables that become our own dataclasses, where they are refused. Keys that older versions did not write have
-defaults.
+tables that become dataclasses of QuickStart, where unknown keys are refused. Keys that older versions did not
+write have defaults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure a matrix: make the runs of its cells in order, save the samples of each run at once, and check the results."""
+"""Measure a matrix: make the runs of its cells in order, save the samples after each run, and check the results."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ MAC = "52:54:00:71:73:02"
 @dataclass(frozen=True)
 class TraceOptions:
     """The options of a trace. ``traces`` is the number of traced boots. ``rootfs`` is a user's own root file
-    system, which replaces the one by debootstrap. With ``keep``, the guests' workspaces are not removed.
+    system, which is used instead of running debootstrap. With ``keep``, the guests' workspaces are not removed.
     ``guest_package`` says whether quickstart-guest is installed in the image.
     """
 
@@ -96,14 +96,14 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages of a build whose keys are known, as (stage, key, whether the store has the result)."""
+    """Those stages of a build whose keys are known, as (stage, key, whether the store has the result)."""
 
     stages: tuple[tuple[str, str, bool], ...]
 
 
 def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) -> str:
-    """The key of a build: a hash of all its inputs, such as the profile, the user's own root file system, our
-    code, the disk format and the number of traces.
+    """The key of a build: a hash of all its inputs, such as the profile, the user's own root file system,
+    QuickStart's code, the disk format and the number of traces.
     """
     inputs = {
         "profile": dataclasses.asdict(profile),
@@ -223,8 +223,8 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise an error when the image does not fit the profile. Show a note when every boot would be a stock boot,
-    because the image has cloud-init, but not the guest package, which would notice a completed cloud-init.
+    """Raise an error when the image does not fit the profile. Show a note when every boot would be a stock boot: the
+    image has cloud-init, but not the guest package, which would record that cloud-init has completed a boot.
     """
     root = ImageRoot(reference.tree)
     refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)

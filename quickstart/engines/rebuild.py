@@ -89,8 +89,8 @@ def rebuild(
 def _packing(
     before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
 ) -> Packing:
-    """The input of ``pack`` for the used disk. The disk's content becomes the reference image, and a boot from
-    the disk is traced again.
+    """The input of ``pack`` for the used disk. The disk's content becomes the reference image, and a boot from the
+    used disk is traced.
     """
     reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)

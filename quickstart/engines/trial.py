@@ -58,8 +58,8 @@ class Tried:
 
 
 def is_sooner(early_ns: int, stock_ns: int) -> bool:
-    """Whether an early start that was ready at ``early_ns`` was sooner than the stock boot. When ``stock_ns``
-    is 0, the time of the stock boot is unknown, and the result is True.
+    """Whether an early start that was ready at the uptime ``early_ns`` was sooner than the stock boot. When
+    ``stock_ns`` is 0, the uptime of the stock boot at ready is unknown, and the result is True.
     """
     return not stock_ns or early_ns < stock_ns
 

@@ -94,8 +94,9 @@ def make(
 ) -> Findings:
     """Complete the profile ``draft`` and write it to ``place.out``. After an error, nothing is written.
 
-    With ``finds_ready``, a boot finds the readiness request (discover.py). Raises NoProfileError with every
-    reason when the service cannot be started early or does not become ready.
+    With ``finds_ready``, the readiness request of ``draft`` is only a placeholder, and a boot shows the real one
+    (discover.py). Raises NoProfileError with every reason when the service cannot be started early or does not
+    become ready.
     """
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)

@@ -1,4 +1,6 @@
-"""Read and write a reference image in the store: its tree, and a file with the facts that a launch needs."""
+"""Read and write a reference image in the store: its tree, and a file with the tree's hash, the volume's UUID and
+label, and the device nodes.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ def write_facts(
 
 
 def lacking(root: ImageRoot) -> str | None:
-    """What ``root`` lacks so that ``load`` would fail: a kernel, or the initramfs of its newest kernel. None when
-    ``root`` has both.
+    """Name what ``root`` lacks: a kernel, or the initramfs of its newest kernel. None when ``root`` has both. ``load``
+    needs both.
     """
     version = newest_kernel(root)
     if version is None:

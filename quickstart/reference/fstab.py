@@ -16,7 +16,9 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class RootLine:
-    """The UUID or the label by which fstab names the root volume. When fstab names one, the other field is empty."""
+    """The UUID and the label of the root volume. A line of fstab names the volume by one of them; the other field is
+    then empty.
+    """
 
     uuid: str
     label: str

@@ -146,8 +146,8 @@ def _with_triggers(text: str, package: GuestPackage) -> str:
 
 
 def text_of(root: ImageRoot, path: PurePosixPath) -> str:
-    """The text of the file at the canonical guest path ``path``. Raises BadInputError for a file that is not
-    regular or is too large.
+    """The text of the file at ``path`` in the image. No component of ``path`` may be a link. Raises BadInputError
+    for a file that is not regular or is too large.
     """
     status = root.host(path).lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > _TEXT_BYTES:

@@ -87,7 +87,7 @@ def _hash_of(directory: Path) -> str:
 
 def _check_tar(path: Path) -> tuple[str, ...]:
     """The argv of the program that decompresses the archive. Empty for an uncompressed archive. Raises
-    BadInputError for a file that is not a tar archive, and for an uncompressed archive without an end mark.
+    BadInputError when the file is not a tar archive, or when an uncompressed archive is cut off before its end mark.
     """
     with path.open("rb") as file:
         head = file.read(512)

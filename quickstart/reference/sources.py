@@ -34,7 +34,7 @@ class Sources:
 
 
 def host_sources(suite: str) -> Sources:
-    """The archives that the host's apt uses for ``suite`` and its suites -updates and -security.
+    """The archives that the host's apt uses for ``suite``, and for the suites SUITE-updates and SUITE-security.
 
     When the host's apt is not configured for ``suite``, the result has those archives of the host's apt
     configuration that offer ``suite``, too.
@@ -69,8 +69,8 @@ def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> 
     """The lines that apt-get indextargets would print if the host's archives were configured for ``suite``.
     ``text`` has the lines that apt-get indextargets has printed on this host.
 
-    ``carries`` says whether the archive at a URI has the suite with a codename. Archives without this suite are
-    left out.
+    ``carries`` gets a URI and a codename, and says whether the archive at this URI has the suite with this
+    codename. Archives without the suite are left out.
     """
     rows = {tuple(line.split()) for line in text.splitlines()}
     wanted = {

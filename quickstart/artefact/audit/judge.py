@@ -1,7 +1,7 @@
 """Check an artefact for secrets, wrong modes, files that no build makes, and parts that contradict each other (pure).
 
-Every user who may read the file initramfs.img can read the packed files, whatever modes they have in it. So the
-modes of packed files matter only in the running guest.
+Every user who may read the file initramfs.img can read the content of all packed files, whatever their modes are.
+So the modes of packed files matter only in the running guest.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: 
 
 def _chmod(mode: str, name: str) -> str:
     """The command that changes the mode of a file of OUT. Somebody else may have chosen the file's name. So the
-    command does not have the name if the name has characters that a user should not paste into a shell.
+    name is left out if it has characters that a user should not paste into a shell.
     """
     return command("chmod", mode, "--", name) or f"chmod {mode}"
 
@@ -198,8 +198,8 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """A finding for each file of part B that differs from the list of digests in part A, or that only one of the
-    two has. With such a difference, every boot would be a stock boot.
+    """A finding for each file that differs between part B and the list of digests in part A, or that is only in one
+    of these two places. With such a difference, every boot would be a stock boot.
     """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
     if text is None:
