@@ -33,8 +33,8 @@
         ├── MixedClocksError                 times of two clocks in one table
         └── TraceFullError                   the trace buffer was full before the guest was ready
 
-Only ``quickstart.cli`` turns these errors into exit codes. All other code raises these errors, or lets them
-pass through.
+Only ``quickstart.cli`` turns these errors into exit codes. Other code raises these errors, lets them pass
+through, or handles them itself.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
-    """The bench layer of the profile in ``text``, or None. Raises ProfileError with every fault in the
-    text, including faults outside the bench layer.
+    """The bench layer of the profile in ``text``, or None when the profile has no bench layer. Raises ProfileError
+    with every fault in the text, including faults outside the bench layer.
     """
     bench = _document(_raw(text, source), source).bench
     if bench is None:
@@ -236,7 +236,9 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """The bench layer of the profile with this name or path, or None. Raises the same errors as ``load_profile``."""
+    """The bench layer of the profile ``name``, which is a name or a path. None when the profile has no bench layer.
+    Raises the same errors as ``load_profile``.
+    """
     return parse_bench(*_read(name))
 
 

@@ -1,5 +1,5 @@
-"""Outputs for bytes from a guest: a terminal, which the guest must not control, and a memory buffer of
-limited size.
+"""Outputs for bytes from a guest: one protects a terminal, which the guest must not control, and one keeps a limited
+number of bytes in memory.
 """
 
 from __future__ import annotations

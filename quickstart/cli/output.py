@@ -56,7 +56,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 class Display:
     """The progress display on stderr, which implements host.progress.Progress. On a terminal, it shows the running
-    step and for how long the step has run. It prints a line for each completed step that took 0.1 s or more.
+    step and the time since its beginning. When a step that took 0.1 s or more is complete, a line is printed.
     """
 
     def __init__(self, console: Console) -> None:
