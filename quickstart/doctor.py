@@ -1,4 +1,6 @@
-"""Check whether this host has each thing that QuickStart needs, and name the command that installs or repairs it."""
+"""Check whether this host has the tools and facilities that QuickStart needs. For each one that is missing or
+broken, name the command that installs or repairs it.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,9 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result for one need. ``state`` is found, missing or broken. ``mend`` is the command that installs
-    or repairs what is needed, or empty when there is no such command. QuickStart also works without an
-    ``optional`` need, but more slowly or with fewer storage models.
+    """The result of one check. ``need`` names the tool or facility that QuickStart needs. ``state`` is found,
+    missing or broken. ``mend`` is the command or advice that helps, or empty if there is none. ``optional`` says
+    that QuickStart also works without the tool or facility, but more slowly or with fewer storage models.
     """
 
     need: str
@@ -61,7 +63,9 @@ class Finding:
 
 
 def examine(context: Context) -> tuple[Finding, ...]:
-    """Check every need, in the order in which a build meets them. KVM is tried with a tiny guest."""
+    """Check everything that QuickStart needs on this host. The tools come first. KVM comes last, and is tried
+    with a tiny guest.
+    """
     with context.progress.step("look at the tools"):
         tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
         rest = [_keyring(), _static_libc(), _owners(), _space(context.store)]
@@ -124,8 +128,8 @@ def _static_libc() -> Finding:
 
 
 def _nfs() -> Finding:
-    """Check the NFS server. Only `quickstart bench` needs an NFS server, for the storage model nfs-100m with
-    a real clock.
+    """Check the NFS server. Only `quickstart bench` needs an NFS server: it measures the storage model nfs-100m
+    with it, if the clock is `kvm` or `wall`.
     """
     try:
         return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)
@@ -141,8 +145,8 @@ def _nfs() -> Finding:
 
 
 def _owners() -> Finding:
-    """Check whether this user may make images with several file owners. Root may do so, and so may a user who
-    has a user namespace and subordinate IDs.
+    """Check whether this user may make images whose files have several owners. Root may make them. Another user
+    needs subordinate IDs (subuid(5)) and the right to make user namespaces.
     """
     need = "owners in images"
     if os.geteuid() == 0:
@@ -179,7 +183,9 @@ def _space(store: Store) -> Finding:
 
 
 def _accelerator(store: Store) -> Finding:
-    """Try KVM with a tiny guest. The guest's kernel comes from the store's images, or else from this host."""
+    """Try KVM with a tiny guest. The guest boots a kernel from a reference image in the store, or else from
+    /boot of this host.
+    """
     kernels = [*store.root.glob("reference/*/root/boot/vmlinuz-*"), *Path("/boot").glob("vmlinuz-*")]
     # A link of an image leads to a file of the host's.
     plain = [path for path in kernels if path.is_file() and not path.is_symlink()]

@@ -4,11 +4,11 @@
 
     QuickStartError                 exit 1   the work failed
     ├── BadInputError               exit 2   what the user gave cannot be used
-    │   ├── FaultyFileError                  a user's file is not valid; names every fault
-    │   │   ├── ProfileError                 a profile, key by key
-    │   │   ├── StorageModelError            a storage model, key by key
-    │   │   ├── MatrixError                  a matrix, key by key
-    │   │   └── ResultsError                 results.json, place by place
+    │   ├── FaultyFileError                  a user's file is not valid; the error names every fault
+    │   │   ├── ProfileError                 the file is a profile; the error names the key of each fault
+    │   │   ├── StorageModelError            the file is a storage model; the error names the key of each fault
+    │   │   ├── MatrixError                  the file is a matrix; the error names the key of each fault
+    │   │   └── ResultsError                 the file is results.json; the error names the place of each fault
     │   ├── ArtefactError                    an artefact is damaged, or has contents that build never makes
     │   ├── IncomparableError                the numbers of two results cannot be compared
     │   ├── OtherResultsError                results.json has another matrix, artefact, version or host than this call
@@ -21,7 +21,7 @@
     ├── CommandError                exit 1   a subprocess failed or ran out of time
     ├── ReferenceImageError         exit 1   the reference image could not be made
     ├── TraceError                  exit 1   the reference boot's logs are not complete
-    ├── StartSetError               exit 1   the start set is contradictory or over budget
+    ├── StartSetError               exit 1   no initramfs can be made from this image, or it exceeds the memory budget
     │   └── ImageFileError          exit 2   a path of the image cannot be read as a regular file
     ├── NoProfileError              exit 1   no profile can be written for a service as it is
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
@@ -29,12 +29,12 @@
     │   ├── NotSettledError                  the guest was ready, but the distribution's boot did not finish
     │   └── UntraceableError                 the guest's kernel cannot trace block requests
     ├── VolumeError                 exit 1   the volume's server died or gave a wrong answer
-    └── MeasurementError            exit 4   the numbers must not be shown
+    └── MeasurementError            exit 4   the measured numbers are wrong and must not be shown
         ├── MixedClocksError                 times of two clocks in one table
         └── TraceFullError                   the trace buffer was full before the guest was ready
 
-Only ``quickstart.cli`` turns these errors into exit codes. All other code raises these errors, or lets them
-pass through.
+Only ``quickstart.cli`` turns these errors into exit codes. Other code raises these errors, lets them pass
+through, or handles them itself.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from typing import ClassVar
 
 
 class QuickStartError(Exception):
-    """``message`` says what failed, and on which object. ``hint`` says what to do next. Each of ``details`` is
-    a line that belongs to the message: a fault, or a line that a program printed.
+    """``message`` says what failed, and names the file, unit or other object. ``hint`` says what to do next.
+    ``details`` has more lines for the message: faults, or lines that a program printed.
 
     The message and the hint are one line each. They may contain untrusted names, for example of files. A line
-    break in the message or the hint can only come from such a name, so cli/output.py escapes it. Text of
-    several lines goes into ``details``, whose lines are printed with a mark before each of them.
+    break in the message or the hint can only come from such a name, so cli/output.py escapes the line break.
+    Text of several lines goes into ``details``. When these lines are printed, a mark precedes each line.
     """
 
     exit_code = 1
@@ -104,8 +104,8 @@ class ArtefactError(BadInputError):
 
 
 class OtherResultsError(BadInputError):
-    """New samples must not be added to the results in a file, because these were measured differently.
-    ``differences`` has one line for each reason.
+    """The results in the file ``source`` were measured differently, so new samples must not be added to them.
+    ``differences`` has one line for each difference.
     """
 
     def __init__(self, source: str, differences: Sequence[str], *, hint: str | None = None) -> None:
@@ -182,8 +182,9 @@ class StartSetError(QuickStartError):
 
 
 class ImageFileError(StartSetError):
-    """A path of the image cannot be used: the file is not a regular file, is too large or cannot be read, the
-    path leads through a loop of links or through too many components, or a glob matches too many names.
+    """A path of the image cannot be used. There are three cases: the file is not a regular file, is too large or
+    cannot be read; the path leads through a loop of links or through too many components; or a glob matches too
+    many names.
     """
 
     exit_code = 2
@@ -210,7 +211,9 @@ class GuestError(QuickStartError):
 
 
 class GuestEndedError(GuestError):
-    """The guest ended by itself before it was ready, for example after a panic. QEMU exits when a guest reboots."""
+    """The guest ended by itself before it was ready, for example after a panic. A reboot also ends a guest,
+    because QuickStart runs QEMU with -no-reboot.
+    """
 
 
 class NotSettledError(GuestError):
@@ -225,7 +228,7 @@ class NotSettledError(GuestError):
 
 
 class UntraceableError(GuestError):
-    """The guest's kernel cannot trace block requests, because it was built without the options for that."""
+    """The guest's kernel cannot trace block requests, because it was built without the options for tracing."""
 
     HINT: ClassVar[str] = (
         "verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS"

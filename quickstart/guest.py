@@ -1,9 +1,10 @@
-"""The protocols through which guests are started and used. The backends in launch/ implement these protocols.
+"""The Python protocols (typing.Protocol) through which guests are started and used. The backends in launch/
+implement these protocols.
 
-Every backend provides a `Guest`. A feature that only some backends have is a capability. Each capability is a
-protocol of its own, and a verb requests it with the matching function below (`executing`, `with_console`,
-...). The function raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls
-such a function before the work begins.
+Every backend provides a `Guest`. A feature that only some backends have is a capability. Each capability has a
+protocol, such as `Executes`. A verb requests a capability with a function below, such as `executing`. The
+function raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls this
+function before the work begins.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from quickstart.model.machine import Machine
 
 @dataclass(frozen=True)
 class Hello:
-    """The agent's first message, with the version of its protocol."""
+    """The first message of the launch agent. ``version`` is the version of the agent's protocol."""
 
     version: int
 
 
 @dataclass(frozen=True)
 class Output:
-    """A piece of the running command's output; ``stream`` is ``out`` or ``err``."""
+    """A message of the launch agent with a piece of the running command's output. ``stream`` is ``out``
+    (stdout) or ``err`` (stderr).
+    """
 
     stream: str
     data: bytes
@@ -36,7 +39,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of the running command, with its exit status."""
+    """A message of the launch agent: the running command has ended with the exit status ``status``."""
 
     status: int
 
@@ -46,8 +49,8 @@ Message = Hello | Beacon | ReadyStamp | Counters | Output | Exit
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of a console, and their position in its output. When the requested bytes are no longer kept,
-    ``position`` is higher than the requested position.
+    """A piece of a console's output. ``position`` is the offset of the piece in the whole output. When the bytes
+    at the requested position are no longer kept, ``position`` is higher than the requested position.
     """
 
     position: int
@@ -77,7 +80,9 @@ def _always() -> bool:
 
 
 class Guest(Protocol):
-    """A running guest. Leaving the guest's context stops the guest and removes its files from the host."""
+    """A running guest. When the guest's context (``with``) ends, the guest is stopped, and its files on the host
+    are removed.
+    """
 
     url_port: int | None
 
@@ -90,8 +95,8 @@ class Guest(Protocol):
     def wait_ready(self, timeout_s: float, has_volume: Callable[[], bool] = _always) -> Readied:
         """Wait until the agent reports the first correct answer to the readiness request.
 
-        Raise GuestError with the last console lines when the guest dies, when the time is up, or when
-        ``has_volume`` returns False, because the guest's root volume is gone.
+        Raise GuestError with the last console lines in three cases: the guest ends; the time is up; or
+        ``has_volume`` returns False, which means that the guest's root volume is gone.
         """
         ...
 
@@ -114,7 +119,7 @@ class Guest(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the guest to end by itself. Return False when the guest is still running after ``timeout_s``."""
+        """Wait for the guest to end by itself. Return False if it still runs after ``timeout_s`` seconds."""
         ...
 
     def fallback(self) -> str:
@@ -143,8 +148,8 @@ class Executes(Guest, Protocol):
     ) -> int:
         """Run ``command`` and return its exit status.
 
-        Raise GuestError when the command does not end within ``timeout_s``, when the guest ends first, or
-        when the command prints more than ``limit_bytes`` on both streams together.
+        Raise GuestError in three cases: the command does not end within ``timeout_s`` seconds; the guest ends
+        before the command; or the command prints more than ``limit_bytes`` on both streams together.
         """
         ...
 
@@ -222,10 +227,11 @@ class Launcher(Protocol):
     def launch(
         self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> Guest:
-        """Return a guest that starts when its context is entered.
+        """Return a guest that starts when its context (``with``) begins.
 
         The guest's agent sends the request in ``ready`` and reports the first correct answer. Without
         ``ready``, the agent only runs commands. ``files`` are added to the launch archive, which holds the
-        agent. Their names are paths below /launch (docs/internals/agent.md).
+        agent. Each key of ``files`` is a path below /launch (docs/internals/agent.md). Each value is the file's
+        content, or the path of a file on this host.
         """
         ...

@@ -53,11 +53,11 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """What `quickstart bench` adds to the profile's image, and the readiness request that the bench sends
-    (docs/users/configurations.md). No artefact contains any of this layer.
+    """The profile's table [bench]: the files and commands that `quickstart bench` adds to the reference image, and
+    the readiness request that the bench sends (docs/users/configurations.md). No artefact contains this layer.
 
-    ``files`` maps guest paths to complete texts. ``commands`` are shell lines that root runs in the image
-    after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
+    ``files`` has pairs (path in the guest, complete text). ``commands`` are shell lines that root runs in the
+    image after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
     """
 
     ready: Readiness
@@ -180,8 +180,8 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
-    """The bench layer of the profile in ``text``, or None. Raises ProfileError with every fault in the
-    text, including faults outside the bench layer.
+    """The bench layer of the profile in ``text``, or None when the profile has no bench layer. Raises ProfileError
+    with every fault in the text, including faults outside the bench layer.
     """
     bench = _document(_raw(text, source), source).bench
     if bench is None:
@@ -212,8 +212,8 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile that comes with QuickStart under ``name``, or else the profile at the path ``name`` (a
-    directory or a profile.toml).
+    """The profile that comes with QuickStart and is called ``name``, or else the profile at the path ``name``, which
+    is a directory or a profile.toml.
 
     Raises BadInputError when there is no such profile, and ProfileError when the profile is invalid.
     """
@@ -221,7 +221,7 @@ def load_profile(name: str) -> Profile:
 
 
 def load_ours(name: str) -> Profile:
-    """The profile that comes with QuickStart under ``name``. Raises BadInputError when QuickStart has no such
+    """The profile that comes with QuickStart and is called ``name``. Raises BadInputError when there is no such
     profile, even if a file exists at the path ``name``.
 
     This function is for a profile name that an artefact contains. An artefact from an untrusted party may
@@ -236,13 +236,16 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """The bench layer of the profile with this name or path, or None. Raises the same errors as ``load_profile``."""
+    """The bench layer of the profile ``name``, which is a name or a path. None when the profile has no bench layer.
+    Raises the same errors as ``load_profile``.
+    """
     return parse_bench(*_read(name))
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """The result of ``load_bench``, and the first file or directory where a user other than root could have
-    changed the profile (host.beneath.read_judged), or an empty string.
+    """Return two values: the result of ``load_bench``, and the path of the first directory or file through which
+    a user other than root could have changed the profile (host.beneath.read_judged). The second value is empty
+    when no other user could have changed the profile.
     """
     file = profile_file(name)
     try:
@@ -284,8 +287,9 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name``, with ``./`` before it when it is the path of a profile in the current directory and not the
-    name of a profile that comes with QuickStart. `quickstart bench` uses this spelling as the profile's name.
+    """``name`` in the spelling that `quickstart bench` uses as the profile's name. The name of a profile that comes
+    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./``
+    before it.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 

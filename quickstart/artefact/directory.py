@@ -60,8 +60,8 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     ``out`` does not exist or may be replaced.
 
     Raises OutputExistsError when ``out`` is not an artefact, or has other files in addition to an artefact's.
-    Without ``force``, this error is also raised for an artefact that belongs to another user, is damaged, or
-    has a root disk that may have been used, because a build must not delete a machine's data.
+    Without ``force``, this error is also raised in three cases: the artefact belongs to another user; it is
+    damaged; or its root disk may have been used, so that it may hold a machine's data.
     """
     if not out.exists():
         if out.is_symlink():
@@ -113,13 +113,13 @@ def _check_owner(out: Path) -> None:
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:
-    """Whether a rebuild made the artefact, so that its disk had been used before (docs/users/never-stale.md)."""
+    """Whether a rebuild made the artefact. Its root disk was in use before the rebuild (docs/users/never-stale.md)."""
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
 
 
 def _check_sums(artefact: Artefact) -> None:
-    """Raise ArtefactError when a built file has changed. The user may change the root disk and run.sh."""
+    """Raise ArtefactError when the kernel or an initramfs has changed since the build, or start-set.json is missing."""
     for name, fact in read_manifest(artefact.directory).facts.items():
         if name != RUN_SCRIPT and _file_facts(artefact.directory / name) != fact.model_dump():
             raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
@@ -132,9 +132,9 @@ class Made:
     """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` are the
     strings of the enums HandOff, Delivery and Payload.
 
-    ``kernel_options`` are used in the command line for our initramfs. ``uuid`` is the UUID of the machine
-    whose disk this is. When ``uuid`` is empty and the image has cloud-init, the machine gets a UUID that is
-    computed from ``build_key``.
+    ``kernel_options`` are the options on the kernel's command line for a fast start. After a rebuild, ``uuid`` is
+    the UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, the
+    machine gets a UUID that is computed from ``build_key``.
     """
 
     profile: Profile
@@ -155,7 +155,7 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Write the files of OUT into ``directory``. The initramfs and, in a rebuild, the root disk are already there."""
+    """Write OUT's files into ``directory``, which already has the initramfs and, in a rebuild, the root disk."""
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
@@ -307,11 +307,11 @@ def _write_run_script(directory: Path, manifest: Manifest) -> None:
 
 
 def is_artefact(directory: Path) -> bool:
-    """Whether ``directory`` is an artefact, possibly a damaged one. A manifest.json alone is not enough,
+    """Whether ``directory`` is an artefact, possibly a damaged one. A file manifest.json does not prove this,
     because other programs also write files with this name.
 
-    In an artefact, the manifest has our keys. If the manifest cannot be read, the directory must have an
-    initramfs and otherwise only files that an artefact has.
+    A manifest that can be parsed must have the keys of QuickStart's manifest. If it cannot be parsed,
+    ``directory`` must have an initramfs.img, and must have only files with names of an artefact's files.
     """
     ours = is_ours(directory)
     if ours is not None:
@@ -348,11 +348,11 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _check_disk(path: Path, manifest: Manifest) -> None:
-    """Raise ArtefactError for a disk that is cut off, or that would give the guest access to other files of
-    this host.
+    """Raise ArtefactError for a disk that is smaller than when it was built, or that would give the guest access
+    to other files of this host. The user may have enlarged the disk.
 
-    A raw disk is safe whatever its first bytes are, because QEMU is told the format and does not probe it.
-    The user may have enlarged the disk.
+    A raw disk is safe whatever its first bytes are: QuickStart tells QEMU the format, so QEMU does not guess the
+    format from these bytes.
     """
     with _opened(path) as fd:
         size_bytes = os.fstat(fd).st_size

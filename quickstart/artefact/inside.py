@@ -39,8 +39,8 @@ _OVERLAP_BYTES = 4096
 
 @dataclass(frozen=True)
 class Sought:
-    """A pattern to search for in contents. When the content of a member matches, ``name`` is in
-    `Member.found`. A match that is longer than 4 KiB may be missed.
+    """A pattern to search for in the contents of members. When the content of a member matches ``pattern``,
+    ``name`` is in `Member.found`. A match that is longer than 4 KiB may be missed.
 
     Every match contains ``literal``. A search for ``pattern`` takes a hundred times as long as a search for
     ``literal``, so only content that has the literal is searched for the pattern.
@@ -53,13 +53,13 @@ class Sought:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One file in the archive. ``part`` is ``A``, ``B``, or ``image`` for a file inside the image in part B.
+    """One file in the archive. ``part`` is ``A``, ``B``, or ``image`` for a file in the squashfs image of part B.
 
-    ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. The
-    content is described by its SHA-256, its CRC-32 (as in zlib) and the names of the matching patterns.
-    ``data`` has the content only for init's configuration, the list of digests and the marker. `content`
-    reads the content of other files. ``place`` identifies the member: it has the member's number in the
-    archive, and its number in the image in part B, or 0 for a member that is not in the image.
+    ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. ``crc`` is
+    the content's CRC-32 (as in zlib), and ``found`` has the names of the patterns that match the content. ``data``
+    has the content only for init's configuration, the list of digests, and the last file of part B, which names
+    the build. `content` reads all other files. ``place`` identifies the member by two numbers: for a file in the
+    image, the image's number in the archive and the file's number in the image; for other members, their number and 0.
     """
 
     name: str
@@ -79,8 +79,8 @@ class Member:
 
 @dataclass(frozen=True)
 class _Met:
-    """A member with its content, while the archive is read. ``key`` is the same for all hard links of a file,
-    and None for a file with a single name.
+    """A member and its content, which can be read only until the next member. ``key`` is the same for all hard
+    links of a file, and None for a file with a single name.
     """
 
     member: Member
@@ -115,8 +115,8 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
     """All members of the archive, in order, each with the names of the ``sought`` patterns that occur in its
     content.
 
-    The archive is read in pieces, and only up to the size in the manifest. Raises ArtefactError when the
-    archive is damaged or larger.
+    The archive is read in pieces, and only up to the unpacked size in the manifest. Raises ArtefactError when
+    the archive is damaged or exceeds this size.
     """
     found: list[tuple[Member, tuple[int, int] | None]] = []
     held: set[tuple[str, str]] = set()
@@ -131,8 +131,8 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members of the archive. The image in part B is followed by the files in it, under their names in the guest.
-    Raises ArtefactError when part B has more files than the image, because the mounted image hides them in the guest.
+    """All members of the archive. The squashfs image of part B is followed by the files in it, with their names in the
+    guest. Raises ArtefactError for other files in part B beside this image, because the mounted image would hide them.
     """
     hidden, has_image = "", False
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
@@ -274,8 +274,8 @@ def find(artefact: Artefact, path: str) -> Member:
 
 
 def _printing(path: str) -> str | None:
-    """The hint with the command that prints the file ``path`` of the root volume. None when the path has
-    characters that a user should not paste into a shell, because somebody else may have chosen this path.
+    """The hint with the command that prints the file ``path`` of the root volume. Somebody else may have chosen
+    the path. So the result is None if the path has characters that a user should not paste into a shell.
     """
     inside = command("cat", path)
     whole = command("quickstart", "run", "OUT", "--snapshot", "--exec", inside) if inside else None
@@ -336,7 +336,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
 
 
 def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
-    """Whether part A has a file at this path. False for a directory, because it may also belong to the start set."""
+    """Whether part A has a file at this path. False for a directory, which may belong to the start set, too."""
     name = str(asked)[1:]
     return any(
         each.part == "A" and each.name == name and not stat.S_ISDIR(each.mode) for each in members(artefact)
@@ -361,7 +361,7 @@ def _through_links(document: StartSetFacts, wanted: PurePosixPath) -> PurePosixP
 def _said(document: StartSetFacts, path: PurePosixPath) -> Why | None:
     """What start-set.json says about ``path``. None when it says nothing.
 
-    The function makes no table of all paths, because an untrusted start-set.json may have 300 000 paths.
+    The function makes no table of all paths, because an untrusted start-set.json may have 200 000 paths.
     """
     name = str(path)
     for file in reversed(document.files):

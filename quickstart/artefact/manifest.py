@@ -4,8 +4,8 @@ artefact records about itself.
 OUT may come from an untrusted party. The values in OUT become arguments of QEMU and of the agent, text on a
 console, names of files, and sizes to read. So a value is used only if these models have accepted it
 (docs/users/artefact.md). Unknown keys come from a newer version of QuickStart. They are ignored, except in
-tables that become our own dataclasses, where they are refused. Keys that older versions did not write have
-defaults.
+tables that become dataclasses of QuickStart, where unknown keys are refused. Keys that older versions did not
+write have defaults.
 """
 
 from __future__ import annotations
@@ -154,10 +154,8 @@ class _Budget(Table):
 
 
 class Manifest(_Open):
-    """The content of manifest.json (artefact.md). The values of ``hand_off``, ``delivery``, ``payload`` and
-    ``kernel_options`` are the strings of the enums with these names.
-
-    ``unpacked_bytes`` is the total unpacked size of the initramfs's archives, including padding.
+    """The content of manifest.json (docs/users/artefact.md). ``hand_off``, ``delivery``, ``payload`` and
+    ``kernel_options`` are the strings of the enums HandOff, Delivery, Payload and KernelOptions.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
@@ -210,9 +208,9 @@ class Manifest(_Open):
 
     @property
     def unpacked_bytes(self) -> int:
-        """The unpacked size of the initramfs. The first versions of QuickStart did not record this size, and
-        did not compress the initramfs. For artefacts of these versions, the value is the size of the
-        initramfs file.
+        """The total unpacked size of the initramfs's archives, including padding. The first versions of QuickStart
+        did not record this size, and did not compress the initramfs. For artefacts of these versions, the value
+        is the size of the initramfs file.
         """
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 
@@ -245,8 +243,8 @@ class Manifest(_Open):
 
 
 class StartFileFacts(_Open):
-    """A file of the start set in start-set.json. The first versions of QuickStart did not write ``seen_in``
-    and ``package``.
+    """A file of the start set in start-set.json. ``seen_in`` is the number of traces in which the file was used.
+    The first versions of QuickStart did not write ``seen_in`` and ``package``, so both have a default.
     """
 
     path: _Path
@@ -308,10 +306,10 @@ def validated(document: object, path: Path) -> Manifest:
 
 
 def is_ours(directory: Path) -> bool | None:
-    """Whether the manifest.json in ``directory`` has the keys of our manifest. None when the file is regular,
-    but is too large or is not valid JSON.
+    """Whether ``directory`` has a manifest.json with the keys of QuickStart's manifest. Other programs also write
+    files with this name.
 
-    Other programs also write files with this name.
+    The result is None when the file is regular, but is too large or is not valid JSON.
     """
     try:
         document = jsondoc.parse(read_bounded(directory / MANIFEST, _MANIFEST_BYTES))

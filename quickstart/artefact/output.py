@@ -1,10 +1,10 @@
-"""Replace OUT safely. The new OUT is made next to the old one, and is renamed when it is complete. Neither
-another build at the same time nor a build that is killed does any harm.
+"""Replace OUT safely. The new OUT is made next to the old one. When the new OUT is complete, the old one is
+renamed, and then the new one gets the name OUT. Two builds at the same time, or a build that is killed, do no harm.
 
 Names in the directory that contains OUT::
 
-    .OUT.XXXXXXXX.partial    a new OUT; its build holds a lock on it (flock(2)); without a lock, it is a leftover and is removed
-    .OUT.XXXXXXXX.old        the previous OUT, between the two renames of a replacement
+    .OUT.XXXXXXXX.partial    a new OUT, on which its build holds a lock (flock(2)); without a lock, a leftover that is removed
+    .OUT.XXXXXXXX.old        the old OUT, between the two renames
 
 OUT itself is also locked: a running machine holds a shared lock, and a build that replaces OUT holds an
 exclusive lock.
@@ -39,8 +39,8 @@ _FULL_HINT = "free some space, or choose another -o"
 
 @contextmanager
 def settled(out: Path) -> Iterator[None]:
-    """A context during which no other build renames ``out``. At its beginning and end, the leftovers of
-    killed builds are removed or renamed.
+    """A context during which no other build renames ``out``. When the context begins and when it ends, leftovers
+    of killed builds are removed, or renamed back to ``out``.
 
     Raises BadInputError when the directory of ``out`` is missing or another user could replace it. Raises
     HostLacksError when another process keeps the directory locked.
@@ -67,9 +67,9 @@ def settled(out: Path) -> Iterator[None]:
 def in_use(out: Path) -> Iterator[None]:
     """A context during which no build replaces ``out``. Enter the context before ``out`` is read.
 
-    When OUT cannot be opened, no error is raised here, because the caller then fails to read OUT. Raises
-    BadInputError when another user could replace ``out`` or a file in it. Raises HostLacksError when another
-    process keeps OUT locked.
+    When ``out`` cannot be opened, this function raises no error, because the caller gets an error when it reads
+    ``out``. Raises BadInputError when another user could replace ``out`` or a file in it. Raises HostLacksError
+    when another process keeps ``out`` locked.
     """
     check_own(out)
     with ExitStack() as stack:
@@ -91,10 +91,10 @@ def in_use(out: Path) -> Iterator[None]:
 
 def check_place(out: Path) -> Path:
     """The path that ``out`` leads to. When ``out`` is a link, OUT is replaced at the link's target. Raises
-    BadInputError when another user could replace a directory on the way.
+    BadInputError when another user could replace a directory or link of this path.
 
-    Without this check, another user could make root write to a place of that user's choice. A link at ``out``
-    is also checked, because it decides where OUT is.
+    Without this check, another user could make root write to a place of that user's choice. When ``out`` itself
+    is a link, the link is also checked, because it decides where OUT is.
     """
     place, fault = place_of(out)
     if fault:
@@ -114,8 +114,8 @@ def check_into(directory: Path) -> None:
 
 
 def make_into(directory: Path) -> None:
-    """Make ``directory``, into which files are to be written, and its missing parents. Raises BadInputError
-    as `check_into` does.
+    """Make ``directory``, into which files are to be written, and its missing parents. Raises BadInputError when
+    another user could replace one of these directories.
 
     Each directory is made in a directory that was checked, so no link can lead us elsewhere. An ordinary user
     must call this function before entering a user namespace, which shows all foreign owners as one user.
@@ -132,10 +132,10 @@ def make_into(directory: Path) -> None:
 
 def check_own(out: Path) -> None:
     """Raise BadInputError when another user could replace ``out``, or a file in it, before a machine starts
-    from it.
+    from ``out``.
 
-    Without this check, the guest could get another disk. Verbs that only look into an artefact need no such
-    check.
+    Without this check, another user could give the guest another disk. Verbs that only look into an artefact do
+    not need the check.
     """
     fault = swapped_by_others(out)
     with suppress(OSError):
@@ -186,10 +186,9 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
     """A new directory next to ``out``. When the context ends without an error, the directory is renamed to
     ``out``. Otherwise, it is removed.
 
-    When ``out`` exists at the end of the context, ``keep`` is called. If ``keep`` returns True, ``out`` stays
-    and the new directory is removed. If ``keep`` raises an exception, ``out`` also stays. Raises
-    OutputExistsError when a machine runs from ``out``, HostLacksError when the disk is full, and the errors
-    of ``settled``.
+    When ``out`` exists at the end of the context, ``keep`` is called. If ``keep`` returns True or raises an
+    exception, ``out`` stays and the new directory is removed. Raises OutputExistsError when a machine runs from
+    ``out``, HostLacksError when the disk is full, and the errors of ``settled``.
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
@@ -239,9 +238,8 @@ def _locked(fd: int) -> bool:
 def _mend(out: Path) -> None:
     """Finish or undo the replacement of OUT by a killed build. Call this function within ``settled``.
 
-    When OUT is missing, the build died between the two renames, so the previous OUT is renamed back. When OUT
-    exists, the previous OUT is removed. Only directories that belong to our user are used, so that a
-    directory of another user never becomes OUT.
+    When OUT is missing, the build was killed between its two renames, so the old OUT gets its name back. When
+    OUT exists, the old OUT is removed. Directories of other users are ignored, so that none of them becomes OUT.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
     found = {

@@ -1,4 +1,4 @@
-"""Write the start set of a trace without an artefact, into a directory that has only ``start-set.json``."""
+"""Write the result of `quickstart trace -o`: a directory that has only ``start-set.json``, and no artefact."""
 
 from __future__ import annotations
 

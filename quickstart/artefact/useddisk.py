@@ -66,12 +66,12 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
 
 
 def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: Context) -> ReferenceImage:
-    """The content of ``disk`` as a reference image. If the store has this image, it is used. Otherwise, the content
-    of ``disk`` is copied into the store. Copying needs root, so that files keep their owners.
+    """The content of ``disk`` as a reference image. If the store does not have this image, the content of ``disk``
+    is copied into the store. Copying needs root, so that files keep their owners.
 
-    ``planned_bytes`` is the size of the disk in the profile. The copy may have as many bytes of data as
-    ``planned_bytes``, or as many as the disk's file uses on this host if this number is larger. Raises
-    BadInputError when the copy would have more data, and when the disk has no kernel or no initramfs.
+    ``planned_bytes`` is the size of the disk in the profile. The data of the copy is limited to ``planned_bytes``
+    or to the bytes that the disk's file uses on this host, whichever is larger. Raises BadInputError when the
+    copy would have more data, and when the disk has no kernel or no initramfs.
     """
     inputs = {
         "kind": USED_DISK,
@@ -105,10 +105,10 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
 
 
 def _limits(disk: Path, planned_bytes: int) -> Limits:
-    """The limits for the copy. The size of a single file is limited to the 16 TiB that ext4 allows, because
-    holes use no space.
+    """The limits for the copy. A single file may have up to 16 TiB, as in ext4, because a sparse file may be much
+    larger than the disk.
 
-    The sizes of the files on the disk cannot serve as a limit for the data: a small disk can have files with
+    The total size of the files on the disk would be no limit for the data: a small disk can have files with
     terabytes of holes, and many files that claim the same blocks.
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
@@ -116,8 +116,8 @@ def _limits(disk: Path, planned_bytes: int) -> Limits:
 
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
-    """The start set with the modification and change times that the files have on the used disk, because init
-    compares these times. Raises BadInputError when one of the files is not on the disk.
+    """``start_set`` with the modification and change times that its files have on the used disk. Init compares
+    these times at boot. Raises BadInputError when a file of the start set is not on the disk.
     """
     disk = used.path
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
@@ -134,8 +134,8 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
 
 
 def _with_times(members: Members) -> Members:
-    """The members in the same order. A member that is a hard link carries no times, so it is replaced by a
-    copy of the member that it links to, with the hard link's path.
+    """``members`` in the same order, all with times. A hard link has no times of its own, so the result has, in
+    its place, a copy of the member that it links to, with the hard link's path.
     """
     first: dict[str, Member] = {}
     for member, data in members:

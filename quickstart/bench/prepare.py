@@ -2,9 +2,9 @@
 reference image.
 
 `build` uses the same functions (engines, initramfs). For an application that does not accept requests from
-outside, the bench uses a variant of the image (profile.BenchLayer). `minimal` is `quickstart` with an empty
-start set, so the application starts from the root volume. `ramboot` uses quickstart's init, with all of the
-application's files in memory and no root volume.
+outside the guest, the bench uses a variant of the image (profile.BenchLayer). The configuration `minimal` uses
+QuickStart's init and an empty start set, so the application starts from the root volume. `ramboot` uses
+QuickStart's init, with all files of the application in memory and no root volume.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def prepare(
     come from the store, or are made now. Making them needs root.
 
     ``layer`` is the profile's bench layer, which is added in every configuration. ``payload`` (by default the
-    profile's payload) and ``delivery`` are used only for `quickstart`. Raises BadInputError for an unknown
-    configuration, and the errors of the stages.
+    profile's payload) and ``delivery`` are used only for the configuration `quickstart`. Raises BadInputError for
+    an unknown configuration, and the errors of the stages that make the files.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
@@ -80,8 +80,8 @@ def prepare(
 
 
 def _ours(subject: Subject, configuration: str, form: PackOptions, context: Context) -> Boot:
-    """What a machine needs to boot a configuration that uses our init. ``form`` says which files init serves,
-    and from where.
+    """What a machine needs to boot a configuration that uses QuickStart's init. ``form`` says, for example, from
+    where the application gets its files: from /fast, from the root volume or from memory.
     """
     traced = pipeline.trace_image(subject.profile, subject.reference, pipeline.TraceOptions(), context)
     inputs = {
@@ -137,8 +137,8 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
 
 def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
     """The extents on the volume from which a boot loader would read the kernel and the initramfs, as (offset,
-    length) in bytes. Kernel and stock initramfs are files of the image, so their own extents are returned.
-    Our initramfs is not in the image, so a range at the end of the volume stands for it.
+    length) in bytes. The kernel and the stock initramfs are files of the image, so the result has the extents of
+    these files. QuickStart's initramfs is not in the image, so a range at the end of the volume stands for it.
     """
     kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
     if initramfs == reference.initrd:

@@ -1,5 +1,5 @@
-"""Measure the cells of a matrix on this host (bench.series.Runner). Images and initramfs are made once, and
-then all runs boot them in QEMU.
+"""Measure the cells of a matrix on this host, in QEMU (an implementation of bench.series.Runner). Images and
+initramfs are made once, and then all runs boot them.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _Key = tuple[str, str, str, str]
 
 @dataclass
 class QemuRunner:
-    """The runner for QEMU. It prepares each (profile, configuration, delivery, payload) of the matrix once,
-    for all runs.
+    """The runner for QEMU. For each combination of profile, configuration, delivery and payload in the matrix, it
+    makes the files to boot once, and uses them in all runs.
     """
 
     matrix: Matrix
@@ -67,7 +67,7 @@ class QemuRunner:
     _boots: dict[_Key, Boot] = field(default_factory=dict)
 
     def circumstances(self) -> Circumstances:
-        """Make the files that are missing, and return all facts on which the numbers depend."""
+        """Make the images and initramfs that are missing, and return all facts on which the measured times depend."""
         on_nfs = any(
             load_model(each.cell.storage).nfs_rate and each.cell.clock != "virtual"
             for each in self.matrix.plan
@@ -111,8 +111,8 @@ class QemuRunner:
         )
 
     def _machines(self) -> dict[str, str]:
-        """The facts about the machine of each clock and size. Numbers from machines with different facts must
-        not be compared.
+        """For each clock and size, the QEMU options of the machine, as one text. Times of machines with different
+        options must not be compared.
         """
         found: dict[str, str] = {}
         for cell in (each.cell for each in self.matrix.plan):
@@ -141,11 +141,11 @@ class QemuRunner:
 
 
 def _bench_layer(name: str) -> BenchLayer | None:
-    """The profile's bench layer. Its file is read only once, so the text that is checked is the text that is
-    used.
+    """The bench layer of the profile ``name``. The profile's file is read only once, so the text that is checked
+    is also the text that is used.
 
-    Raises BadInputError when we are root of the host and another user could have written the commands of the
-    layer. The commands also run confined (reference.confine), so this check is a second barrier.
+    Raises BadInputError when QuickStart runs as root of the host and another user could have written the layer's
+    commands. The commands also run confined (reference.confine), so this check is a second barrier.
     """
     if name in known_profiles() or not is_host_root():
         return load_bench(name)
@@ -167,9 +167,8 @@ def _named(key: _Key) -> str:
 
 
 def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
-    """The name of a boot, and a text that identifies the files that are booted: one hash of the contents of
-    kernel and initramfs, and the UUID of the volume's superblock, which is computed from the inputs of the
-    reference image.
+    """The name of a boot, and a text that identifies the files that are booted. The text has a hash of the kernel
+    and the initramfs, and the UUID of the volume's file system, which depends on the inputs of the reference image.
     """
     digest = hashlib.sha256()
     for path in (boot.kernel, *boot.initrds):
@@ -179,7 +178,7 @@ def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
-    """The options in ``words``, as ``OPTION VALUE``, that QEMU gets for every machine of one clock and size."""
+    """The options in ``words``, as ``OPTION VALUE``, that are the same for all machines of one clock and size."""
     wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
     for option, value in itertools.pairwise(words):
         if option in wanted:
@@ -187,8 +186,8 @@ def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
 
 
 def _facts(boots: Mapping[_Key, Boot]) -> Facts:
-    """The facts about what the configurations boot. An initramfs or image that several configurations share
-    is listed once.
+    """The facts about the kernels, initramfs, images and units that are booted. An initramfs or image that several
+    configurations share is listed once.
     """
     booted: dict[str, Booted] = {}
     contents: dict[str, Mapping[str, int]] = {}

@@ -1,4 +1,4 @@
-"""Measure a matrix: run its cells in order, save each sample as soon as it exists, and check the results."""
+"""Measure a matrix: make the runs of its cells in order, save the samples after each run, and check the results."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ _MINUTE_S = 60
 
 
 class Runner(Protocol):
-    """The interface through which a series measures one cell. Images and initramfs are made before the first
-    run, so that a run only boots machines.
+    """The interface through which `run_matrix` measures cells. ``circumstances`` is called first and makes all
+    images and initramfs, so ``run`` only boots machines.
     """
 
     def circumstances(self) -> Circumstances:
-        """Make the images and initramfs that are missing, and return the facts on which the numbers will depend."""
+        """Make the images and initramfs that are missing, and return the facts on which the measured times depend."""
         ...
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
-        """The samples of one run, one for each machine that the run launches.
+        """The samples of one run of ``cell``. The run gives one sample for each machine that it launches.
 
-        A guest that is not ready in time gives a censored sample. Any other failure raises QuickStartError.
+        If a guest is not ready in time, its sample has no times and is marked as censored. Any other failure
+        raises QuickStartError.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One call of `quickstart bench`: the matrix, the directory for the results, the arguments of the call,
-    and its time in UTC.
+    """One call of `quickstart bench`: the matrix, the directory for the results, the command line, and the time
+    in UTC at which the command began.
     """
 
     matrix: Matrix
@@ -57,12 +58,12 @@ class Bench:
 
 
 def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
-    """Measure the runs of ``bench.matrix`` that results.json in ``bench.directory`` does not have, and write
-    the file after every sample.
+    """Make the runs of ``bench.matrix`` that results.json in ``bench.directory`` does not have yet, and write
+    results.json after every run.
 
-    However the call ends, even by Ctrl-C, the file has the samples so far, and the same call later measures
-    the remaining runs. Raises ResultsError for an invalid file, OtherResultsError for a file that was
-    measured differently, and the errors of the runner.
+    However this call ends, even by Ctrl-C, results.json has the samples of all completed runs. The same call,
+    repeated later, makes the remaining runs. Raises ResultsError when results.json is invalid,
+    OtherResultsError when its results were measured differently, and the errors of ``runner``.
     """
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
@@ -109,8 +110,8 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
 
 
 def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
-    """A text such as ``; about 4 min left``, for the remaining runs of ``cells``. The time is estimated from
-    earlier runs of the same kind. Empty when there are no samples yet.
+    """A text such as ``; about 4 min left``. ``cells`` has one cell for each remaining run. The time is estimated
+    from earlier runs with the same clock, configuration and launch pattern. Empty when there are no samples yet.
     """
     if not samples:
         return ""
@@ -135,8 +136,8 @@ def _kind(cell: Cell) -> tuple[str, str, str]:
 
 
 def invalid(results: Results) -> tuple[str, ...]:
-    """The reasons why the measurement is not valid, one line each. Empty when it is valid. When it is not
-    valid, the exit code is 4.
+    """The reasons why the measurement is not valid, one line each. Empty for a valid measurement. When there is a
+    reason, `bench` exits with status 4.
     """
     return tuple(_faults(results.samples))
 
@@ -157,7 +158,7 @@ def _faults(samples: Sequence[Sample]) -> Iterator[str]:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the directory while the context lasts. Raises BadInputError when another bench holds the lock."""
+    """Lock ``directory`` while the context lasts. Raises BadInputError when another `bench` has locked it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -1,4 +1,4 @@
-"""`quickstart audit`: check an artefact for its recipient."""
+"""`quickstart audit`: check an artefact before it is passed on or used."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from quickstart.image.kerneloptions import added
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @JSON
 def audit(out: Path, as_json: bool) -> None:
-    """Check the artefact OUT for secrets, wrong modes, foreign files and inconsistent parts; the status is 1
-    when there are errors.
+    """Check the artefact OUT for secrets, wrong modes, files that no build makes, and parts that contradict each
+    other. The exit status is 1 when the check finds errors.
     """
 
     def work(verb: Verb) -> int:

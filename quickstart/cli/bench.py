@@ -53,8 +53,8 @@ _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 
 
 class _Verbs(click.Group):
-    """The group `bench`, which is also a verb of its own: `bench` measures unless its first argument is a
-    sub-verb. The options after a sub-verb belong to the sub-verb.
+    """The group `bench`, which is also a verb of its own: `bench` measures unless its first argument is a sub-verb,
+    such as `compare`. The options after a sub-verb belong to the sub-verb.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -181,9 +181,10 @@ def bench(
 ) -> None:
     """Measure a matrix, and write results.json, report.html and figures.
 
-    The matrix comes from MATRIX.toml or from options. Each option may be given several times, and every
-    combination is measured. Each sample is written at once. After an interruption, the same command continues
-    the measurement.
+    The matrix is the list of everything to measure. It comes from MATRIX.toml or from options. An option such as
+    --profile or --storage may be given several times; every combination of the values is measured. The results
+    of a run are written to results.json as soon as the run ends. After an interruption, the same command
+    continues the measurement.
     """
 
     def work(verb: Verb) -> int:

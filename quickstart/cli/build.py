@@ -130,8 +130,8 @@ def build(
 
     The build makes the reference image (by debootstrap, or from --rootfs), boots it under strace (once, unless
     --traces says more), computes the start set, and writes the root disk, kernel and initramfs to OUT. Results
-    of earlier builds are taken from the store. At the end, the build tries the result: one boot with the early
-    start, and one stock boot.
+    of earlier builds are taken from the store. When OUT is complete, the build boots it twice on trial: once with
+    the early start, and once the stock way.
     """
 
     def work(verb: Verb) -> int:

@@ -19,13 +19,16 @@ _DAY_S = 86400
 
 @click.group()
 def cache() -> None:
-    """List what the store keeps from builds, and remove what is no longer used."""
+    """List what the store keeps from builds, and remove what is no longer used.
+
+    The store is the directory in which the steps of a build keep their results, by default ~/.cache/quickstart.
+    """
 
 
 @cache.command("ls")
 @JSON
 def list_entries(as_json: bool) -> None:
-    """List the store's entries: stage, key, size, and when each was last used."""
+    """List the store's entries, each with its stage, key, size and time of last use."""
 
     def work(verb: Verb) -> int:
         store = Store(default_root())

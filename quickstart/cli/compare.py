@@ -1,5 +1,5 @@
-"""`quickstart bench compare`: compare two results.json with the same cells. The exit status is 1 when a cell
-has become slower.
+"""`quickstart bench compare`: compare two results.json with the same cells. The exit status is 1 when the guests of
+a cell have become slower.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 def compare_command(
     first: Path, second: Path, thresholds: tuple[str, ...], across_versions: bool, as_json: bool
 ) -> None:
-    """Compare two results.json of the same cells: how much later guests become ready in B than in A, in which
-    phase, and what changed.
+    """Compare two results.json of the same cells, and say how much later guests become ready in B than in A, in
+    which phases of the boot the times differ, and which possible causes have changed.
 
-    The status is 1 when, in a cell, B is later than A by more than the threshold (docs/users/compare.md says
-    which difference each clock can show), 2 when the two files cannot be compared, and 4 when one of them is
-    not valid. No machine is booted.
+    A cell is one combination of values that was measured, such as a profile, a configuration and a storage model.
+    The exit status is 1 when guests of at least one cell become ready later in B than in A by more than the
+    threshold (docs/users/compare.md says which difference each clock can show). It is 2 when the two files cannot
+    be compared, and 4 when the measurement in one of them is not valid. No machine is booted.
     """
 
     def work(verb: Called) -> int:
@@ -133,8 +134,8 @@ def _is_named(phase: PhaseDifference, found: Compared, kind: str) -> bool:
 
 
 def _of_kind(kind: str, named: Sequence[Cause], phases: Sequence[PhaseDifference]) -> Iterator[str]:
-    """One line with the phases that depend on facts of the kind ``kind``, and then one line for each such
-    fact that changed.
+    """Lines about the changes of the kind ``kind``, for example of packages. The first line has the phases of the
+    boot that these changes may affect. One line for each change follows.
     """
     of = f"{_differences(phases)}: " if phases else "in no phase that it belongs to: "
     yield f"  {of}{kind.replace('_', ' ')}, {len(named)} changed"
@@ -150,7 +151,7 @@ def _differences(phases: Sequence[PhaseDifference]) -> str:
 
 
 def _runs(found: Compared) -> str:
-    """A text with the number of runs that became ready, and of those that did not, for A and B."""
+    """A text that says, for A and for B, how many runs became ready and how many did not."""
     ready = [n - c for n, c in zip(found.runs, found.censored, strict=True)]
     lost = f", censored {found.censored[0]} and {found.censored[1]}" if any(found.censored) else ""
     return f"{ready[0]} and {ready[1]} runs{lost}"

@@ -21,8 +21,8 @@ _PLAIN = re.compile(r"(?:[\w.+@%:,=/-]*/)?[\w.+@%:,][\w.+@%:,=-]*")
 def profile_names(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The names of the profiles that come with QuickStart, and the directories with a profile.toml, that
-    begin with ``incomplete``. When none matches, the shell completes directory names.
+    """The profiles whose name or path begins with ``incomplete``: profiles that come with QuickStart, and
+    directories that contain a profile.toml. When no profile matches, the shell completes directory names.
     """
     known = [CompletionItem(name) for name in known_profiles() if name.startswith(incomplete)]
     return [*known, *_holders("profile.toml", incomplete)] or [CompletionItem(incomplete, type="dir")]
@@ -31,17 +31,17 @@ def profile_names(
 def artefacts_here(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The directories that have a manifest and whose path begins with ``incomplete``. When none matches, the
-    shell completes directory names.
+    """The directories that contain a manifest.json and whose path begins with ``incomplete``. When no such
+    directory exists, the shell completes directory names.
     """
     return _holders("manifest.json", incomplete) or [CompletionItem(incomplete, type="dir")]
 
 
 def _holders(file: str, incomplete: str) -> list[CompletionItem]:
-    """The directories that have ``file`` and whose path begins with ``incomplete``.
+    """The directories that contain a file named ``file`` and whose path begins with ``incomplete``.
 
     In a directory such as /tmp, another user may choose the names. So names with a character that a shell may
-    interpret are left out. When no name is left, the shell itself completes directory names, and quotes them.
+    interpret are left out. When the result is empty, the callers let the shell complete and quote the names.
     """
     parent, _, start = incomplete.rpartition("/")
     place = Path(f"{parent}/") if "/" in incomplete else Path()

@@ -25,7 +25,9 @@ _MARKS = {
 @click.command()
 @JSON
 def doctor(as_json: bool) -> None:
-    """Say what this host has and lacks, and which command fixes it; the status is 3 when something is lacking."""
+    """Say whether this host has everything that QuickStart needs, and which command installs what is missing. The
+    exit status is 3 when something that is not optional is missing or broken.
+    """
 
     def work(verb: Verb) -> int:
         with Store(default_root(), verb.display().note) as store:

@@ -1,5 +1,5 @@
-"""Outputs for bytes from a guest: a terminal, which the guest must not control, and a memory buffer of
-limited size.
+"""Outputs for bytes from a guest: one protects a terminal, which the guest must not control, and one keeps a limited
+number of bytes in memory.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def guarded(stream: TextIO) -> BinaryIO:
 
 
 class Printable:
-    """An output that passes text on to a terminal in the form of `console_shown`: every control sequence
-    except colours becomes an escape (``\\x1b``).
+    """An output that makes a guest's text harmless and then writes it to a terminal. `console_shown` keeps colours
+    and replaces every other control character by a visible escape such as ``\\x1b``.
 
-    A terminal obeys control sequences, which can set its title or clipboard, or make it send input in the
-    user's place (console_codes(4)).
+    A terminal obeys control sequences. They can set the terminal's title or clipboard, or make the terminal send
+    input in the user's place (console_codes(4)).
     """
 
     def __init__(self, target: BinaryIO) -> None:

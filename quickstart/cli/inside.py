@@ -71,7 +71,9 @@ def _show(console: Console, found: list[inside.Member]) -> None:
 @click.argument("path")
 @JSON
 def cat(out: Path, path: str, as_json: bool) -> None:
-    """Write a file of the initramfs of OUT to stdout; PATH is a path in the guest or on the root volume."""
+    """Write a file of the initramfs of OUT to stdout. PATH is the file's path in the guest (/fast/usr/...) or on
+    the root volume (/usr/...).
+    """
 
     def work(verb: Verb) -> int:
         artefact = artefacts.load(out.absolute())
@@ -98,7 +100,7 @@ def cat(out: Path, path: str, as_json: bool) -> None:
 
 
 def _nothing(console: Console) -> None:
-    """Print nothing. This is for a verb that shows only its JSON result by `Verb.result`."""
+    """Print nothing. `Verb.result` gets this function from a caller that uses it only for the JSON result."""
 
 
 @click.command("why")
@@ -106,7 +108,7 @@ def _nothing(console: Console) -> None:
 @click.argument("path")
 @JSON
 def why(out: Path, path: str, as_json: bool) -> None:
-    """Say which event or rule put PATH into the start set of OUT, or which rule keeps it out.
+    """Say which event of the trace or which rule put PATH into the start set of OUT, or which rule keeps PATH out.
 
     OUT is an artefact, or a directory that `quickstart trace -o` wrote.
     """
@@ -142,7 +144,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
 @click.argument("other", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @JSON
 def diff(out: Path, other: Path, as_json: bool) -> None:
-    """Say how the initramfs of OTHER differs from that of OUT; the status is 1 when they differ."""
+    """Say how the initramfs of OTHER differs from that of OUT; the exit status is 1 when they differ."""
 
     def work(verb: Verb) -> int:
         found = inside.diff(artefacts.load(out.absolute()), artefacts.load(other.absolute()))

@@ -17,8 +17,8 @@ from quickstart.model import Artefact
 
 
 class When(enum.Enum):
-    """The moments for which a run can wait. READY is the application's first correct answer. SETTLED is when
-    the machine has settled.
+    """The moments for which a run can wait. READY is the application's first correct answer. SETTLED is the moment
+    when the distribution's boot is complete and systemd controls the application's unit.
     """
 
     READY = "ready"
@@ -59,7 +59,7 @@ def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: 
 
 
 def _settles(artefact: Artefact, stock: bool, append: str) -> bool:
-    """Whether the machine can settle, that is, whether the distribution's init runs it: in a stock boot, or
+    """Whether the machine can settle. A machine settles only if systemd runs in it, that is, in a stock boot or
     after a hand-off.
     """
     words = f"{artefact.cmdline} {append}"
@@ -85,7 +85,7 @@ def settled_line(settled: Settled) -> str:
 
 
 def settled_facts(settled: Settled | None) -> Mapping[str, object]:
-    """The fields of the JSON result about SETTLED. They are null when the run did not wait for SETTLED."""
+    """The fields of the JSON result that describe the settled machine. They are null when ``settled`` is None."""
     return {
         "settled": settled.state if settled else None,
         "settled_uptime_ns": settled.uptime_ns if settled else None,

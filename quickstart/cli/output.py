@@ -55,8 +55,8 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 class Display:
-    """The progress display on stderr, which implements host.progress.Progress. It shows the running step with
-    its time, and prints a line for each completed step that took 0.1 s or more.
+    """The progress display on stderr, which implements host.progress.Progress. On a terminal, it shows the running
+    step and the time since its beginning. When a step that took 0.1 s or more is complete, a line is printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -130,8 +130,8 @@ def run_verb(
     ``work`` raises.
 
     ``as_root`` says that the verb sets file owners or runs programs in images. An ordinary user then first
-    becomes root of a user namespace. Before that, the owners of the directories of the store, of OUT and of
-    ``into`` are checked, because inside the namespace, directories of root and of other users look the same.
+    becomes root of a user namespace. `run_verb` checks first whether another user could replace the store, OUT or
+    the directory ``into``: inside the namespace, nobody can tell a directory of root from one of another user.
 
     The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the
     resolved path `Verb.out`, because a link in the original path may be changed later. ``into`` returns a
@@ -164,8 +164,8 @@ def run_verb(
 
 
 def _failed_on_a_file(verb: Verb, error: OSError) -> int:
-    """Print an error about a path that cannot be used, a full disk or a missing right, and return its exit
-    code. Raises any other error again.
+    """Print ``error`` and return its exit code, if the error is about a path that cannot be used, a full disk or a
+    missing permission. Raise any other error again.
     """
     shown_path = brief(os.fsdecode(error.filename)) if error.filename else "a file"
     what = f"{shown_path}: {error.strerror}"

@@ -88,8 +88,9 @@ def new(
 ) -> None:
     """Write a profile for any Debian service, from its unit and from boots that are watched and traced.
 
-    DIR gets profile.toml and README.md. When the service cannot be started early or does not become ready,
-    nothing is written, and the message says why. The image and the trace stay in the store for the build.
+    profile.toml and README.md are written to DIR. When the service cannot be started early or does not become
+    ready, nothing is written, and the message says why. The image and the trace stay in the store, where a later
+    build finds them.
     """
 
     def work(verb: Verb) -> int:
@@ -159,8 +160,9 @@ def _show_written(console: Console, found: Findings, out: Path) -> None:
 def check_profile(name: str, rootfs: Path | None, as_json: bool) -> None:
     """Check a profile, and report all its faults at once; nothing is made or booted.
 
-    When the store has the image or the trace, the profile is also checked against them: whether the unit can
-    start early, whether the files of `include` exist, and whether the start set fits the budget.
+    When the store has the image, this command also checks whether the unit can start early and whether the files
+    of `include` exist. When the store also has the trace, this command checks whether the start set fits into the
+    memory budget.
     """
 
     def work(verb: Verb) -> int:

@@ -1,4 +1,4 @@
-"""`quickstart rebuild`: make the fast start again for an artefact whose disk has changed since the build."""
+"""`quickstart rebuild`: make a new kernel and initramfs for an artefact whose disk has changed since the build."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def rebuild(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Make the fast start of OUT again, for the present state of its root disk.
+    """Make the kernel and initramfs of OUT again, so that they match the present state of its root disk.
 
-    Use this command after the machine's packages were upgraded, while the machine is off. The disk is booted
-    and traced (the writes of that boot are thrown away), and OUT gets a matching kernel and initramfs. The root
-    disk is not changed.
+    Use this command after the machine's packages were upgraded, while the machine is off. The command traces a
+    boot from the disk, and then writes the new kernel and initramfs to OUT. The root disk is not changed, because
+    everything that the traced boot writes is thrown away.
     """
 
     def work(verb: Verb) -> int:
@@ -81,8 +81,8 @@ def rebuild(
 
 
 def _profile_of(artefact: Artefact) -> Profile:
-    """The profile of OUT. When OUT never starts early, for example because of the trial at the end of its
-    build, the profile gets ``early = "never"``.
+    """The profile of OUT, which must be one that comes with QuickStart. When OUT never starts early, the profile gets
+    ``early = "never"``. OUT never starts early, for example, if the trial in its build showed no benefit.
     """
     profile = load_ours(artefact.profile_name)
     return dataclasses.replace(profile, early=Early.NEVER) if artefact.early is Early.NEVER else profile

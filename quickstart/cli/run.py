@@ -74,9 +74,9 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One boot that became ready. ``page`` is the HTTP status line that this host got through ``url``, or
-    empty. The fields ``exec_*`` are the result of `--exec`. ``fallback`` is the reason for fallback 1, or
-    empty.
+    """One boot that became ready. ``page`` is the HTTP status line of the answer to a GET request that this host
+    sent to ``url``, or empty. The fields ``exec_*`` are the result of `--exec`. ``fallback`` says why the stock
+    boot took the place of the fast start, or is empty.
 
     ``settled`` is None when the run did not wait until the machine had settled. ``exec_truncated`` says that
     the command's output was cut off.
@@ -278,7 +278,7 @@ def _stay(verb: Verb, guest: Guest) -> None:
 
 
 def shut_down(verb: Verb, guest: Powered) -> None:
-    """Shut the guest down in order. Print a message when this fails."""
+    """Ask the guest for an orderly shutdown. Print a message if the guest did not end in time and was switched off."""
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:
@@ -287,7 +287,7 @@ def shut_down(verb: Verb, guest: Powered) -> None:
 
 @contextmanager
 def _followed(log: ConsoleLog) -> Iterator[None]:
-    """Copy new output in ``log`` to stderr while the context lasts."""
+    """Copy the console's output to stderr while the context lasts."""
     done = threading.Event()
     target = guarded(sys.stderr)
 
@@ -322,8 +322,8 @@ def free_port() -> int:
 
 
 def _page(port: int, path: str) -> str:
-    """The HTTP status line that this host gets for a GET request through ``port``. Empty when no answer came
-    in time.
+    """The HTTP status line of the answer to a GET request for ``path`` that this host sends to ``port``, which is
+    forwarded to the guest. Empty when no answer came within _FETCH_S seconds.
     """
     deadline = time.monotonic() + _FETCH_S
     while time.monotonic() < deadline:

@@ -79,10 +79,11 @@ def shell(
 ) -> None:
     """Give a root shell at one of three places; the exit status is that of the shell.
 
-    reference: in the reference image, on an overlay that is thrown away. initramfs: in our initramfs, with
-    the root volume mounted at /newroot, before init switches to it; `exit` continues the boot. guest: in the
-    guest, once it is ready; `exit` shuts the guest down. Ctrl-] leaves the shell of a guest. Commands may
-    come from a pipe.
+    With --at reference, the shell runs in the reference image; its changes are thrown away. With --at initramfs,
+    the shell runs in QuickStart's initramfs before init switches to the root volume, which is mounted at
+    /newroot; `exit` continues the boot. With --at guest, the shell runs in the guest once the application is
+    ready; `exit` shuts the guest down. Ctrl-] leaves the shell in the initramfs or in the guest, and ends the
+    guest. Commands may come from a pipe.
     """
     options = ShellOptions(
         stock=stock,

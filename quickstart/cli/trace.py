@@ -39,10 +39,10 @@ def trace(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Boot the reference image under strace until the service answers, and show its start set.
+    """Boot the reference image under strace until the service answers, and show the service's start set.
 
-    This command works for any unit, including one that `build` cannot start early yet. Afterwards,
-    `quickstart why DIR PATH` explains why a single file is in the start set.
+    This command works for any unit, including one that `build` cannot start early yet. After `trace -o DIR`,
+    `quickstart why DIR PATH` explains why the file PATH is in the start set.
     """
 
     def work(verb: Verb) -> int:

@@ -1,4 +1,4 @@
-"""`quickstart verify`: show every request that reached the root volume before ready, and what would avoid it."""
+"""`quickstart verify`: show every request that reached the root volume before ready, and how to avoid the request."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def verify(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Boot OUT and account for every request that reached its root volume before ready.
+    """Boot OUT and account for every request that reached its root volume before the application was ready.
 
-    The output says for each request what it was for, which process and call caused it, and what would avoid
-    it. The output also lists failed look-ups, directories that were listed, writes, and packed files that were
-    not used. The machine's writes are thrown away. The status is 1 when the requests exceed the profile's
-    budget.
+    For each request, the output says which data the request read or wrote, which process and system call caused
+    it, and how to avoid it. The output also lists failed look-ups of names, directories that were listed, writes,
+    and packed files that were not used. The machine's writes are thrown away. The exit status is 1 when the
+    requests exceed the root budget, which the profile sets in its table [budget].
     """
     options = boot.Options(timeout_s, append, keep)
 
@@ -117,8 +117,8 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
 
 
 def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
-    """The result of one boot. Raises TraceFullError when the guest's trace buffer was full, because the user
-    can choose a larger buffer by an option.
+    """The result of one boot. Raises TraceFullError when the guest's trace buffer was full before ready, because
+    the user can repeat the boot with a larger buffer (--append trace_buf_size=64M).
     """
     with output.settled(out):
         # Its disk would change while we read it.

@@ -60,8 +60,8 @@ MAC = "52:54:00:71:73:02"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """The options of a trace. ``traces`` is the number of traced boots. ``rootfs`` is a user's root file
-    system, which is used in place of debootstrap's. With ``keep``, the guests' workspaces are not removed.
+    """The options of a trace. ``traces`` is the number of traced boots. ``rootfs`` is a user's own root file
+    system, which is used instead of running debootstrap. With ``keep``, the guests' workspaces are not removed.
     ``guest_package`` says whether quickstart-guest is installed in the image.
     """
 
@@ -96,14 +96,14 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages of a build whose keys are known, as (stage, key, whether the store has the result)."""
+    """Those stages of a build whose keys are known, as (stage, key, whether the store has the result)."""
 
     stages: tuple[tuple[str, str, bool], ...]
 
 
 def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) -> str:
-    """The key of a build: a hash of all its inputs, such as the profile, the user's own root file system, our
-    code, the disk format and the number of traces.
+    """The key of a build: a hash of all its inputs, such as the profile, the user's own root file system,
+    QuickStart's code, the disk format and the number of traces.
     """
     inputs = {
         "profile": dataclasses.asdict(profile),
@@ -164,8 +164,8 @@ def in_store(
 
 
 def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
-    """The profile's file rules, and rules that exclude the files that the unit hides by its own mounts. For a
-    unit that cannot start early, only the profile's rules.
+    """The profile's file rules, and rules that exclude the files that the unit hides by its own mounts. The result
+    has only the profile's rules if the unit cannot start early.
     """
     root = ImageRoot(reference.tree)
     try:
@@ -223,7 +223,9 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise an error when the image does not fit the profile. Show a note when every boot would be a stock boot."""
+    """Raise an error when the image does not fit the profile. Show a note when every boot would be a stock boot: the
+    image has cloud-init, but not the guest package, which would record that cloud-init has completed a boot.
+    """
     root = ImageRoot(reference.tree)
     refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)
     check_includes(root, profile.files)
@@ -275,8 +277,8 @@ def trace_image(
 
 
 def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``subject``, with the traces of its disk from which it was computed. Each trace comes
-    from the store or is recorded now.
+    """The start set of ``subject``, and the traces from which it is computed. Each trace comes from the store or
+    is recorded now.
     """
     traces = tuple(
         make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
@@ -357,7 +359,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
 
 
 def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
-    """The trace with the number ``number`` of the reference boot. The trace comes from the store or is recorded now."""
+    """The trace of reference boot ``number``, counted from 1. The trace comes from the store or is recorded now."""
     profile = subject.profile
 
     def make(directory: Path) -> None:
@@ -380,9 +382,7 @@ def machine_of(
     extra_cmdline: str = "",
     network: Network = Network.CLOSED,
 ) -> Machine:
-    """The machine that runs ``artefact``, with our initramfs and kernel options. With ``stock``, the machine
-    has the stock initramfs and the stock command line.
-    """
+    """The machine that boots ``artefact``: its fast entry, or with ``stock`` its stock entry."""
     return machine(
         artefact.profile_name,
         memory_mib=artefact.memory_mib,

@@ -37,8 +37,8 @@ def launcher_on(accelerator: Accelerator, store: Store, *, keep: bool = False) -
 
 
 def launchers(store: Store) -> Callable[[Accelerator], Launcher]:
-    """A function that returns a QEMU launcher for an accelerator, for measure.run.Bench. The clock decides
-    which accelerator `bench` uses.
+    """A function that returns a QEMU launcher for an accelerator. measure.run.Bench needs this function, because
+    the clock of each cell decides which accelerator is used.
     """
     agent = archive.agent_binary(store)
     return lambda accelerator: QemuLauncher(accelerator, agent)

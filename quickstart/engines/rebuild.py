@@ -89,8 +89,8 @@ def rebuild(
 def _packing(
     before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
 ) -> Packing:
-    """The input of ``pack`` for the used disk. The disk's content becomes the reference image, and is traced
-    again.
+    """The input of ``pack`` for the used disk. The disk's content becomes the reference image, and a boot from the
+    used disk is traced.
     """
     reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)
@@ -105,8 +105,8 @@ def _packing(
 
 
 def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
-    """The rebuild passes this function as ``keep`` to `output.new_directory`. Return False, so that OUT is
-    replaced. Raise OutputExistsError when somebody has written to the disk after it was examined.
+    """Raise OutputExistsError when somebody has written to the disk after it was examined. Otherwise, return
+    False. The rebuild passes this function as ``keep`` to `output.new_directory`; False means to replace OUT.
     """
     if read_superblock(before.disk) != used.superblock:
         raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")

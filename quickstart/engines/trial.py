@@ -2,7 +2,7 @@
 
 If the application is not ready sooner by the early start than by the stock boot, the early start has no
 benefit, and the artefact always boots the stock way. Both boots run on this host, one after the other, from a
-local disk; on a volume with slow reads, the early start gains more time.
+local disk. On a volume with slow reads, the early start would gain more time than in this comparison.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a build, and of its trial. ``trial`` is None when there was no trial, because OUT was up
-    to date, no trial was wanted, or the early start is not wanted or not possible.
+    """The result of a build and of its trial. ``trial`` is None when there was no trial. There are three cases: OUT
+    was up to date; the caller wanted no trial; or the artefact gets no trial by the rules of ``build_tried``.
     """
 
     built: Built
@@ -58,8 +58,8 @@ class Tried:
 
 
 def is_sooner(early_ns: int, stock_ns: int) -> bool:
-    """Whether an early start that was ready at ``early_ns`` was sooner than the stock boot. When ``stock_ns``
-    is 0, the time of the stock boot is unknown, and the result is True.
+    """Whether an early start that was ready at the uptime ``early_ns`` was sooner than the stock boot. When
+    ``stock_ns`` is 0, the uptime of the stock boot at ready is unknown, and the result is True.
     """
     return not stock_ns or early_ns < stock_ns
 
@@ -73,8 +73,9 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     """Build the artefact of ``profile``, and boot it on trial, unless the store has the trial's result. When the
     early start was not ready sooner than the stock boot, the artefact is built again with ``early = "never"``.
 
-    An artefact with cloud-init is tried only if its ``early`` is ALWAYS, because otherwise its first boot is a
-    stock boot. Raises GuestError when neither boot of the trial became ready.
+    An artefact gets no trial in three cases: its profile has ``early = "never"``; it has no hand-off; or it has
+    cloud-init and its ``early`` is not ALWAYS, so that its first boot is a stock boot. Raises GuestError when the
+    application became ready in neither of the two boots of the trial.
     """
     if profile.early is Early.NEVER or options.hand_off is HandOff.STAY:
         return build_untried(profile, options, context)
@@ -92,7 +93,7 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
 
 
 def _key_at(out: Path, keys: Sequence[str]) -> str:
-    """The key in ``keys`` that the artefact at ``out`` has, or else the first key."""
+    """The build key of the artefact at ``out`` if it is one of ``keys``, or else the first of ``keys``."""
     try:
         present = artefacts.load(out).build_key
     except QuickStartError:

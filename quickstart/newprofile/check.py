@@ -1,5 +1,5 @@
-"""Check a profile by itself, and against its image and trace if the store has them. No guest starts, and
-nothing is made.
+"""Check the text of a profile, and also check the profile against its image and traces if the store has them. No
+guest starts, and nothing is made.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A valid profile, and what the store has for it. ``unit`` is None when the store has no image of the
-    profile. ``start_set`` is None unless the store has the image and all traces. ``stages`` are as in
-    engines.boot.Plan.
+    """A valid profile, and what follows from the entries of the store for it. ``unit`` is None when the store does
+    not have the profile's image. ``start_set`` is None unless the store has the image and all traces. ``stages``
+    has the stages of a build, as in engines.boot.Plan.
     """
 
     file: Path
@@ -35,10 +35,10 @@ class Checked:
 
 
 def check(name: str, options: TraceOptions, store: Store) -> Checked:
-    """Check the profile with this name or directory, and return what was found.
+    """Check the profile ``name``: the name of a profile that comes with QuickStart, or the path of a profile.
 
     Raises ProfileError with every fault in the profile's text. When the text is valid, raises ProfileError
-    with every fault that the image in the store shows.
+    with every fault that the image and the traces in the store show.
     """
     file, profile = profile_file(name), load_profile(name)
     image, start_set, faults = None, None, []

@@ -1,9 +1,9 @@
 """Find a readiness request for a service when the user gives none, from what its processes listen on in a
 stock boot.
 
-A TCP port that answers HTTP is preferred. Next come any other TCP port, a UDP port, and a UNIX socket. For a
-service that listens on none of these, the request looks for a process of the service. The guest's output is
-not trusted: only names of plain characters get into a profile.
+A TCP port that answers HTTP is preferred. Next come, in this order, any other TCP port, a UDP port, and a UNIX
+socket. For a service that listens on none of these, the readiness request is a command that looks for a process
+of the service. The guest's output is not trusted: only names of plain characters get into a profile.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Sockets:
     """What the unit's processes listen on: ``tcp`` and ``udp`` are pairs (address, port), and ``unix`` are
     paths. ``commands`` are the names of the processes.
 
-    ``handed`` are the sockets in ``tcp`` that systemd has bound and passed to the service. These accept a
-    connection before the service runs. ``udp`` and ``unix`` have only sockets that the service itself has
+    ``handed`` are the sockets in ``tcp`` that systemd has bound and passed to the service. Such a socket accepts
+    connections even before the service runs. ``udp`` and ``unix`` have only sockets that the service itself has
     bound.
     """
 
@@ -121,8 +121,9 @@ def _own(lines: Iterable[str], inodes: frozenset[str], state: str) -> tuple[tupl
 
 
 def candidates(places: Sequence[tuple[str, int]]) -> tuple[tuple[int, bool], ...]:
-    """The ports of ``places``, as (port, whether it can be reached only at 127.0.0.1). Ports that can be
-    reached from outside come first. Both groups are sorted by number.
+    """The ports of ``places``, which are pairs (address, port). The result has pairs (port, whether the port can be
+    reached only at 127.0.0.1). Ports that can be reached from outside come first, sorted by number. The other
+    ports follow, also sorted by number.
     """
     outside = {port for address, port in places if not is_loopback(address)}
     inside = {
@@ -132,8 +133,8 @@ def candidates(places: Sequence[tuple[str, int]]) -> tuple[tuple[int, bool], ...
 
 
 def choose(sockets: Sockets, answers: Mapping[int, int]) -> tuple[Mapping[str, object], str]:
-    """The [ready] table for ``sockets``, and the reason for this choice. ``answers`` has the HTTP status for
-    GET / by TCP port.
+    """The profile's table [ready] for ``sockets``, and the reason for this choice. ``answers`` has, by TCP port,
+    the HTTP status of the answer to GET /, or 0 without an answer.
 
     Raises ValueError, with the reason, when there is nothing that a readiness request could use.
     """
@@ -171,11 +172,11 @@ def _address(inside: bool) -> dict[str, str]:
 
 
 def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, object], str]:
-    """Wait until the service in this guest has settled. Return its [ready] table, and the reason for this
-    choice.
+    """Wait until the guest's boot is complete, the unit is active, and its sockets no longer change. Then return the
+    profile's table [ready] for the service, and the reason for this choice.
 
-    Raises NoProfileError when the service fails, does not settle within ``limit_s``, or has nothing that a
-    readiness request could use.
+    Raises NoProfileError in three cases: the service fails; this state is not reached within ``limit_s`` seconds;
+    or the service has nothing that a readiness request could use.
     """
     looks: list[Look] = []
     seen: list[Sockets] = []
@@ -221,8 +222,8 @@ def _is_settled(looks: Sequence[Look], seen: Sequence[Sockets]) -> bool:
 
 
 def _ask_command(port: int) -> str:
-    """The shell command that sends GET / to ``port``. It uses bash, the only program in every Debian that can
-    make TCP connections, and 127.0.0.1, which every machine has.
+    """The shell command that sends GET / to ``port`` of 127.0.0.1, an address that every machine has. The command
+    uses bash, because no other program that is in every Debian can make TCP connections.
     """
     request = r"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && printf '{request}' >&3 && head -c 64 <&3"

@@ -1,5 +1,5 @@
-"""Decide the values of a profile from the unit, the traces and the start set. Apart from reading the image,
-the functions are pure.
+"""Decide the values of a profile from the unit, the traces and the start set. The functions read the image, and
+have no other side effect.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _LARGE_MIB = 24
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """Everything from which a profile is written. ``directives`` are the unit's directives, each with a text
-    that says how an early start treats it. ``written`` are the image's files that the unit's processes opened
-    for writing, except files that are always data. ``given`` is true when the image is a user's own root.
-    ``bound`` are packed files that are bound over the volume's files. ``reads`` are the reads of the root volume
-    that remained in the trial of the early start.
+    that says how an early start treats it. ``pre`` are the ExecStartPre= lines. ``written`` are the image's files
+    that the unit's processes opened for writing, except files that are data in every profile (profile.DATA).
+    ``given`` is true when the image is a user's own root. ``bound`` are packed files that are mounted over the
+    volume's files. ``reads`` are the reads of the root volume in the trial of the early start.
 
     ``wrapper`` is the unit that the user named, if this unit is only a wrapper (inspect/unit/instances.py) and
-    the profile has its instance instead. Otherwise, ``wrapper`` is empty. ``needed`` are the units that were
-    added to the profile because another of its units needs them. ``why_ready`` is the reason for the readiness
-    request if `profile new` has chosen the request, or else empty.
+    the profile names the wrapper's instance instead. Otherwise, ``wrapper`` is empty. ``needed`` are the units
+    that were added to the profile because another of its units needs them. ``why_ready`` says why `profile new`
+    has chosen the readiness request. It is empty if the user gave the request.
     """
 
     profile: Profile
@@ -81,8 +81,8 @@ class Findings:
 
 def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
     """The profile's value of ``early``: NEVER if the trial of the early start was not ready sooner than the
-    stock boot, otherwise ``wanted``. The times are the uptimes at ready. ``stock_ns`` is 0 when it is not
-    known; then the result is ``wanted``.
+    stock boot, otherwise ``wanted``. ``stock_ns`` and ``early_ns`` are the guests' uptimes at ready. When the
+    uptime of the stock boot is not known, ``stock_ns`` is 0, and the result is ``wanted``.
     """
     return wanted if is_sooner(early_ns, stock_ns) else Early.NEVER
 
@@ -104,11 +104,11 @@ def fate(name: str) -> str:
 
 
 def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
-    """Whether all ``commands`` (of ExecStartPre=) only check files that the start itself reads and checks
-    again.
+    """Whether all ``commands`` (of ExecStartPre=) do nothing but check files that ``start``, the command of
+    ExecStart=, reads and checks again.
 
-    Each command must be the unit's own program with a test option, or a command whose name or verb is known
-    only to check. The result is False when one command is none of these, and when there are no commands.
+    This is so if each command is of one of two kinds: the program of ``start`` with a test option, or a command
+    with a program or word such as `named-checkconf` or `configtest`. Without commands, the result is False.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)
@@ -124,7 +124,9 @@ def _is_check(command: UnitCommand, start: UnitCommand) -> bool:
 
 
 def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The image's files that the unit's processes opened for writing, except files that are always data (profile.DATA)."""
+    """The image's files that the unit's processes opened for writing. Files below directories such as /run and /tmp,
+    and files that are data in every profile (profile.DATA), are left out.
+    """
     found: set[PurePosixPath] = set()
     for trace in traces:
         for event in trace.events:
@@ -148,13 +150,15 @@ def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
 
 
 def _literal(path: PurePosixPath) -> str:
-    """A glob for ``path``. TOML cannot contain bytes outside UTF-8, so ``?`` stands for each of them."""
+    """A glob that matches ``path``. TOML cannot contain bytes that are not valid UTF-8, so the glob has a ``?`` in
+    the place of each such byte.
+    """
     literal = re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path))
     return re.sub("[\ud800-\udfff]", "?", literal)
 
 
 def budget_mib(initramfs_bytes: int) -> int:
-    """The memory budget in MiB for an initramfs of this size: the size, a quarter of it, and a margin, rounded up."""
+    """The memory budget in MiB for an initramfs of this size: five quarters of the size, plus a margin, rounded up."""
     return min(_up(initramfs_bytes * 5 / 4 / MIB + _MARGIN_MIB, _BUDGET_STEP_MIB), 4096)
 
 
@@ -164,19 +168,20 @@ def payload(initramfs_bytes: int) -> Payload:
 
 
 def memory_mib(used_mib: int) -> int:
-    """The guest's memory in MiB: twice the memory that the stock boot used when the service was ready.
+    """The memory in MiB for machines of the profile: at least 1 GiB, and at least twice ``used_mib``, the memory
+    that the watched stock boot used when the service was ready.
 
-    ``used_mib`` comes from the guest, and later boots take this memory from the host. So ``used_mib`` counts
-    only up to the memory that the guest had.
+    ``used_mib`` comes from the guest, which may lie, and later machines take the memory from the host. So
+    ``used_mib`` counts only up to WATCHED_MIB, the memory of the watched guest.
     """
     return max(_MEMORY_MIB, _up(min(used_mib, WATCHED_MIB) * 2, _MEMORY_STEP_MIB))
 
 
 def disk_mib(tree_bytes: int) -> int:
-    """The root disk's size in MiB: one and a half times the size of the image's files, plus 512 MiB.
+    """The root disk's size in MiB: one and a half times ``tree_bytes``, plus 512 MiB, rounded up, and at least 2 GiB.
+    ``tree_bytes`` is the size of the image's files, including the holes of sparse files.
 
-    Raises BadInputError when this is more than a profile may have. ``tree_bytes`` includes the holes of
-    sparse files.
+    Raises BadInputError when the result exceeds the largest disk that a profile may have.
     """
     found = max(_DISK_MIB, _up(tree_bytes * 3 / 2 / MIB + _DISK_STEP_MIB, _DISK_STEP_MIB))
     if found > _MOST_DISK_MIB:
@@ -191,8 +196,8 @@ def _up(value: float, step: int) -> int:
 
 
 def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping[str, tuple[int, int]]:
-    """The number and the total bytes of the files that are served from memory, by package. Files without a
-    package are under the empty name.
+    """For each Debian package, the number and the total size in bytes of its files that are served from memory. The
+    files that belong to no package have the key "".
     """
     found: dict[str, tuple[int, int]] = {}
     for file in served_files(start_set, bound):
@@ -204,8 +209,8 @@ def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping
 
 
 def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    """Files of the start set that the application opens on the root volume by their ordinary names:
-    configuration, scripts, tables, and large files that are used in part.
+    """The files of the start set that the application opens on the root volume by their ordinary names, such as
+    configuration files, scripts, and large files of which only a part is used.
     """
     served = {file.path for file in served_files(start_set, bound)}
     return tuple(

@@ -1,4 +1,4 @@
-"""Read what a guest reports about a unit while it boots, and draw conclusions from this (pure)."""
+"""Parse the reports that a booting guest makes about a unit, and draw conclusions from the reports (pure)."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def look_command(unit: str) -> str:
 
 
 def parse_look(text: str, answer: int = 0) -> Look:
-    """The report in ``text``, the output of ``look_command``. Early in the boot, facts that do not exist yet
-    are empty.
+    """The report in ``text``, which is the output of ``look_command``. ``answer`` is put into the report. Facts
+    that do not exist yet early in the boot are empty.
     """
     parts: dict[str, list[str]] = {}
     current: list[str] = []
@@ -145,8 +145,9 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether each of the last reports shows listeners on the port of ``ready``, all of them on loopback
-    addresses, and at least one of them on an IPv4 address.
+    """Whether the last _SURE reports show that the port of ``ready`` can be reached only inside the guest. In each
+    report, all listeners on this port must have loopback addresses, and there must be at least one listener. In
+    the newest report, at least one must have an IPv4 address.
     """
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]

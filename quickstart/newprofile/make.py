@@ -1,5 +1,5 @@
-"""Run the steps of `profile new`: image, unit, a watched boot, a traced boot, a trial of the early start, and
-two files.
+"""Run the steps of `profile new`: make the image, examine the unit, watch a boot, trace a boot, try the early
+start, and write profile.toml and README.md.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _WRAPS = "{wrapper} starts nothing itself: the profile takes {unit}, which does 
 
 @dataclass(frozen=True)
 class Place:
-    """The directory ``out`` for the profile, and ``port``, a free port of this host that is forwarded to the
-    guest. With ``force``, an existing profile is replaced.
+    """The directory ``out`` to which the profile is written, and ``port``, a free port of this host that is
+    forwarded to the guest. With ``force``, a profile that is already in ``out`` is replaced.
     """
 
     out: Path
@@ -94,8 +94,9 @@ def make(
 ) -> Findings:
     """Complete the profile ``draft`` and write it to ``place.out``. After an error, nothing is written.
 
-    With ``finds_ready``, a boot finds the readiness request (discover.py). Raises NoProfileError with every
-    reason when the service cannot be started early or does not become ready.
+    With ``finds_ready``, the readiness request of ``draft`` is only a placeholder, and a boot shows the real one
+    (discover.py). Raises NoProfileError with every reason when the service cannot be started early or does not
+    become ready.
     """
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)
@@ -143,9 +144,9 @@ def make(
 
 
 def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Profile, str, tuple[str, ...]]:
-    """Return three values: ``draft`` with the unit that does the work and with the services that this unit
-    needs; the name of the wrapper if the user named one instead of this unit, or else an empty string; and the
-    names of the needed services. The user gets a note about the wrapper, and about each needed service.
+    """Return three values: ``draft`` with the unit that does the work and with the services that its units need;
+    the name of the wrapper that the user has named, or an empty string if the user has named no wrapper; and the
+    names of the added services. The user gets a note about the wrapper and about each added service.
     """
     draft, wrapper = with_own_unit(root, draft)
     draft, needed = with_needed(root, draft)
@@ -157,8 +158,8 @@ def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Prof
 
 
 def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
-    """``draft`` with the values of ``early`` and of the root budget that follow from the watched stock boot
-    and from the trial of the early start.
+    """``draft`` with values for its key ``early`` and its root budget. They follow from ``stock``, the watched
+    stock boot, and from ``early``, the trial of the early start.
     """
     return replace(
         draft,
@@ -184,8 +185,8 @@ def _traced(
 
 
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
-    """The unit with its companions as an early start would run them, the ExecStartPre= lines of all these
-    units, and whether these lines run early.
+    """Return three values: the unit with its companions, as an early start would run them; the ExecStartPre= lines
+    of all these units; and whether an early start runs these lines, too.
 
     Raises UnsupportedUnitError when the image does not have the unit, and NoProfileError with every reason
     against an early start.
@@ -211,8 +212,8 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
 def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
-    """The errors for all reasons in the image against an early start of the profile's units with a hand-off.
-    If the units can be read, ``take`` is called with the result.
+    """Look in the image for reasons against an early start of the profile's units with a hand-off, and return an
+    error for each check that fails. The first check reads the units. If it succeeds, ``take`` gets its result.
     """
     found: list[QuickStartError] = []
 
@@ -243,9 +244,9 @@ def describe(root: ImageRoot, unit: str) -> str:
 
 
 def checked_text(profile: Profile, said: Mapping[str, Sequence[str]]) -> str:
-    """The text of profile.toml, with the comments ``said``. Reading the text gives exactly ``profile``.
+    """The text of profile.toml for ``profile``, with the comments ``said``. The function parses the text again.
 
-    Raises ProfileError when the text is not valid, and NoProfileError when reading it gives another profile.
+    Raises ProfileError when the text is not valid, and NoProfileError when it is parsed as another profile.
     """
     text = profile_text(profile, said)
     if parse_profile(text, PROFILE) != profile or parse_bench(text, PROFILE) is not None:
@@ -282,7 +283,9 @@ def _stock_machine(subject: Subject, access: NetworkAccess) -> Machine:
 
 
 def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tuple[Profile, str]:
-    """The profile with the readiness request that one stock boot shows, and the reason for this choice."""
+    """Choose a readiness request from what the service does in one stock boot. Return the profile with this
+    request, and the reason for the choice.
+    """
     draft = subject.profile
 
     def look(directory: Path) -> None:
@@ -317,8 +320,8 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
 
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
-    """The result of packing the application as a build would, without compression. The file of the initramfs
-    is removed again.
+    """Pack the application as a build would, but without compression and with a large memory budget. Return the
+    result. The initramfs itself is removed again.
     """
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
     packing = packing_of(roomy, traced, PackOptions(), context)
@@ -327,8 +330,8 @@ def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
-    """The payload for an initramfs of this size. When the image's kernel cannot unpack the preferred payload,
-    this is the payload without compression.
+    """The best payload for an initramfs of this size. If the image's kernel cannot unpack that payload, the result
+    is CPIO, which is not compressed.
     """
     wanted = findings.payload(size_bytes)
     try:

@@ -37,7 +37,7 @@ def _never_note(found: Findings) -> str:
 
 
 def notes(found: Findings) -> Mapping[str, Sequence[str]]:
-    """The comments of profile.toml."""
+    """The comments for profile.toml, by the name of the key or table above which they are written."""
     profile, said = found.profile, {}
     said[""] = [
         f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
@@ -142,7 +142,7 @@ def _unit(found: Findings) -> Iterator[str]:
 
 
 def command(each: UnitCommand) -> str:
-    """A command with its flags, as a line of text."""
+    """A command with its prefixes (``-``, ``+``, ``!`` or ``:``), as a line of text."""
     return " ".join((each.flags + each.program, *each.words[1:]))
 
 

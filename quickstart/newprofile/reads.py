@@ -31,13 +31,13 @@ _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
-    """The reads of the root volume before ready to which the root budget applies (``Ledger.charged``).
-    ``direct_requests`` is the number of reads with O_DIRECT, to which the root budget does not apply. ``files``
-    are the files from which most bytes were read, as (path, program, bytes). ``ready_uptime_ns`` is the guest's
-    uptime when it was ready.
+    """The reads of the root volume before ready in one boot. ``requests`` and ``bytes`` count only the reads to
+    which the root budget applies (``Ledger.charged``). ``direct_requests`` is the number of reads with O_DIRECT, to
+    which the root budget does not apply. ``files`` are the files from which most bytes were read, as (path,
+    programs, bytes). ``ready_uptime_ns`` is the guest's uptime at ready.
 
     When the guest's kernel could not attribute requests to processes and files, ``unattributed`` says why. In
-    that case, QEMU counted the requests, the numbers include requests with O_DIRECT, and ``files`` is empty.
+    this case, the numbers come from QEMU and include requests with O_DIRECT, and ``files`` is empty.
     """
 
     requests: int
@@ -49,10 +49,10 @@ class Reads:
 
 
 def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
-    """The reads of a trial boot. Unless the store has the result, ``profile`` is built in a temporary
+    """The reads of a trial boot. Unless the store has them, the artefact of ``profile`` is built in a temporary
     directory from the store's image and trace, and booted.
 
-    Raises NoProfileError when the boot is not a fast start.
+    Raises NoProfileError when this boot is not a fast start.
     """
     how = BuildOptions(out=Path("out"), tracing=options)
     inputs: Mapping[str, object] = {
@@ -123,9 +123,9 @@ def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
 
 
 def root_budget(reads: Reads, beside_the_boot: bool) -> RootBudget:
-    """The root budget for `verify`: one and a half times the reads, plus a margin, rounded up. With
-    ``beside_the_boot``, the distribution's boot may also read before ready, so the budget is twice the reads,
-    plus the margin.
+    """The root budget for `verify`. Its requests and bytes are one and a half times those of ``reads``, plus a
+    margin, rounded up. With ``beside_the_boot``, the distribution's boot may also read before ready, so the factor
+    is two instead of one and a half.
     """
     parts = 4 if beside_the_boot else 3
     return RootBudget(

@@ -54,7 +54,9 @@ def first_draft(
     timeout_s: int,
     companions: Sequence[str] = (),
 ) -> Profile:
-    """The profile as far as the options determine it. Raises ProfileError with every invalid option."""
+    """A profile with the values that the options give, and with defaults for all other keys. Raises ProfileError
+    with every invalid option.
+    """
     units = [each if _TYPE.search(each) else f"{each}.service" for each in (*companions, unit)]
     raw: dict[str, object] = {
         "schema": 1,

@@ -1,5 +1,5 @@
 """Watch one stock boot of the reference image, to find whether the service becomes ready, where it listens,
-and how much memory is used.
+and how much memory the guest uses.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Survey:
 
 
 def watch(guest: Executes, unit: str, ready: Readiness, limit_s: float) -> Survey:
-    """Watch the guest, which was launched with ``ready``, until the service is ready or certainly will not
-    become ready.
+    """Watch the guest, whose agent sends the request ``ready``. The watch ends when the service is ready, when it
+    listens only inside the guest, or when it will certainly not become ready.
 
-    Raises NoProfileError with the reason why the unit does not become ready. Raises GuestError when the guest
+    Raises NoProfileError with the reason when the service does not become ready. Raises GuestError when the guest
     itself ends or hangs.
     """
     looks: list[Look] = []

@@ -15,8 +15,8 @@ from quickstart.profile import DATA, SCHEMA
 def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
     """``profile`` as a text that parse_profile reads.
 
-    ``notes`` are comments by the name of a key or table (``start.pre``). A comment is written above its key
-    or table. The comment with the name '' comes first in the text.
+    ``notes`` are comments by the name of a key or table, such as ``start.pre``. A comment is written above its
+    key or table. The comment with the empty name is written at the beginning of the text.
     """
     tables: list[tuple[str, list[tuple[str, str]]]] = [
         ("", _whole(profile)),
@@ -106,5 +106,7 @@ def _comments(lines: Iterable[str]) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """The text as one line. Texts from an image or a guest may have any characters, such as newlines."""
+    """``text`` with a ``?`` in the place of each character that is not printable, such as a newline. Texts from an
+    image or a guest may have any characters.
+    """
     return "".join(char if char.isprintable() else "?" for char in text)

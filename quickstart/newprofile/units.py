@@ -1,8 +1,8 @@
 """Choose the units of a profile from the unit files in the image.
 
-An alias is replaced by the unit that it stands for. A wrapper, which is a unit that does nothing itself
-(inspect/unit/instances.py), is replaced by the instance that does its work. The services without which systemd
-does not start these units are added.
+An alias is replaced by the unit that it stands for. A wrapper is a unit that does nothing itself, such as
+postgresql.service (inspect/unit/instances.py). It is replaced by the instance that does the work, such as
+postgresql@15-main.service. The services that these units require are added.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
 
 
 def own_name(root: ImageRoot, unit: str) -> str:
-    """The name by which systemd runs ``unit``. ``unit`` itself may be an alias (systemd.unit(5), `Alias=`).
-    Raises UnsupportedUnitError when systemd or a profile does not accept this name.
+    """The name by which systemd runs ``unit``, which may be an alias (systemd.unit(5), `Alias=`). Raises
+    UnsupportedUnitError when systemd or a profile does not accept the name that the alias stands for.
     """
     for place in reversed(_UNITS):
         found = root.resolve(PurePosixPath(place) / unit).canonical
@@ -44,8 +44,8 @@ def own_name(root: ImageRoot, unit: str) -> str:
 
 
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
-    """``draft`` with the unit that does the work. If the unit of ``draft`` was a wrapper, the second value is the
-    wrapper's name, or else an empty string.
+    """Return two values: ``draft`` with the unit that does the work; and the name of the wrapper that this unit
+    replaces, or an empty string if the unit of ``draft`` was not a wrapper.
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
     several instances.
@@ -62,13 +62,13 @@ def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
 
 
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
-    """``draft`` with the units that do the work of its companions, and with the services that its units need
-    (Requires=, Requisite=, BindsTo=). The mapping has these services, each with the assignment or link that
-    requires it.
+    """Return two values. The first is ``draft`` with two changes: a companion that is an alias or a wrapper is
+    replaced by the unit that does the work, and the services that the units need are added (Requires=,
+    Requisite=, BindsTo=). The second value has each added service with the assignment or link that requires it.
 
-    A service is not added when the image does not have it, when no profile can name it, or when the profile has
-    MOST_UNITS units already. The unit reader (inspect/unit) later refuses the unit that needs this service.
-    Raises UnsupportedUnitError as ``with_own_unit`` does.
+    A service is not added in three cases: the image does not have it; its name is not allowed in a profile; or
+    the profile has MOST_UNITS units already. The unit reader (inspect/unit) later refuses the unit that needs
+    this service. Raises UnsupportedUnitError as ``with_own_unit`` does.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}

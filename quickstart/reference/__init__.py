@@ -1,3 +1,3 @@
-"""Make the reference image of a profile: an ordinary root file system with its kernel. QuickStart boots it,
-traces it and ships it.
+"""Make the reference image of a profile: an ordinary root file system with its kernel. QuickStart boots this
+image to trace it, and ships it as the root disk.
 """

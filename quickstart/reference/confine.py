@@ -25,8 +25,8 @@ NOT_CONFINED = 125
 
 
 def confiner(store: Store) -> Path:
-    """The path of the confiner, which is compiled into the store. Raises MissingToolError when its compiler
-    is not installed.
+    """The path of the confiner. If the store does not have this program, it is compiled into the store. Raises
+    MissingToolError when the compiler is not installed.
     """
     folder = resources.files("quickstart.reference").joinpath("confiner")
     return compiled(store, "confiner", FLAGS, folder, compiler=COMPILER)
@@ -45,10 +45,10 @@ def run_in(
     """Run the command ``argv`` of the image ``root`` under the confiner ``program``, and wait for its end.
     The command's output is appended to ``log``.
 
-    With ``network``, the command has the host's network, but no UNIX sockets. Without ``network``, it does
-    not get the host's proxy settings, which may contain a password. With ``host_tools``, the command is a
-    program of the host, which sees the image at `TARGET`. In this case, ``root`` must have a directory
-    ``dev``. Raises CommandError as ``relay.logged`` does.
+    With ``network``, the command has the host's network, but no UNIX sockets. Without ``network``, the command has
+    no network, and does not get the host's proxy settings, which may contain a password. With ``host_tools``, the
+    command is a program of the host, which sees the image at `TARGET`. In this case, ``root`` must have a
+    directory ``dev``. Raises CommandError when the command fails or runs out of time.
     """
     options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))
     words = [program, *options, root, *argv]

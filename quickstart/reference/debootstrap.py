@@ -189,8 +189,8 @@ class _Image:
 
 
 def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
-    """Run both stages of debootstrap, confined. The host's debootstrap unpacks packages, and then the image's
-    own copy runs their scripts.
+    """Run both stages of debootstrap, confined. In the first stage, the host's debootstrap unpacks packages. In the
+    second stage, debootstrap's copy in the image runs the scripts of these packages.
     """
     for directory in (image.root, image.root / "dev"):
         directory.mkdir()
@@ -232,7 +232,9 @@ def _not_confined(error: CommandError) -> Exception:
 
 
 def _install(image: _Image, packages: tuple[str, ...], sources: Sources) -> None:
-    """Upgrade and install packages. All packages are fetched first, so that their scripts can run without a network."""
+    """Upgrade and install packages. Packages are fetched before any of them is installed, so that their scripts can
+    run without a network.
+    """
     customise.begin(image.root, sources.lines)
     apt = ("apt-get", "-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
     try:

@@ -1,4 +1,6 @@
-"""Read and write a reference image in the store: its tree, and a file with the facts that a launch needs."""
+"""Read and write a reference image in the store: its tree, and a file with the tree's hash, the volume's UUID and
+label, and the device nodes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def write_facts(
 
 
 def lacking(root: ImageRoot) -> str | None:
-    """What ``root`` lacks for ``load``: its kernel, or the initramfs of its kernel. None when it has both."""
+    """Name what ``root`` lacks: a kernel, or the initramfs of its newest kernel. None when ``root`` has both. ``load``
+    needs both.
+    """
     version = newest_kernel(root)
     if version is None:
         return "kernel in /boot"
@@ -41,7 +45,9 @@ def lacking(root: ImageRoot) -> str | None:
 
 
 def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:
-    """The reference image in ``directory``. Raises ReferenceImageError when the image has no kernel."""
+    """The reference image in ``directory``. Raises ReferenceImageError when the image lacks a kernel or the
+    initramfs of its newest kernel.
+    """
     root = ImageRoot(directory / "root")
     version = newest_kernel(root)
     if version is None:
@@ -68,7 +74,9 @@ def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
-    """The reference image for ``inputs``, or None when the store does not have it. The image is not verified."""
+    """The reference image for ``inputs``, or None when the store does not have it. The content of the image is not
+    compared with its hash.
+    """
     path = store.find("reference", inputs)
     try:
         return load(path, ("", "")) if path else None

@@ -16,17 +16,19 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class RootLine:
-    """The UUID or label by which fstab finds the root volume. The other field is empty."""
+    """The UUID and the label of the root volume. A line of fstab names the volume by one of them; the other field is
+    then empty.
+    """
 
     uuid: str
     label: str
 
 
 def root_volume(fstab: str) -> RootLine | None:
-    """The UUID or label that ``fstab`` has for /, or None when it has no line for /.
+    """The UUID or label that the text ``fstab`` has for /, or None when it has no line for /.
 
-    Raises BadInputError, with the line, when fstab finds the root volume neither by UUID nor by label, when the
-    file system of / is not ext4, and when a line mounts another disk without `noauto` or `nofail`.
+    Raises BadInputError, with the line, in three cases: the line for / names the volume neither by UUID nor by
+    label; the file system of / is not ext4; or a line mounts another disk without `noauto` or `nofail`.
     """
     if len(fstab) > _MAX_CHARACTERS:
         raise BadInputError(

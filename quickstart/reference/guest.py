@@ -48,7 +48,7 @@ def inputs(wanted: bool) -> Mapping[str, object]:
 
 @contextmanager
 def deb_in(tree: Path) -> Iterator[None]:
-    """Put the package file into the image, where INSTALL finds it. The file is removed when the context ends."""
+    """Put the .deb into the image, where the command INSTALL finds it. The .deb is removed when the context ends."""
     inroot.write(tree, DEB, deb(guest_package()))
     try:
         yield
@@ -57,8 +57,8 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 
 def forget_build(tree: Path) -> None:
-    """Remove the records and stamps that a machine from another build has left in the root ``tree``. Raises
-    BadInputError when the path of the stamp is a directory.
+    """Remove the records and the stamp that the guest package has left in the root ``tree``, when the root comes
+    from a machine of another build. Raises BadInputError when there is a directory at the path of the stamp.
     """
     stamp = tree / _STAMP
     if stamp.is_dir() and not stamp.is_symlink():
@@ -77,8 +77,8 @@ def place(tree: Path) -> bool:
     """Install the package into a user's own root without running any program of this root. Return False when
     the root has no dpkg database.
 
-    Raises BadInputError, with the path, when the root has something other than a directory at the path of one
-    of the package's directories.
+    Raises BadInputError, with the path, when the root has a file where the package has a directory, or a directory
+    where the package has a file.
     """
     root = ImageRoot(tree)
     database = root.resolve(_DATABASE).canonical
@@ -103,7 +103,9 @@ def _listing(package: GuestPackage) -> bytes:
 
 
 def _with_stanza(status: str, package: GuestPackage) -> str:
-    """The text of dpkg's status file with the package's stanza, sorted by package, as dpkg writes it."""
+    """The text ``status`` of dpkg's status file, with a stanza for ``package`` before the first stanza whose package
+    has a later name. dpkg also sorts the stanzas by package.
+    """
     fields = dict(package.fields)
     description = fields.pop("Description")
     conffiles = "".join(f"\n {file.path} {md5(file.data)}" for file in package.conffiles)
@@ -135,8 +137,8 @@ def _name_of(stanza: str) -> str:
 
 
 def _with_triggers(text: str, package: GuestPackage) -> str:
-    """The text of dpkg's triggers/File with the package's triggers. Each line has a path and the package that
-    is interested in changes at this path. The lines have no order.
+    """The text ``text`` of dpkg's triggers/File, with lines for the triggers of ``package``. Each line has a path
+    and the package that dpkg informs of changes at this path. The lines have no order.
     """
     others = [line for line in text.splitlines() if line.split()[1:2] != [f"{NAME}/noawait"]]
     ours = [f"{line.split()[1]} {NAME}/noawait" for line in package.triggers.splitlines()]
@@ -144,8 +146,8 @@ def _with_triggers(text: str, package: GuestPackage) -> str:
 
 
 def text_of(root: ImageRoot, path: PurePosixPath) -> str:
-    """The text of the file at the canonical guest path ``path``. Raises BadInputError for a file that is not
-    regular or is too large.
+    """The text of the file at ``path`` in the image. No component of ``path`` may be a link. Raises BadInputError
+    for a file that is not regular or is too large.
     """
     status = root.host(path).lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > _TEXT_BYTES:

@@ -1,8 +1,8 @@
-"""Use a user's own root (a directory or a tar archive) as the reference image (build.md). The copy of the
-root has only a few additions.
+"""Use a user's own root (a directory or a tar archive) as the reference image (docs/users/build.md). The copy of
+the root has only a few additions.
 
-The directory /fast is added, because the start set is bound over it. An fstab without a line for the root
-volume gets such a line. The package quickstart-guest is added unless the user does not want it.
+The directory /fast is added, because the start set is mounted over it. A line for the root volume is added to
+fstab if fstab has none. The package quickstart-guest is added unless the user does not want it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Rootfs:
 def examine(path: Path) -> Rootfs:
     """The root at ``path``, which is a directory or a tar archive. Reading a directory needs root.
 
-    Raises BadInputError for anything else, and for the host's own root.
+    Raises BadInputError for any other file, and for the directory / of the host.
     """
     if path.is_dir():
         if path.samefile("/"):
@@ -87,7 +87,7 @@ def _hash_of(directory: Path) -> str:
 
 def _check_tar(path: Path) -> tuple[str, ...]:
     """The argv of the program that decompresses the archive. Empty for an uncompressed archive. Raises
-    BadInputError for a file that is not a tar archive, and for an uncompressed archive without an end mark.
+    BadInputError when the file is not a tar archive, or when an uncompressed archive is cut off before its end mark.
     """
     with path.open("rb") as file:
         head = file.read(512)
@@ -104,7 +104,7 @@ def _check_tar(path: Path) -> tuple[str, ...]:
 
 
 def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str, object]:
-    """Everything on which the reference image of ``rootfs`` depends: its content, but not its path."""
+    """The inputs on which the reference image depends. They include the content of ``rootfs``, but not its path."""
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
@@ -156,11 +156,11 @@ def reference_of(
 
 
 def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> NotHome:
-    """Copy the directory with owners, modes, ACLs, extended attributes, times, hard links and holes, but
-    without the content of file systems that are mounted in it.
+    """Copy the directory ``rootfs`` to ``tree``, with owners, modes, ACLs, extended attributes, times, hard links
+    and holes, but without the content of file systems that are mounted in the directory.
 
     Return what is not copied (device nodes, sockets). Raises BadInputError when a disk of ``disk_bytes``
-    bytes cannot hold the data.
+    bytes cannot hold the data, or when the directory changes during the copy.
     """
     if store.root.resolve().is_relative_to(rootfs.path):
         raise BadInputError(
@@ -181,8 +181,8 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
 
 
 def _not_copied(source: Path, error: OSError) -> Exception:
-    """The exception to raise for a failed copy. When the store is full, the exception says so, and does not
-    blame the source.
+    """The exception to raise when copying ``source`` has failed. When the store is full, the exception is
+    HostLacksError and says so. Otherwise, it is BadInputError and says that ``source`` cannot be copied.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostLacksError(
@@ -194,12 +194,12 @@ def _not_copied(source: Path, error: OSError) -> Exception:
 
 
 def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
-    """Unpack the tar archive at ``path`` below ``tree``. No name leads out of ``tree``, and no link is
+    """Unpack the tar archive at ``path`` below ``tree``. No file is written outside of ``tree``, and no link is
     followed.
 
-    Return what is not unpacked (device nodes, sockets). Raises BadInputError for an archive that cannot be
-    unpacked completely, that has more data than a disk of ``disk_bytes`` bytes can hold, or whose SHA-256 is
-    not ``digest``.
+    Return what is not unpacked (device nodes, sockets). Raises BadInputError in three cases: the archive cannot be
+    unpacked completely; it has more data than a disk of ``disk_bytes`` bytes can hold; or its SHA-256 is not
+    ``digest``.
     """
     try:
         with foreign_members(path, "tar", _check_tar(path), digest) as members:
@@ -211,8 +211,8 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
 
 
 def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
-    """Raise BadInputError when there are more device nodes than the limit allows, or when debugfs(8) could
-    not read the name of one.
+    """Raise BadInputError when there are more than _MOST_DEVICES device nodes, or when the path of one of them has
+    a line break or is too long, so that debugfs(8) could not read it.
     """
     if len(devices) > _MOST_DEVICES:
         raise BadInputError(
@@ -263,8 +263,8 @@ def check_machine(root: ImageRoot, source: Path) -> None:
 
 
 def _kernel_faults(root: ImageRoot, version: str) -> Iterator[str]:
-    """A fault for each file of the kernel ``version`` that the image lacks. The version is a part of a file name,
-    so it may be any text.
+    """A fault for each file that the image lacks for its kernel ``version``. The version comes from a file name of
+    the image, so it may be any text.
     """
     said = brief(version)
     modules = root.resolve(PurePosixPath(f"/lib/modules/{version}/modules.dep")).canonical
@@ -276,16 +276,16 @@ def _kernel_faults(root: ImageRoot, version: str) -> Iterator[str]:
 
 
 def _is_unborn(root: ImageRoot) -> bool:
-    """Whether systemd would treat the boot of a machine with this root as its first boot (machine-id(5)): the
-    file /etc/machine-id is missing or says `uninitialized`. A boot with an empty file is not a first boot.
+    """Whether systemd would treat the boot of a machine with this root as the machine's first boot. This is so if
+    /etc/machine-id is missing or says `uninitialized`, but not if the file is empty (machine-id(5)).
     """
     file = root.resolve(PurePosixPath("/etc/machine-id")).canonical
     return file is None or guest.text_of(root, file).strip() == "uninitialized"
 
 
 def complete(tree: Path, own: RootLine) -> RootLine:
-    """Add the directory /fast and a line for the root volume in fstab, if they are missing. Return the
-    volume's UUID and label: those in fstab, or else those in ``own``.
+    """Add the directory /fast and a line for the root volume in fstab, if they are missing. Return the UUID and the
+    label for the volume. Each of the two comes from fstab, or from ``own`` if fstab does not give it.
     """
     fast, file, etc = tree / "fast", tree / "etc/fstab", tree / "etc"
     if not fast.exists():
@@ -308,8 +308,8 @@ def complete(tree: Path, own: RootLine) -> RootLine:
 
 
 def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
-    """Raise BadInputError when packages of the profile are not installed, according to dpkg's database. The
-    message names these packages. A root without this database is not checked.
+    """Raise BadInputError, with the names, when the root lacks packages of the profile according to dpkg's database.
+    A root without a dpkg database is not checked.
     """
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:

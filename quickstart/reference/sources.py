@@ -34,10 +34,10 @@ class Sources:
 
 
 def host_sources(suite: str) -> Sources:
-    """The archives that the host's apt uses for ``suite``, SUITE-updates and SUITE-security.
+    """The archives that the host's apt uses for ``suite``, and for the suites SUITE-updates and SUITE-security.
 
-    When the host's apt has no archive for ``suite``, the result has those archives of the host's own release
-    that also offer ``suite``.
+    When the host's apt is not configured for ``suite``, the result has those archives of the host's apt
+    configuration that offer ``suite``, too.
     """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
@@ -67,9 +67,10 @@ def _carries(uri: str, codename: str, proxy: str) -> bool:
 
 def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> str:
     """The lines that apt-get indextargets would print if the host's archives were configured for ``suite``.
-    ``text`` has the lines that it has actually printed.
+    ``text`` has the lines that apt-get indextargets has printed on this host.
 
-    ``carries`` says whether the archive at a URI has a codename. Archives that do not have it are left out.
+    ``carries`` gets a URI and a codename, and says whether the archive at this URI has the suite with this
+    codename. Archives without the suite are left out.
     """
     rows = {tuple(line.split()) for line in text.splitlines()}
     wanted = {
@@ -84,8 +85,8 @@ def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> 
 
 
 def parse_proxy(text: str) -> str:
-    """The proxy in the output of `apt-config shell` (PROXY='…'). Empty when no proxy is configured, and for
-    DIRECT.
+    """The proxy in the output of `apt-config shell` (PROXY='…'). Empty when no proxy is configured, or when the
+    configuration says DIRECT.
     """
     for word in shlex.split(text):
         name, _, value = word.partition("=")
@@ -102,9 +103,9 @@ def parse_targets(text: str, suite: str) -> Sources:
     """The package archives in ``text``, the output of apt-get indextargets. Each line has a URI, a codename
     and a component.
 
-    Only archives from which a minimal Debian can fetch are used, which are those with plain http: https needs
+    Only archives with plain http are used, because a minimal Debian can fetch only from these: https needs
     certificates, and methods such as mirror+file need files of the host. A URI with a password is not used,
-    because it would stay in the image.
+    because the password would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

@@ -1,9 +1,9 @@
-"""Define variants of a reference image: images of the same packages with a few differences. Each difference
-is written out, so that a reader sees all of them.
+"""Define variants of a reference image: images of the same packages with a few differences. The definition of a
+variant lists all its differences.
 
 ``TUNED`` is a Debian that is tuned for a fast boot without any other tool (configuration `standard-tuned`).
-``of_bench`` makes a variant in which an application can answer requests from outside. `build` never uses a
-variant.
+``of_bench`` makes a variant in which an application can answer requests from outside the guest. `build` never
+uses a variant.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def of_bench(layer: BenchLayer) -> Variant:
 
 
 def together(first: Variant | None, second: Variant | None) -> Variant | None:
-    """Both variants combined. The commands of ``first`` run first. Only ``first`` may decide which units are enabled."""
+    """Both variants combined, or the only one that is given. The commands of ``first`` run before those of
+    ``second``. Only ``first`` may decide which units are enabled.
+    """
     if first is None or second is None:
         return first or second
     return replace(first, name=f"{first.name} {second.name}", ran=(*first.ran, *second.ran))

@@ -13,9 +13,9 @@ MOST_FINDINGS = 1000
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is the name of a file of OUT, ``.`` for
-    OUT itself, or, with a leading slash, the name of a member of our initramfs or of a file of the start set.
-    ``mend`` says how to remedy the finding.
+    """A finding. ``severity`` is ``error`` or ``note``. ``object`` says what the finding is about: ``.`` stands for
+    OUT itself; a name without a leading slash is a file in OUT; a name with a leading slash is a member of our
+    initramfs or a file of the start set. ``mend`` says how to remedy the finding.
     """
 
     severity: str
@@ -26,8 +26,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """``first`` has at most MOST_FINDINGS findings, errors before notes. ``errors`` and ``notes`` are the
-    numbers of all errors and of all notes, including those that are not in ``first``.
+    """The result of an audit. ``first`` has at most MOST_FINDINGS findings, errors before notes. ``errors`` and
+    ``notes`` are the numbers of all errors and of all notes, including those that are not in ``first``.
     """
 
     first: tuple[Finding, ...]
@@ -41,7 +41,7 @@ class Findings:
 
 
 def counted(found: Iterable[Finding]) -> Findings:
-    """The findings in ``found``. At most MOST_FINDINGS of each severity are in memory at any time."""
+    """Count and collect the findings in ``found``. At most MOST_FINDINGS of each severity are in memory at a time."""
     errors: list[Finding] = []
     notes: list[Finding] = []
     numbers = {ERROR: 0, NOTE: 0}

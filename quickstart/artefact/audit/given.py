@@ -1,5 +1,5 @@
 """Read everything from an artefact that `judge` needs, and define the patterns that the audit searches for in
-contents.
+the contents of files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _SCRIPT_BYTES = 1 << 16
 @dataclass(frozen=True)
 class OutFile:
     """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is the file's SHA-256, or empty when the
-    manifest has none for this file. ``marks`` are the byte strings of LAUNCH_MARKS that the file contains.
+    manifest has no SHA-256 for this file. ``marks`` are the texts of LAUNCH_MARKS that the file contains; they
+    show that the launch agent or a tracer is in the file.
     """
 
     name: str
@@ -70,8 +71,8 @@ class Given:
 
 
 def gather(artefact: Artefact) -> Given:
-    """Read OUT, including the data of the root disk. The holes of the root disk are skipped. Files that are
-    not regular are not read.
+    """Read OUT, including the data of the root disk, but not the holes of this sparse file. Files that are not
+    regular are not read.
     """
     manifest = read_manifest(artefact.directory)
     return Given(

@@ -1,7 +1,7 @@
-"""Check an artefact's contents: secrets, modes, foreign files, and whether its parts agree (pure).
+"""Check an artefact for secrets, wrong modes, files that no build makes, and parts that contradict each other (pure).
 
-Every user who may read our initramfs can read the packed files, whatever their modes are. So the modes of
-packed files matter only in the running guest.
+Every user who may read the file initramfs.img can read the content of all packed files, whatever their modes are.
+So the modes of packed files matter only in the running guest.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 
 def judge(given: Given) -> Findings:
-    """The findings, errors first. Among findings of the same severity, those about OUT come first, then those
-    about the initramfs as a whole, and then those about each member, in the order of the members (pure).
+    """The findings, errors first. Among findings of the same severity, those about OUT's files come first, then
+    those about the initramfs as a whole, and then those about its members, in the order of the members (pure).
     """
     return counted(_all(given))
 
@@ -112,8 +112,8 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _command_lines(manifest: Manifest) -> Iterator[Finding]:
-    """A finding for each boot entry whose command line has kernel options that no build adds. Such an option
-    may disable protections or name another init.
+    """A finding for each boot entry whose kernel command line has an option that no build adds. Such an option may
+    disable protections of the kernel, or name another program as init.
     """
     stock = stock_line(manifest.superblock.uuid)
     ours = with_options(stock, KernelOptions(manifest.kernel_options))
@@ -146,8 +146,8 @@ def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: 
 
 
 def _chmod(mode: str, name: str) -> str:
-    """The command that changes the mode of a file of OUT. The command has the file's name, unless the name has
-    characters that a user should not paste into a shell, because somebody else may have chosen this name.
+    """The command that changes the mode of a file of OUT. Somebody else may have chosen the file's name. So the
+    name is left out if it has characters that a user should not paste into a shell.
     """
     return command("chmod", mode, "--", name) or f"chmod {mode}"
 
@@ -198,8 +198,8 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """A finding for each file in which part B differs from the list of digests in part A. With such a
-    difference, every boot would be a stock boot.
+    """A finding for each file that differs between part B and the list of digests in part A, or that is only in one
+    of these two places. With such a difference, every boot would be a stock boot.
     """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
     if text is None:
@@ -229,8 +229,8 @@ def _digests(given: Given) -> Iterator[Finding]:
 
 
 def _agreement(given: Given) -> Iterator[Finding]:
-    """A finding for each file whose name, kind or size differs between start-set.json and part B, for each file
-    without a reason in start-set.json, and for each packed file that start-set.json lists as excluded.
+    """A finding for each file in three cases: start-set.json and part B differ in the file's name, kind or size;
+    start-set.json gives no reason for the file; or the file is packed, but start-set.json lists it as excluded.
     """
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
     listed = {file.path: file for file in given.start_set.files}
@@ -302,8 +302,8 @@ def _secret(member: inside.Member, secrets: Secrets) -> Iterator[Finding]:
 
 
 def _mode(member: inside.Member, secrets: Secrets, below: str | None) -> Iterator[Finding]:
-    """The findings about a member's owner and mode. ``below`` is the nearest directory above the member that
-    not everybody may enter, or None when everybody may enter all directories above the member.
+    """The findings about a member's owner and mode. ``below`` is the nearest directory above the member that some
+    users may not enter. It is None when every user may enter all directories above the member.
     """
     bits, name = stat.S_IMODE(member.mode), f"/{member.name}"
     if (member.uid, member.gid) != (0, 0):

@@ -1,7 +1,7 @@
-"""Find where the names and links of an initramfs's members lead in the kernel (pure).
+"""Find where the names and symbolic links of an initramfs's members lead when the kernel follows them (pure).
 
-All names are plain: each file has only one spelling, and no file lies below a link. The code that reads the
-archive refuses any other archive (initramfs/newc_exact.py).
+All names are plain: a name has no empty component, no ``.`` and no ``..``, and no member lies below a link. The
+code that reads the archive refuses any other archive (initramfs/newc_exact.py).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def is_too_long(name: str) -> bool:
 
 
 def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str, str]:
-    """The nearest directory in ``holders`` above each name, by name. Names that lie below none of ``holders``
-    are left out. All names are plain.
+    """For each name in ``names``, the nearest directory above it that is in ``holders``. Names that lie below
+    none of ``holders`` are left out. All names are plain.
 
-    Apart from the sorting, the time is proportional to the total length of all names, because each name in an
-    untrusted archive may have two thousand components.
+    Apart from the sorting, the time is proportional to the total length of all names. A slower function would not
+    do, because each name in an untrusted archive may have two thousand components.
     """
     found: dict[str, str] = {}
     above: list[str] = []
@@ -54,8 +54,8 @@ def stays(name: str, target: str) -> bool:
 
 
 class Secrets:
-    """The globs by which a manifest names its secrets. The number of comparisons is limited, because an
-    untrusted manifest may have a hundred globs, and an untrusted archive ten thousand private files.
+    """The globs by which a manifest names its secrets. The work of comparing paths with globs is limited, because
+    an untrusted manifest may have a hundred globs, and an untrusted archive ten thousand private files.
     """
 
     def __init__(self, globs: Collection[str]) -> None:
@@ -88,11 +88,11 @@ class Links:
         self._left = _MOST_COMPONENTS
 
     def end(self, name: str) -> str | None:
-        """The absolute path that ``name`` leads to when the links in all its components are followed. The last
-        link is not followed when it stands for a left file (``stays``).
+        """The absolute path that ``name`` leads to when the links in all its components are followed. A link at the
+        end of the path is not followed when it stands for a left file (``stays``).
 
-        None when there are more than _MOST_LINKS links on the way, or when all calls together have followed
-        more than _MOST_COMPONENTS components.
+        The result is None when ``name`` leads through more than _MOST_LINKS links, or when all calls of this
+        method together have met more than _MOST_COMPONENTS components.
         """
         place: list[str] = []
         left, links = name.split("/")[::-1], 0

@@ -1,5 +1,5 @@
-"""Make the package quickstart-guest, as a data class and as the bytes of a .deb. Both depend only on our
-scripts, not on the host or the date (pure).
+"""Make the package quickstart-guest, as a data class and as the bytes of a .deb. Both depend only on the files of
+QuickStart, not on the host or the date (pure).
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
 
 
 def deb(package: GuestPackage) -> bytes:
-    """The package in the format deb(5). The package's members are not compressed, so the bytes do not depend
-    on the version of a library.
+    """The package in the format deb(5). The package's members are not compressed, so the bytes do not depend on
+    the version of a compression library.
     """
     control = "".join(f"{name}: {value}\n" for name, value in package.fields.items())
     members = {"control": (control.encode(), 0o644), **control_files(package)}
