@@ -58,10 +58,11 @@ def looking_beside(
     started: Collection[PurePosixPath],
     searched: Collection[str],
 ) -> frozenset[PurePosixPath]:
-    """The programs of the start set that must not be executed from /fast, by canonical path.
+    """The canonical paths of the programs of the start set that look for files beside themselves, and so must not be
+    executed from /fast.
 
-    ``started`` are the programs that the starter starts; their argv[0] is an ordinary path. ``searched`` are
-    the names that were searched for in PATH.
+    ``started`` are the programs that the starter starts; their argv[0] is their ordinary path. ``searched``
+    are the names that processes searched for in PATH.
     """
     executed = _executed(traces, root)
     looks = tuple(_looks(traces, root, executed.keys(), searched))

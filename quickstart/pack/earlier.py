@@ -51,7 +51,7 @@ _MOST_CHARACTERS = 2 << 20
 def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when a traced boot started, or tried to start, another unit before one of
     ``units``, and this other unit is not known to be harmless for an early start. Also raise it when one of
-    ``units`` waits for the whole boot, and when / was not just the root volume.
+    ``units`` waits for the whole boot, and when something other than the root volume was mounted at /.
 
     Raises TraceError when systemd's report of a boot does not have one of ``units``.
     """
@@ -139,8 +139,9 @@ def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
 
 
 def _why_not(unit: LoadedUnit, asked_for: Collection[str], has_command: Callable[[str], bool]) -> str | None:
-    """The reason why an application that asks for the units ``asked_for`` must not start before ``unit``, as the end
-    of a message. None when it may start before ``unit``.
+    """The reason why the application must not start before ``unit``, as the end of a message. None when it may.
+    ``asked_for`` is the result of `_asked_for`. ``has_command`` says for the path of a unit file or drop-in whether
+    the file may have a command.
     """
     if unit.name.endswith(".socket"):
         is_known = is_generated_socket(unit.name) and _is_below(unit.file, _GENERATED)

@@ -82,8 +82,8 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """The entries at those of ``paths`` that exist, sorted by name. The modification time of an entry's file
-    ``mark_name`` is the time of the entry's last use.
+    """The entries at ``paths``, sorted by path. A path that does not exist is left out. The modification time of an
+    entry's file ``mark_name`` is the time of the entry's last use.
     """
     for path in sorted(paths):
         # It may be removed while we look; one of an older version has no mark.

@@ -56,8 +56,8 @@ class UnitLog:
 
 @dataclass(kw_only=True)
 class _Member:
-    """A process of ``unit``. ``program`` is empty while the process is still systemd's child. ``bare`` is as in
-    Event.
+    """A process of ``unit``. ``program`` is the name of the program that the process runs. It is empty as long
+    as the process, a child of systemd, has not executed the unit's command. ``bare`` is as in Event.
     """
 
     pid: int

@@ -200,7 +200,7 @@ class _Reader:
 
     @property
     def facts(self) -> int:
-        """How much is remembered: processes, descriptors, requests and uses."""
+        """The number of processes, descriptors, requests and uses that the reader keeps in memory."""
         return len(self._processes) + self._descriptors + len(self.issued) + len(self.uses)
 
     def take(self, time_ns: int, program: str, pid: int, said: str) -> None:

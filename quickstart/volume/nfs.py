@@ -109,8 +109,8 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 @contextmanager
 def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """Start the volume in our directory ``place``. The volume's NBD server gets its listening socket as a
-    descriptor.
+    """Start the volume, whose files are in our temporary directory ``place``. The volume's NBD server gets its
+    listening socket as a descriptor.
     """
     with ExitStack() as stack:
         listening = stack.enter_context(room_for_sockets(place)) / "socket"
