@@ -1,8 +1,9 @@
 """Refuse an early start when the application would start before a package's unit that somebody has edited in place.
 
 An application may start before the units in pack/harmless.py, because it is known what the packages' versions of
-these units do. If somebody has changed such a unit file, its commands may do something else, for example load a packet filter.
-Then the application must not start before this unit. Apart from reading files of the image, the functions are pure.
+these units do. If somebody has changed the file of such a unit, the unit's commands may do something else, for example
+load a packet filter. Then the application must not start before this unit. Apart from reading files of the image, the
+functions are pure.
 """
 
 from __future__ import annotations

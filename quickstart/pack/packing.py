@@ -52,10 +52,9 @@ class PackOptions:
 
     With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are
     next to each other. ``times_of`` is the disk of a machine that has already run; packed files get the times
-    that they have on this disk.
-    Values of ``served`` other than FAST are for configurations that the bench compares: VOLUME packs no start
-    set, and MEMORY packs every file that the application opens. With VOLUME and MEMORY, there is no prefetch
-    plan.
+    that they have on this disk. Values of ``served`` other than FAST are for configurations that the bench
+    compares: VOLUME packs no start set, and MEMORY packs every file that the application opens. With VOLUME and
+    MEMORY, there is no prefetch plan.
     """
 
     hand_off: HandOff = HandOff.KEEP

@@ -202,7 +202,7 @@ class _Builder:
 
     def _denies(self, path: PurePosixPath) -> bool:
         """Whether the mode of a file or directory gives its owner or its group fewer rights than all other users.
-        In /fast, all files belong to root, so these users would be among the others.
+        In /fast, all files belong to root, so the owner and the group would have the others' rights there.
         """
         status = self.root.host(path).lstat()
         others = status.st_mode & 0o7

@@ -131,7 +131,7 @@ class Store:
         self._locks.close()
 
     def holds_trees(self) -> bool:
-        """Whether the store has images. An ordinary user needs a user namespace for these."""
+        """Whether the store has images, which an ordinary user can check and remove only in a user namespace."""
         return any((self.root / stage).is_dir() for stage in _TREES)
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:

@@ -56,8 +56,8 @@ class Options:
 @dataclass(frozen=True)
 class Verified:
     """The ledger of a boot, with further facts about this boot. ``counted`` are QEMU's counters at the moment when
-    the message *ready* arrived. ``packed`` are the files that the artefact packs. ``fallback`` is the reason for fallback
-    1, or empty.
+    the message *ready* arrived. ``packed`` are the files that the artefact packs. ``fallback`` is the reason for
+    fallback 1, or empty.
     """
 
     ledger: Ledger

@@ -288,10 +288,11 @@ def served(
 
     With ``instances``, each instance has a socket and an overlay of its own (`Volume.of`). The instances
     share the rest: the link, the storage's queue, and the state of the granules. A granule that one instance has
-    touched is warm for all instances. ``fault``
-    is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when
-    the server does not start, or when it dies before the context ends. With the fault ``death``, its death is
-    not an error.
+    touched is warm for all instances.
+
+    With ``fault``, the server fails on purpose from request number N on: ``error:N[:COUNT]``,
+    ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start,
+    or when it dies before the context ends. With the fault ``death``, the server's death is not an error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:
