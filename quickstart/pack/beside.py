@@ -122,8 +122,8 @@ def _has_more(
 ) -> bool:
     """Whether the image has files below ``tree`` that are not in ``code``. No boot compares these files, and
     a program may look for them after ready. A link to another directory of ``tree``, such as
-    /usr/local/man, does not count. For the distribution's trees below /usr, the result is false, because
-    its packages have such files in other directories.
+    /usr/local/man, does not count. For trees below /usr, except /usr/local, the result is false: the
+    distribution's packages keep a program's other files in directories such as /usr/share.
 
     ``directory`` is the function `_directory`. ``left`` limits the number of names that are examined in all
     trees together. When the limit is reached, the result is true, because the rest of the tree may have such

@@ -175,8 +175,8 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
-    """Whether the unit file or drop-in at ``drop_in`` may have a command. True when the file is not found:
-    systemd's report splits a path with blanks into words, which are not paths.
+    """Whether the unit file or drop-in at ``drop_in`` may have a command. Also True when there is no file at
+    ``drop_in``: systemd's report separates paths by blanks, so ``drop_in`` may be a part of a path with blanks.
     """
     path = PurePosixPath(drop_in)
     file = root.resolve(path).canonical if path.is_absolute() else None

@@ -19,8 +19,9 @@ from quickstart.pack.earlier import units_before
 
 
 def refuse_edited(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when the reference boot started a service before one of ``units``, the service does
-    not start early itself, and its unit file in the image is not as a package has delivered it.
+    """Raise UnsupportedUnitError when the reference boot started a service before one of ``units``, and the service's
+    unit file in the image is not as a package has delivered it. Services in ``units`` do not count, because they
+    start early themselves.
     """
     stack = frozenset(units)
     files: dict[PurePosixPath, str] = {}

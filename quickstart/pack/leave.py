@@ -7,7 +7,7 @@ nobody would use a copy, and no boot would compare the copy with the volume. The
 of the volume's file (docs/internals/prefetch.md).
 
 Three kinds of files that are opened below /fast stay on the volume, too: programs that look for files beside
-themselves, programs by whose path others find the process, and large libraries that are used in small part.
+themselves, programs by whose path others find the process, and large libraries of which a boot uses only a small part.
 So every packed file is a packed fact (docs/users/never-stale.md), and every link in the archive leads either to
 a packed file or to the volume.
 """
@@ -71,8 +71,8 @@ def leave(
     start_set: StartSet, traces: Sequence[Trace], root: ImageRoot, unit: UnitStart, *, overlay: bool
 ) -> StartSet:
     """``start_set`` with the kind LEFT for files that no process opens below /fast, for programs that look
-    for files beside themselves, for large files that are used in small part, and for links that lead only to
-    such files.
+    for files beside themselves, for large files of which a boot uses only a small part, and for links that
+    lead only to files with the kind LEFT.
 
     Programs and libraries that a rule of the profile names stay packed, unless they look beside themselves.
     ``overlay`` says whether packed files are bound over the volume's files (Delivery.OVERLAY).
@@ -189,7 +189,9 @@ def _is_library_beside(file: StartFile, seen: _Seen) -> bool:
 
 
 def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
-    """The names of the links that lead to each file: `sh` for dash, which a process finds as `sh` in PATH."""
+    """The names of the links that lead to each file. For example, a link `sh` leads to dash, so a process that
+    searches for `sh` in PATH finds dash.
+    """
     links = links_of(start_set)
     found: dict[PurePosixPath, set[str]] = {}
     for link in links:

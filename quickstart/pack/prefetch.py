@@ -308,8 +308,8 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """The blocks ``wanted`` as ranges (offset, length) in bytes. Ranges are joined when the gap between them
-    is small.
+    """The blocks ``wanted`` as ranges (offset, length) in bytes. Two ranges with at most _GAP_BLOCKS blocks
+    between them become one.
     """
     begin = end = -1
     for block in sorted(wanted):

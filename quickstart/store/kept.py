@@ -51,8 +51,8 @@ def check_place(root: Path, stage: Path | None = None) -> None:
 def check_trusted(root: Path, entry: Path) -> None:
     """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
-    This function checks the way to the store, the store, the stage's directory, the entry and the entry's
-    direct contents, as far as they exist. Each of these files and directories must belong to a trusted user
+    This function checks the directories on the way to the store, the store, the stage's directory, the entry
+    and the entry's direct contents, as far as they exist. Each of these files and directories must belong to a trusted user
     (places.trusted). Inside the store, none of them may be a link, or writable for its group or for others.
     """
     check_place(root)

@@ -121,7 +121,7 @@ class _Task:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
-    """The actions of the processes in a log. The actions of each process are in their order. Raises
+    """The actions of the processes in a log. The actions of each process come in the order of the log. Raises
     TraceError for a damaged or empty log.
 
     All processes descend from the first process in the log.

@@ -129,8 +129,8 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger from the records of a boot (pure). Raises MeasurementError, TraceFullError and
-    UntraceableError as `verify` does.
+    """The ledger of a boot, from the volume's ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk
+    (pure). Raises MeasurementError, TraceFullError and UntraceableError as `verify` does.
     """
     requests = guest_requests(log)
     if not trace.issued:

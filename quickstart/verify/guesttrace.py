@@ -167,7 +167,8 @@ def parse(lines: Iterable[str], stats: str) -> GuestTrace:
     """The trace in the output of the command FETCH, whose stdout has ``lines`` and whose stderr is ``stats``.
     Lines about other events are ignored.
 
-    Raises GuestError for a trace that is larger than that of any boot, because its guest may be hostile.
+    Raises GuestError for a trace that is larger than that of any real boot, because a hostile guest may send
+    such a trace.
     """
     reader = _Reader()
     for number, line in enumerate(lines):

@@ -148,7 +148,7 @@ def make_ledger(
 ) -> Ledger:
     """The ledger of a boot. ``ready_ns`` is the guest's uptime at *ready*, according to the agent.
     ``requests`` come from the volume's log. Raises MeasurementError when the requests touch more pieces of files
-    than those of any boot.
+    than the requests of any real boot.
     """
     entries: list[Entry] = []
     pieces = 0
