@@ -88,9 +88,10 @@ def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
 
 
 def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or through other units, because
-    it is not known what all the other services prepare for the unit. Also raise the error for a unit that comes
-    directly after a target of cloud-init, because cloud-init runs after an early start.
+    """Raise UnsupportedUnitError for a unit that comes after multi-user.target or graphical.target, directly or through
+    other units. Such a unit waits for all services of the boot, and it is not known what they prepare for the unit.
+    Also raise the error for a unit that comes directly after a target of cloud-init, because cloud-init runs after an
+    early start.
     """
     for late in sorted(_LATE & loaded[unit].after):
         raise UnsupportedUnitError(

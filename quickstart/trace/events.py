@@ -109,8 +109,8 @@ class _Task:
     """A process during parsing.
 
     While the process's parent is not known, ``place`` is None, and ``held`` has the process's calls, whose
-    actions have not been yielded yet. Each call in ``held`` has the child that it created, or None if it is
-    not a fork.
+    actions have not been yielded yet. Each call in ``held`` is stored with the child that it created, or with
+    None if it is not a fork.
     """
 
     number: int
