@@ -30,8 +30,8 @@ _OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
 
 def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when systemd has loaded one of the following from other files than the unit reader
-    has read: a unit of the stack, its slices, or a socket unit that passes sockets to it. Also raise the error when
-    a unit of the stack comes after a socket unit of another service.
+    has read: a unit of the stack, a slice that contains such a unit, or a socket unit that passes sockets to such a
+    unit. Also raise the error when a unit of the stack comes after a socket unit of another service.
     """
     names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
     for trace in traces:
@@ -71,8 +71,9 @@ def _names(unit: UnitStart) -> Iterator[str]:
 
 
 def _others(root: ImageRoot, loaded: LoadedUnit) -> Iterator[str]:
-    """The differences between the files of the unit in the boot and its files in the image, as words for a message:
-    files that only the boot had, and ``no PATH`` for drop-ins that only the image has.
+    """The differences between the files from which the boot has loaded the unit and the unit's files in the image, as
+    words for a message: the path of each file that only the boot had, and ``no PATH`` for each drop-in that only the
+    image has.
     """
     try:
         own_file: PurePosixPath | None = unit_file(root, loaded.name)

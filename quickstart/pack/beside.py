@@ -58,10 +58,11 @@ def looking_beside(
     started: Collection[PurePosixPath],
     searched: Collection[str],
 ) -> frozenset[PurePosixPath]:
-    """The programs of the start set that must not be executed from /fast, by canonical path.
+    """The canonical paths of the programs of the start set that look for files beside themselves, and so must not be
+    executed from /fast.
 
-    ``started`` are the programs that the starter starts; their argv[0] is an ordinary path. ``searched`` are
-    the names that were searched for in PATH.
+    ``started`` are the programs that the starter starts; their argv[0] is their ordinary path. ``searched``
+    are the names that processes searched for in PATH.
     """
     executed = _executed(traces, root)
     looks = tuple(_looks(traces, root, executed.keys(), searched))
@@ -121,8 +122,8 @@ def _has_more(
 ) -> bool:
     """Whether the image has files below ``tree`` that are not in ``code``. No boot compares these files, and
     a program may look for them after ready. A link to another directory of ``tree``, such as
-    /usr/local/man, does not count. For the distribution's trees below /usr, the result is false, because
-    its packages have such files in other directories.
+    /usr/local/man, does not count. For trees below /usr, except /usr/local, the result is false: the
+    distribution's packages keep a program's other files in directories such as /usr/share.
 
     ``directory`` is the function `_directory`. ``left`` limits the number of names that are examined in all
     trees together. When the limit is reached, the result is true, because the rest of the tree may have such

@@ -51,7 +51,7 @@ _MOST_CHARACTERS = 2 << 20
 def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when a traced boot started, or tried to start, another unit before one of
     ``units``, and this other unit is not known to be harmless for an early start. Also raise it when one of
-    ``units`` waits for the whole boot, and when / was not just the root volume.
+    ``units`` waits for the whole boot, and when something other than the root volume was mounted at /.
 
     Raises TraceError when systemd's report of a boot does not have one of ``units``.
     """
@@ -88,9 +88,10 @@ def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
 
 
 def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or through other units, because
-    it is not known what all the other services prepare for the unit. Also raise the error for a unit that comes
-    directly after a target of cloud-init, because cloud-init runs after an early start.
+    """Raise UnsupportedUnitError for a unit that comes after multi-user.target or graphical.target, directly or through
+    other units. Such a unit waits for all services of the boot, and it is not known what they prepare for the unit.
+    Also raise the error for a unit that comes directly after a target of cloud-init, because cloud-init runs after an
+    early start.
     """
     for late in sorted(_LATE & loaded[unit].after):
         raise UnsupportedUnitError(
@@ -139,8 +140,9 @@ def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
 
 
 def _why_not(unit: LoadedUnit, asked_for: Collection[str], has_command: Callable[[str], bool]) -> str | None:
-    """The reason why an application that asks for the units ``asked_for`` must not start before ``unit``, as the end
-    of a message. None when it may start before ``unit``.
+    """The reason why the application must not start before ``unit``, as the end of a message. None when it may.
+    ``asked_for`` is the result of `_asked_for`. ``has_command`` says for the path of a unit file or drop-in whether
+    the file may have a command.
     """
     if unit.name.endswith(".socket"):
         is_known = is_generated_socket(unit.name) and _is_below(unit.file, _GENERATED)
@@ -174,8 +176,8 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
-    """Whether the unit file or drop-in at ``drop_in`` may have a command. True when the file is not found:
-    systemd's report splits a path with blanks into words, which are not paths.
+    """Whether the unit file or drop-in at ``drop_in`` may have a command. Also True when there is no file at
+    ``drop_in``: systemd's report separates paths by blanks, so ``drop_in`` may be a part of a path with blanks.
     """
     path = PurePosixPath(drop_in)
     file = root.resolve(path).canonical if path.is_absolute() else None

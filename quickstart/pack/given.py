@@ -1,7 +1,8 @@
-"""Find what a boot gives to a machine, and a unit reads before it is ready: the machine-id and name servers (pure,
-apart from looking up names in the image).
+"""Find out whether a unit reads the machine-id or the list of name servers before it is ready (pure, apart from looking
+up names in the image).
 
-An early start comes before that. A program that reads such a file once would go on with the file of the image.
+A boot writes the files with these facts. An early start comes before that, and a program that reads such a file only
+once would keep the content that the image's file has.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def read_before_ready(traces: Sequence[Trace], root: ImageRoot) -> Given:
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
-    """Whether init writes the name servers of its lease into /etc/resolv.conf, as the image's DHCP client does. It
-    does not write to a link, behind which is another program's file, and not in place of networkd.
+    """Whether init writes the name servers of its DHCP lease into /etc/resolv.conf, as the image's DHCP client does.
+    Init does not do this in two cases: /etc/resolv.conf is a link, which leads to another program's file; or networkd
+    is the image's DHCP client, because networkd does not write /etc/resolv.conf.
     """
     try:
         network = network_service(root)

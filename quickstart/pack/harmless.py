@@ -2,8 +2,8 @@
 (pure).
 
 For each of these units, either init itself prepares what the unit of the package prepares, or no application depends
-on it. Only the packages' own units are meant. The names are written out, because a pattern such as ``systemd-*`` would
-also match units that do not come from systemd.
+on it. The list is true only for unit files as the packages deliver them. The names are written out, because a pattern
+such as ``systemd-*`` would also match units that do not come from systemd.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ def may_be_copied(name: str) -> bool:
 
 
 def is_asked_for(name: str) -> bool:
-    """Whether the application may start before this unit only if the application's own unit is not directly
-    ordered after it (After=).
+    """Whether the unit is harmless only for some applications: an application whose own unit is directly ordered after
+    this unit (After=) must not start before it.
     """
     return name in _ON_DEMAND
 
 
 def is_only_waiting(name: str) -> bool:
-    """Whether the unit only waits for the network. Packages have drop-ins for such units, which name the interfaces
-    to wait for.
+    """Whether the unit only waits for the network. Packages have drop-ins for such units, and these drop-ins name the
+    interfaces to wait for.
     """
     return name.partition("@")[0].removesuffix(".service").endswith("-wait-online")

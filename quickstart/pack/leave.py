@@ -7,7 +7,7 @@ nobody would use a copy, and no boot would compare the copy with the volume. The
 of the volume's file (docs/internals/prefetch.md).
 
 Three kinds of files that are opened below /fast stay on the volume, too: programs that look for files beside
-themselves, programs by whose path others find the process, and large libraries that are used in small part.
+themselves, programs by whose path others find the process, and large libraries of which a boot uses only a small part.
 So every packed file is a packed fact (docs/users/never-stale.md), and every link in the archive leads either to
 a packed file or to the volume.
 """
@@ -48,8 +48,8 @@ _MOST_USED = 0.25
 class _Seen:
     """How the traced boots used the image. ``by_name`` are the names of programs that were searched for in
     PATH. ``names`` are the names of the links that lead to each file. ``started`` are the programs and
-    interpreters that the starter starts, and ``by_path`` are those of units whose processes are found by the path
-    of their program. ``beside`` are programs that look for files beside themselves, and
+    interpreters that the starter starts. ``by_path`` are those of ``started`` that belong to units whose processes
+    are found by the path of their program. ``beside`` are programs that look for files beside themselves, and
     ``trees`` are the directories of these programs. ``libraries`` are the directories in which the loader
     searches. ``bare`` are files that only processes without the unit's environment used. ``bound`` are files
     that are bound over the volume's files. ``resident`` are the used parts of large files.
@@ -71,8 +71,8 @@ def leave(
     start_set: StartSet, traces: Sequence[Trace], root: ImageRoot, unit: UnitStart, *, overlay: bool
 ) -> StartSet:
     """``start_set`` with the kind LEFT for files that no process opens below /fast, for programs that look
-    for files beside themselves, for large files that are used in small part, and for links that lead only to
-    such files.
+    for files beside themselves, for large files of which a boot uses only a small part, and for links that
+    lead only to files with the kind LEFT.
 
     Programs and libraries that a rule of the profile names stay packed, unless they look beside themselves.
     ``overlay`` says whether packed files are bound over the volume's files (Delivery.OVERLAY).
@@ -109,8 +109,8 @@ def leave(
 
 
 def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> StartSet:
-    """``start_set`` with the kind LEFT for links that no boot compares, because the link on the volume may
-    lead elsewhere by then.
+    """``start_set`` with the kind LEFT for links that no boot compares. When the machine boots, such a link on
+    the volume may lead elsewhere than the image's link.
     """
     compared = {file.path for file in served_files(start_set, bound)}
     files = tuple(
@@ -166,7 +166,9 @@ def _is_served(file: StartFile, seen: _Seen) -> bool:
 
 
 def _is_started(file: StartFile, seen: _Seen) -> bool:
-    """Whether the starter or PATH would start the program from /fast."""
+    """Whether a packed copy of the program would be executed from /fast, either by the starter or by a process that
+    searches for the program in PATH.
+    """
     if file.path in seen.started:
         return True
     names = seen.names.get(file.path, frozenset()) | {file.path.name}
@@ -187,7 +189,9 @@ def _is_library_beside(file: StartFile, seen: _Seen) -> bool:
 
 
 def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
-    """The names of the links that lead to each file. A process that searches for `sh` in PATH finds dash."""
+    """The names of the links that lead to each file. For example, a link `sh` leads to dash, so a process that
+    searches for `sh` in PATH finds dash.
+    """
     links = links_of(start_set)
     found: dict[PurePosixPath, set[str]] = {}
     for link in links:

@@ -34,8 +34,8 @@ def refuse_other_network(traces: Sequence[Trace], unit: str) -> None:
 
 
 def _differences(wired: Wired, mac: str) -> Iterator[str]:
-    """The properties of the network that DHCP alone does not set up, each as a clause for a message. ``mac`` is
-    the MAC address that the virtual machine gave its card.
+    """The properties of the reference boot's network ``wired`` that DHCP alone would not have set up, each as a
+    clause for a message. ``mac`` is the MAC address that the virtual machine gave its card.
     """
     for card in wired.cards:
         if card.mac != mac:

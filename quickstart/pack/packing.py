@@ -51,10 +51,10 @@ class PackOptions:
     """The options for packing a subject. The defaults are those of ``build``, with the payload ``cpio``.
 
     With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are
-    next to each other. ``times_of`` is a used disk; packed files get the times that they have on this disk.
-    Values of ``served`` other than FAST are for configurations that the bench compares: VOLUME packs no start
-    set, and MEMORY packs every file that the application opens. With VOLUME and MEMORY, there is no prefetch
-    plan.
+    next to each other. ``times_of`` is the disk of a machine that has already run; packed files get the times
+    that they have on this disk. Values of ``served`` other than FAST are for configurations that the bench
+    compares: VOLUME packs no start set, and MEMORY packs every file that the application opens. With VOLUME and
+    MEMORY, there is no prefetch plan.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -87,8 +87,8 @@ class Packed:
 
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
-    """The recipe of the initramfs, with the disk that belongs to it. The disk comes from the store or is made
-    now.
+    """The recipe of the initramfs. ``recipe.disk`` is the root disk with which the initramfs is used; it comes from
+    the store or is made now.
 
     Raises UnsupportedUnitError when a unit cannot start early, StartSetError when the start set cannot be
     packed, and BadInputError for a file that is not on the used disk ``options.times_of``.
@@ -202,8 +202,8 @@ def made_of(
     kernel_options: KernelOptions,
     uuid: str = "",
 ) -> Made:
-    """The facts about the artefact that has the initramfs in ``packed``. `Made` describes ``kernel_options``
-    and ``uuid``.
+    """The facts about the artefact that has the initramfs in ``packed``. The docstring of `Made` explains
+    ``kernel_options`` and ``uuid``.
     """
     recipe = packed.recipe
     return Made(

@@ -82,9 +82,9 @@ def foresee(
     bound: Collection[PurePosixPath] = (),
     interpreted: Collection[PurePosixPath] = (),
 ) -> Foreseen:
-    """The expected use of the root volume, from the traces. Packed files are bound over the files ``bound``
-    of the volume, so the paths of these files are looked up, but their content is not read. ``interpreted``
-    are scripts that are started by a packed interpreter.
+    """The expected use of the root volume, from the traces. ``bound`` are the volume's files over which packed
+    files are mounted: their paths are looked up on the volume, but their content is not read there.
+    ``interpreted`` are scripts that are started by a packed interpreter.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT and not file.target)
     # A file that the profile excludes is a decision of its author, and `verify` says what it costs.
@@ -148,9 +148,9 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 
 
 def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
-    """The parts of a file that a boot reported in ``said``, limited to the size that the file has in the
-    image, because the guest may report anything. None when the path is not the canonical path of a regular
-    file.
+    """``said``, which has the parts of a file that were in a guest's page cache, limited to the size that the
+    file has in the image, because a guest may report anything. None when the path in ``said`` is not the
+    canonical path of a regular file.
     """
     if root.look_up(said.path).canonical != said.path or not root.host(said.path).is_file():
         return None
@@ -308,8 +308,8 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """The blocks ``wanted`` as ranges (offset, length) in bytes. Ranges are joined when the gap between them
-    is small.
+    """The blocks ``wanted`` as ranges (offset, length) in bytes. Two ranges with at most _GAP_BLOCKS blocks
+    between them become one.
     """
     begin = end = -1
     for block in sorted(wanted):

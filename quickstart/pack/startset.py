@@ -162,8 +162,8 @@ class _Builder:
         return None if self.root.host(canonical).is_dir() else canonical
 
     def _excluding_rule(self, names: tuple[PurePosixPath, ...], reason: Reason) -> str | None:
-        """The rule that excludes a file, or None. ``names`` are the file's canonical path and the other
-        spellings by which it was requested.
+        """The rule that excludes a file, or None. ``names`` has the file's canonical path first, and then the path by
+        which the file was requested. ``reason`` is the reason to add the file.
         """
 
         def first(rules: Iterable[tuple[str, str]]) -> str | None:
@@ -202,7 +202,7 @@ class _Builder:
 
     def _denies(self, path: PurePosixPath) -> bool:
         """Whether the mode of a file or directory gives its owner or its group fewer rights than all other users.
-        In /fast, all files belong to root, so these users would be among the others.
+        In /fast, all files belong to root, so the owner and the group would have the others' rights there.
         """
         status = self.root.host(path).lstat()
         others = status.st_mode & 0o7
@@ -212,7 +212,9 @@ class _Builder:
         return bool(by_owner or by_group)
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
-        """The lowest directory on the way to ``directory`` (or itself) that is not open to all users, or None."""
+        """``directory`` or its nearest parent that not all users may enter, or that has an access control list. None
+        if there is no such directory.
+        """
         for each in (directory, *directory.parents):
             if not self.root.host(each).lstat().st_mode & stat.S_IXOTH or self.root.has_acl(each):
                 return each

@@ -17,7 +17,8 @@ from quickstart.store.store import Store
 
 
 def find_tree(store: Store, image_hash: str) -> Path:
-    """The root directory of the store's reference image with this hash. ``store`` keeps a lock on the entry.
+    """The root directory of the store's reference image whose hash is ``image_hash``. ``store`` keeps a lock on the
+    image's entry.
 
     Raises BadInputError when the image is no longer in the store, or is damaged. Also raises BadInputError
     for an image that was made from a user's own root (a directory, a tar archive, a disk), because its
@@ -48,7 +49,7 @@ def find_tree(store: Store, image_hash: str) -> Path:
 
 
 def _image_hash(entry: Path) -> str | None:
-    """The image hash in the entry's facts. None when the facts cannot be read."""
+    """The image hash in the entry's file image.json. None when this file cannot be read."""
     try:
         return str(json.loads((entry / "image.json").read_bytes())["image_hash"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -106,8 +106,8 @@ def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
 
 
 def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: float) -> Outcome:
-    """Pass bytes in both directions until ``ended`` returns True, but at most ``limit_s`` after the end of
-    our input.
+    """Pass bytes in both directions until ``ended`` returns True. ``limit_s`` is the longest time that this may take
+    after the end of our input.
 
     On a terminal, Ctrl-] leaves the session. When ``stdin`` is not a terminal, the end of our input reaches
     the guest's shell as Ctrl-D on a line of its own.

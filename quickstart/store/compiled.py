@@ -16,8 +16,8 @@ WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion")
 def compiled(
     store: Store, name: str, flags: tuple[str, ...], *folders: Traversable, compiler: str = "cc"
 ) -> Path:
-    """The program ``name``, compiled from all C files in ``folders``. The program is kept in the store's
-    stage ``name``.
+    """The path of the program ``name``, which is compiled from all C files in ``folders`` unless the store already
+    has it. The store keeps the program in the stage ``name``.
 
     ``flags`` come after WARNINGS, which are used for every program. Every program can include
     store/protocol/protocol.h. Raises MissingToolError when the compiler is not installed, and CommandError

@@ -51,8 +51,8 @@ def check_place(root: Path, stage: Path | None = None) -> None:
 def check_trusted(root: Path, entry: Path) -> None:
     """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
-    This function checks the way to the store, the store, the stage's directory, the entry and the entry's
-    direct contents, as far as they exist. Each of these files and directories must belong to a trusted user
+    This function checks the directories on the way to the store, the store, the stage's directory, the entry
+    and the entry's direct contents, as far as they exist. Each of these files and directories must belong to a trusted user
     (places.trusted). Inside the store, none of them may be a link, or writable for its group or for others.
     """
     check_place(root)
@@ -82,8 +82,8 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """The entries at those of ``paths`` that exist, sorted by name. The modification time of an entry's file
-    ``mark_name`` is the time of the entry's last use.
+    """The entries at ``paths``, sorted by path. A path that does not exist is left out. The modification time of an
+    entry's file ``mark_name`` is the time of the entry's last use.
     """
     for path in sorted(paths):
         # It may be removed while we look; one of an older version has no mark.

@@ -131,7 +131,7 @@ class Store:
         self._locks.close()
 
     def holds_trees(self) -> bool:
-        """Whether the store has images. An ordinary user needs a user namespace for these."""
+        """Whether the store has images, which an ordinary user can check and remove only in a user namespace."""
         return any((self.root / stage).is_dir() for stage in _TREES)
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
@@ -338,9 +338,8 @@ class Store:
 
 
 class _Look:
-    """The state of a requested entry. ``damage`` says what is wrong with the entry, or is empty.
-
-    ``trusted`` is the entry's tree hash if it was already computed, or empty.
+    """The state of a requested entry. ``damage`` says what is wrong with the entry, or is empty. ``trusted`` is the
+    entry's tree hash if it was already computed, or empty.
     """
 
     def __init__(self, final: Path) -> None:
@@ -351,7 +350,9 @@ class _Look:
         self._seen: tuple[int, int] | None = None
 
     def is_whole(self) -> bool:
-        """Whether the entry exists and is undamaged. A damaged entry is read only once. The caller holds its shared lock."""
+        """Whether the entry exists and is undamaged. A damaged entry is read again only after it has changed. The
+        caller must hold a shared lock on the entry.
+        """
         if self.has_changed() or not self.damage:
             self._seen = self._identity()
             try:
@@ -373,9 +374,8 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """The tree hash of the entry ``final``, or "" if there is none. If its recorded hash is ``trusted``, no file is read again.
-
-    Raises _DamagedError when the entry is damaged.
+    """The tree hash of the entry ``final``, or "" if there is no such entry. If the hash recorded in the entry is
+    ``trusted``, the entry's files are not read again. Raises _DamagedError when the entry is damaged.
     """
     if not os.path.lexists(final):
         return ""

@@ -35,8 +35,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
     Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or
     that another process writes to during the call.
 
-    With ``as_copied_s``, the result is the hash of the copy that foreign.home makes: without device nodes and
-    sockets, and with ``as_copied_s`` as the time of mount points.
+    With ``as_copied_s``, the result is the hash that a copy of the tree by inspect.foreign.home would have: device
+    nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev
@@ -65,8 +65,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 def _in_order(
     pool: ThreadPoolExecutor, work: Callable[[Sequence[bytes]], T], batches: Iterator[Sequence[bytes]]
 ) -> Iterator[T]:
-    """The results for the batches, in order. This takes only a few batches in advance, whereas `pool.map` takes
-    all of them at once: a foreign tree may have a million long paths.
+    """The results for the batches, in order. This function takes only a few batches in advance, because a foreign
+    tree may have a million long paths; `pool.map` would take all batches at once.
     """
     waiting: deque[Future[T]] = deque()
     for batch in batches:

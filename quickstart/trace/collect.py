@@ -38,8 +38,8 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 @dataclass(frozen=True, kw_only=True)
 class UnitLog:
     """The actions of the units in a log. ``events`` are the actions of their programs in the order of the
-    log, without duplicates. ``processes`` is the number of their processes. ``units`` are the units of which
-    a process executed a program.
+    log, without duplicates. ``processes`` is the number of their processes. ``units`` are those units
+    that have a process which executed a program.
 
     ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
     the programs that set up an io_uring. ``changed`` has the paths that other processes of the boot had changed
@@ -58,8 +58,8 @@ class UnitLog:
 
 @dataclass(kw_only=True)
 class _Member:
-    """A process of ``unit``. ``program`` is empty while the process is still systemd's child. ``bare`` is as in
-    Event.
+    """A process of ``unit``. ``program`` is the name of the program that the process runs. It is empty as long
+    as the process, a child of systemd, has not executed the unit's command. ``bare`` is as in Event.
     """
 
     pid: int

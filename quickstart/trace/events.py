@@ -108,8 +108,9 @@ Item = Born | Seen | Blind | Gone
 class _Task:
     """A process during parsing.
 
-    While its parent is not known, ``place`` is None, and its calls are in ``held``. If a call
-    in ``held`` is a fork, the child is stored with the call.
+    While the process's parent is not known, ``place`` is None, and ``held`` has the process's calls, whose
+    actions have not been yielded yet. Each call in ``held`` is stored with the child that it created, or with
+    None if it is not a fork.
     """
 
     number: int
@@ -120,7 +121,7 @@ class _Task:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
-    """The actions of the processes in a log. The actions of each process are in their order. Raises
+    """The actions of the processes in a log. The actions of each process come in the order of the log. Raises
     TraceError for a damaged or empty log.
 
     All processes descend from the first process in the log.
@@ -194,8 +195,9 @@ class _Reader:
 
 
 class _Origin(NamedTuple):
-    """A marker for a process whose parent has become known. The reader replaces the marker by the process and
-    its actions so far.
+    """Stands for the child ``task`` in a stream of items, at the place of the fork that created the child.
+    `_flat` replaces the _Origin by the child's Born item and the child's actions so far. ``place`` is the child's
+    state at its start, ``parent`` is the parent's number, and ``group`` is the result of `_joined`.
     """
 
     task: _Task
@@ -205,20 +207,20 @@ class _Origin(NamedTuple):
 
 
 def _settle(task: _Task, place: Place, parent: int) -> Iterator[Item]:
-    """Yield ``task``, and then its held actions. The held actions of a child come in place of the child's
-    fork.
+    """Yield the Born item of ``task``, whose parent is now known, and then the actions of the calls that were
+    held back. A held call that is a fork yields the child's items in the same way.
     """
     return _flat(_life(_Origin(task, place, parent)))
 
 
 def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterator[Item]:
-    """Yield the actions of a call of ``task``, and apply the call's effects."""
+    """Yield the actions of a call of ``task``, and update ``place`` with the call's effects."""
     return _flat(_effects(task, place, call, child))
 
 
 def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
-    """Yield ``items``. In place of an _Origin, which stands for a fork, yield the actions of the child that were
-    held back until the fork was known. There is no recursion, because forks may be nested as deep as the log.
+    """Yield ``items``. In place of an _Origin, yield the items of its child (`_life`). There is no recursion,
+    because a child may itself have forked, and a log may have as many such levels as lines.
     """
     pending = [items]
     while pending:
@@ -376,7 +378,7 @@ def _move(call: Call, place: Place, path: str) -> None:
 
 
 def _place_name(call: Call, name: str) -> str:
-    """``name`` as a new starting point for look-ups. Raises TraceError when all later paths would get too long."""
+    """``name``, for a directory from which paths are looked up. Raises TraceError when ``name`` is too long."""
     if len(name) > MAX_PLACE_CHARACTERS:
         raise TraceError(
             f"line {call.line} of the strace log leads to a directory whose name has {len(name)} characters"

@@ -86,8 +86,8 @@ def _is_file(name: str) -> bool:
 
 
 def load_trace(directory: Path, *units: str) -> Trace:
-    """The trace of ``units``, from the logs that trace.record wrote to ``directory``. Raises TraceError for
-    incomplete logs, and for a unit without a process.
+    """The trace of ``units``, from the logs that trace.record wrote to ``directory``. Raises TraceError when
+    a log is missing, incomplete or damaged, and when no process of one of ``units`` is in the logs.
     """
     try:
         texts = {name: os.fsdecode(read_whole(directory / name, _limit(name))) for name in _LOGS[1:]}

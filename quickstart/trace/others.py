@@ -1,8 +1,9 @@
 """Find what the rest of a boot has changed before a unit's programs use it (pure).
 
-A service that starts early comes before the rest of the boot. So it does not find a file that a generator, a rule of
-tmpfiles.d or another service makes later, and it still finds the old state of a file that one of these changes or
-removes later. The log of the reference boot shows such files, whatever program makes, changes or removes them.
+A service that starts early comes before the rest of the boot. A file that a generator, a rule of
+tmpfiles.d or another service would make is still missing then, and a file that one of these would change or remove
+still has its old state. The log of the reference boot shows such files, whatever program makes, changes or removes
+them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Others:
                 self.changed.add(path)
 
     def use(self, paths: Iterable[str], *, by_manager: bool = False) -> None:
-        """Record that a program of a unit has looked up ``paths`` or, with ``by_manager``, that systemd has."""
+        """Record a look-up of ``paths`` by a program of a unit or, with ``by_manager``, by systemd itself."""
         used = self.used_by_manager if by_manager else self.used
         for path in map(in_run, paths):
             end = len(path)

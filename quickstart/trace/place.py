@@ -28,11 +28,11 @@ class Bind(NamedTuple):
 @dataclass
 class Place:
     """The state with which a process resolves paths (the kernel's fs_struct and mount namespace). ``cwd`` and
-    ``root`` begin at the image's root.
+    ``root`` are paths in the image.
 
-    ``binds`` are the bind mounts, the last one first. They show that a root directory which systemd builds
-    from bind mounts is the image's root. ``opened`` are the paths of the descriptors that the process or its
-    parent opened, for /proc/self/fd/N and control groups.
+    ``binds`` is the last bind mount, which refers to the earlier ones. The bind mounts show that a root directory
+    which systemd builds from them is the image's root. ``opened`` has the paths by which the process or its
+    parent opened its descriptors; they are needed for /proc/self/fd/N and for control groups.
     """
 
     cwd: str = "/"

@@ -46,7 +46,9 @@ FLAGS = {
 
 
 def tracer_programs(store: Store) -> Mapping[str, Path]:
-    """Our own C programs for the trace, compiled, by name: a static program, and a library for strace."""
+    """The paths of our compiled C programs for the trace, by name: ``resident`` is a static program, and
+    ``strace-filter`` is a shared library for strace.
+    """
     return {name: compiled(store, name, flags, assets("tracers") / name) for name, flags in FLAGS.items()}
 
 

@@ -64,8 +64,8 @@ def _add(sizes: dict[PurePosixPath, int], path: PurePosixPath, root: ImageRoot) 
 
 def parse_resident(text: str) -> tuple[Resident, ...]:
     """The files in the log of tracers/resident. Raises TraceError for an incomplete or damaged log, and for a
-    log with more files or parts than were requested. The log's size is checked first, so that a large log
-    does not use up memory.
+    log with more files or parts than the limits of this module. The numbers of files and lines are checked
+    before the log is parsed, so that a hostile log does not use up memory.
     """
     text = whole("the page cache", text)
     if not text:

@@ -1,4 +1,4 @@
-"""Parse the log of tracers/units-all (pure)."""
+"""Parse the log of tracers/units-all, which has the reference boot's units, mounts of / and network (pure)."""
 
 from __future__ import annotations
 

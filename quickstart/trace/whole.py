@@ -9,7 +9,9 @@ _END = "== end\n"
 
 
 def whole(what: str, text: str) -> str:
-    """``text`` without its last line, which says that the log is complete. Raises TraceError for a log without it."""
+    """``text`` without its last line `== end`. When this line is missing, raises TraceError, whose message names the
+    log by ``what``.
+    """
     if not text.endswith(_END):
         raise TraceError(f"the log of {what} is cut", hint="build again")
     return text.removesuffix(_END)

@@ -1,5 +1,5 @@
 """Boot an artefact from our volume emulator while the guest's kernel traces its requests, and make the ledger
-from the records. The artefact is not changed.
+from the emulator's log and the kernel's trace. The artefact is not changed.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Verified:
-    """A ledger, with what it was made from. ``counted`` are QEMU's counters at the moment when the message
-    *ready* arrived. ``packed`` are the files that the artefact packs. ``fallback`` is the reason for fallback
-    1, or empty.
+    """The ledger of a boot, with further facts about this boot. ``counted`` are QEMU's counters at the moment when
+    the message *ready* arrived. ``packed`` are the files that the artefact packs. ``fallback`` is the reason for
+    fallback 1, or empty.
     """
 
     ledger: Ledger
@@ -81,7 +81,9 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The records of a boot. ``trace`` is an UntraceableError when the guest's kernel cannot trace."""
+    """The guest's part of a boot's records. ``trace`` is an UntraceableError when the guest's kernel cannot trace.
+    ``fallback`` is the reason for fallback 1, or empty.
+    """
 
     readied: Readied
     trace: GuestTrace | UntraceableError
@@ -127,8 +129,8 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger from the records of a boot (pure). Raises MeasurementError, TraceFullError and
-    UntraceableError as `verify` does.
+    """The ledger of a boot, from the volume's ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk
+    (pure). Raises MeasurementError, TraceFullError and UntraceableError as `verify` does.
     """
     requests = guest_requests(log)
     if not trace.issued:
@@ -153,8 +155,9 @@ def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
     """Raise MeasurementError unless the log agrees with QEMU's counters.
 
-    ``counted`` has a number of reads, and the sum of their bytes. When the log is in the order of the
-    answers, the same number of reads at its beginning must have exactly the same sum.
+    ``counted`` has a number of reads, and the sum of their bytes. QEMU counts a read when its answer arrives.
+    So from the reads in the log, sorted by the time of the answer, the first ``counted.reads`` must have exactly
+    this sum.
     """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]

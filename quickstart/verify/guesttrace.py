@@ -167,7 +167,8 @@ def parse(lines: Iterable[str], stats: str) -> GuestTrace:
     """The trace in the output of the command FETCH, whose stdout has ``lines`` and whose stderr is ``stats``.
     Lines about other events are ignored.
 
-    Raises GuestError for a trace that is larger than that of any boot, because its guest may be hostile.
+    Raises GuestError for a trace that is larger than that of any real boot, because a hostile guest may send
+    such a trace.
     """
     reader = _Reader()
     for number, line in enumerate(lines):
@@ -200,7 +201,7 @@ class _Reader:
 
     @property
     def facts(self) -> int:
-        """How much is remembered: processes, descriptors, requests and uses."""
+        """The number of processes, descriptors, requests and uses that the reader keeps in memory."""
         return len(self._processes) + self._descriptors + len(self.issued) + len(self.uses)
 
     def take(self, time_ns: int, program: str, pid: int, said: str) -> None:

@@ -67,7 +67,7 @@ class Entry:
 
     @property
     def kind(self) -> Kind:
-        """The kind of the first block that has an owner. FREE when no block has one."""
+        """The kind of the first owner that is not a free block. FREE when all blocks of the request are free."""
         return next((owner.kind for owner in self.owners if owner.kind is not Kind.FREE), Kind.FREE)
 
     @property
@@ -148,7 +148,7 @@ def make_ledger(
 ) -> Ledger:
     """The ledger of a boot. ``ready_ns`` is the guest's uptime at *ready*, according to the agent.
     ``requests`` come from the volume's log. Raises MeasurementError when the requests touch more pieces of files
-    than those of any boot.
+    than the requests of any real boot.
     """
     entries: list[Entry] = []
     pieces = 0
@@ -183,7 +183,8 @@ def make_ledger(
 def before(
     pairs: Iterable[tuple[Request, Issued | None]], ready_ns: int
 ) -> Iterator[tuple[int | None, Request, Issued | None]]:
-    """The pairs of ``pairs`` up to the uptime ``ready_ns``, each with its uptime in ns.
+    """The pairs of ``pairs`` up to the uptime ``ready_ns``, each with its uptime in ns. ``pairs`` is the result of
+    `matched`.
 
     A request that is not in the kernel's trace gets the uptime of the request before it. Requests before the
     kernel's first request come from the firmware, and their uptime is None.
@@ -297,8 +298,8 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
 
 
 def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
-    """The number of requests and of their bytes for each kind of block. The kind with the most requests comes
-    first.
+    """The number of requests and the sum of their bytes, by kind of block. Requests with O_DIRECT and requests of the
+    readiness command are kinds of their own. The kind with the most requests comes first.
     """
     requests: Counter[str] = Counter()
     size: Counter[str] = Counter()

@@ -41,10 +41,11 @@ def until_clean(
     verify: Callable[[], Verified],
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
-    """Build and verify, and repeat this with the files that the ledger names, until the ledger names no new
-    file. There are at most ROUNDS rounds.
+    """Build and verify in rounds. Each round also packs the files that were `missing` in the round before it. The
+    last round is the round ROUNDS, or an earlier round after which no further file is missing.
 
-    ``included`` are the files from earlier calls. ``keep`` writes the list before each build that uses it.
+    ``included`` are the files from earlier calls, which the first round packs. Before each later round, ``keep``
+    is called with all files that this round packs in addition, and writes them into the list.
     """
     files: tuple[PurePosixPath, ...] = tuple(included)
     added: tuple[PurePosixPath, ...] = ()

@@ -50,9 +50,9 @@ class Request:
 
     ``sequence`` is the number of the request, from 1. According to the model, the answer is due at
     ``due_ns``. At ``done_ns``, the answer was written to the socket. ``done_ns`` is 0 for a request that was
-    never answered, and ``due_ns`` is 0 when the log ended before the model had served the request. ``error``
-    is the errno of the answer, or 0. ``touched`` is the number of the model's granules that this request
-    touched first. ``client`` is the number of the request's connection. ``in_flight`` is the number of
+    never answered, and ``due_ns`` is 0 when the log ended before the model had served the request. ``offset``
+    is in bytes. ``error`` is the errno of the answer, or 0. ``touched`` is the number of granules that no earlier
+    request had touched. ``client`` is the number of the request's connection. ``in_flight`` is the number of
     unanswered requests of all instances when this request arrived, including this request. ``instance`` is
     the number of the instance (one machine of a launch) that made the request, from 1, or 0 when the volume
     has a single socket. ``command`` may be a number that is not a Command.
@@ -95,8 +95,9 @@ def _request(row: tuple[int, ...]) -> Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume that runs while the context of `served` lasts. ``instance`` is the number of the instance (one
-    machine of a launch) that uses ``socket``, or 0 when the volume has a single socket.
+    """A volume that the server ``process`` serves on ``socket`` until the context of `served` ends. ``instance`` is
+    the number of the instance (one machine of a launch) that uses ``socket``, or 0 when the volume has a single
+    socket.
     """
 
     process: door.Process
@@ -106,8 +107,8 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume as seen by the instance with this number, from 1. Each instance has its own socket
-        and its own overlay for writes.
+        """The same volume with the socket of the instance whose number is ``instance``, from 1. Each instance has
+        its own socket and its own overlay for writes.
         """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
@@ -170,8 +171,8 @@ def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """The server's files, as descriptors that we opened. ``instances`` has the listening socket and the
-    overlay of each instance.
+    """Open descriptors that the server gets: its program, the image, its log, and for each instance the listening
+    socket and the overlay.
     """
 
     program: int
@@ -286,10 +287,12 @@ def served(
     default to a temporary file.
 
     With ``instances``, each instance has a socket and an overlay of its own (`Volume.of`). The instances
-    share the rest: the link, the storage's queue, and the granules that any instance has touched. ``fault``
-    is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when
-    the server does not start, or when it dies before the context ends. With the fault ``death``, its death is
-    not an error.
+    share the rest: the link, the storage's queue, and the state of the granules. A granule that one instance has
+    touched is warm for all instances.
+
+    With ``fault``, the server fails on purpose from request number N on: ``error:N[:COUNT]``,
+    ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start,
+    or when it dies before the context ends. With the fault ``death``, the server's death is not an error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:

@@ -53,8 +53,8 @@ class Connection:
     """A client that is connected to the NBD server on the UNIX socket ``path``. Each answer may take at most
     ``limit_s``. ``size_bytes`` is the size of the volume.
 
-    Raises VolumeError when no server listens, and when the server disconnects, does not answer in time, or
-    violates the protocol.
+    The constructor raises VolumeError when no server listens. The constructor and the methods raise VolumeError
+    when the server disconnects, does not answer in time, or violates the protocol.
     """
 
     def __init__(self, path: Path, limit_s: float = 60.0) -> None:

@@ -84,9 +84,11 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
     (``100mbit``). If ``rate`` is None, the link is as fast as the host.
 
     NBD clients read and write the image through the volume's UNIX ``socket``, from any network namespace.
-    Their writes do not reach the NFS server, and are discarded. The NFS client does not cache what it has
-    read. Raises NeedsRootError when we are not root, MissingToolError when a tool is missing, and VolumeError
-    when the server does not start, or ends before the context ends.
+    Their writes do not reach the NFS server, and are discarded. The NBD server, which is the client of the NFS
+    server, does not cache what it has read.
+
+    Raises NeedsRootError when we are not root, MissingToolError when a tool is missing, and VolumeError when the
+    volume does not start, or ends before the context ends.
     """
     userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
@@ -109,8 +111,8 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 @contextmanager
 def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """Start the volume in our directory ``place``. The volume's NBD server gets its listening socket as a
-    descriptor.
+    """Start the volume, whose files are in our temporary directory ``place``. The volume's NBD server gets its
+    listening socket as a descriptor.
     """
     with ExitStack() as stack:
         listening = stack.enter_context(room_for_sockets(place)) / "socket"

@@ -23,7 +23,8 @@ _HINT = "docs/users/storage.md lists every key"
 @dataclass(frozen=True, kw_only=True)
 class StorageModel:
     """A storage model, which describes the delays of a volume. ``bandwidth_bytes_s`` is None when the link
-    has no limit. ``sources`` are pairs of a key and the source of its value.
+    has no limit. ``sources`` are pairs of a key of the model and a text that says where the key's value comes
+    from.
 
     ``seek_ns`` is the longest time that a disk's head needs to move from the end of one request to the
     beginning of the next one, or 0 for storage without a head. With ``nfs_rate``, a real NFS server behind a
