@@ -148,9 +148,9 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 
 
 def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
-    """``said``, which has the parts of a file that were in a guest's page cache, limited to the size that the
-    file has in the image, because a guest may report anything. None when the path in ``said`` is not the
-    canonical path of a regular file.
+    """Return ``said``, cut to the size that the file has in the image, because a guest may report anything.
+    ``said`` has the parts of a file that were in a guest's page cache. None when the path in ``said`` is not
+    the canonical path of a regular file.
     """
     if root.look_up(said.path).canonical != said.path or not root.host(said.path).is_file():
         return None
