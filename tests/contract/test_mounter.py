@@ -47,6 +47,14 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_link_is_made_unless_something_is_there(program: Path, place: Path) -> None:
+    found = mounted(
+        program, place, f"link /proc/self/fd {place}/fd -\nlink /x {place}/a -\ntmpfs t {place}/b nodev\n"
+    )
+    assert (found.status, found.said, set(found.mounts)) == (0, "", {"b"})
+    assert (place / "fd").readlink() == Path("/proc/self/fd") and not (place / "a").is_symlink()
+
+
 def test_options_are_flags_or_the_file_systems_own(program: Path, place: Path) -> None:
     table = f"tmpfs  here {place}/a nodev,size=64k,noexec,mode=0711\n\n tmpfs\tx {place}/b ro,nosuid,strictatime\n"
     found = mounted(program, place, table)

@@ -13,13 +13,14 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Op
 from quickstart.model.started import Changed
-from quickstart.pack.given import read_before_ready
+from quickstart.pack.given import read_before_ready, refuse_names_too_early
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
 from tests.unit.test_unit_sockets import link, put
 
 TMPFILES = "20"
+UNITS_OF_APP = ("app.service",)
 
 
 def opened(path: str, flags: str = "O_RDONLY", pid: int = 11) -> str:
@@ -199,15 +200,69 @@ def test_a_resolver_that_reads_its_file_once() -> None:
     ],
 )
 def test_what_a_boot_gives_and_the_unit_reads(tmp_path: Path, path: str, given: Given) -> None:
-    assert read_before_ready([trace((Op.OPEN, path))], ImageRoot(tmp_path)) == given
-    assert read_before_ready([trace((Op.LOOKUP, path))], ImageRoot(tmp_path)) == Given()
+    assert read_before_ready([trace((Op.OPEN, path))], UNITS_OF_APP, ImageRoot(tmp_path)) == given
+    assert read_before_ready([trace((Op.LOOKUP, path))], UNITS_OF_APP, ImageRoot(tmp_path)) == Given()
+
+
+@pytest.mark.parametrize(
+    ("after", "interfaces", "waits"),
+    [
+        ("network.target", "auto lo\niface lo inet loopback\nauto ens3\niface ens3 inet dhcp\n", True),
+        ("nss-lookup.target network-online.target", "auto lo ens3\niface ens3 inet dhcp\n", True),
+        # As in QuickStart's own images: nothing waits for it.
+        (
+            "network-online.target",
+            "auto lo\niface lo inet loopback\nallow-hotplug ens3\niface ens3 inet dhcp\n",
+            False,
+        ),
+        ("nss-lookup.target", "auto ens3\niface ens3 inet dhcp\n", False),
+    ],
+)
+def test_names_are_looked_up_behind_the_lease_where_stock_waits(
+    tmp_path: Path, after: str, interfaces: str, waits: bool
+) -> None:
+    """Apache leaves a virtual host out whose name does not resolve, and the access rules in it."""
+    put(tmp_path, "/usr/lib/systemd/system/app.service", f"[Unit]\nAfter={after}\n[Service]\nExecStart=/a\n")
+    put(tmp_path, "/etc/network/interfaces", interfaces)
+    root, traces = ImageRoot(tmp_path), [trace((Op.OPEN, "/etc/resolv.conf"))]
+    assert read_before_ready(traces, UNITS_OF_APP, root) == Given(name_servers=waits)
+    assert read_before_ready([trace()], UNITS_OF_APP, root) == Given()
+    refuse_names_too_early(traces, UNITS_OF_APP, root)
+    link(tmp_path, "/etc/resolv.conf", "/run/resolvconf/resolv.conf")
+    if waits:
+        with pytest.raises(UnsupportedUnitError, match="which another program writes before it"):
+            refuse_names_too_early(traces, UNITS_OF_APP, root)
+    else:
+        refuse_names_too_early(traces, UNITS_OF_APP, root)
+
+
+def test_networkd_waits_too(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "/usr/lib/systemd/system/app.service",
+        "[Unit]\nAfter=network-online.target\n[Service]\nExecStart=/a\n",
+    )
+    traces, root = [trace((Op.OPEN, "/etc/resolv.conf"))], ImageRoot(tmp_path)
+    for name in (
+        "multi-user.target.wants/systemd-networkd",
+        "network-online.target.wants/systemd-networkd-wait-online",
+    ):
+        refuse_names_too_early(traces, UNITS_OF_APP, root)
+        put(tmp_path, f"/usr/lib/systemd/system/{name.rpartition('/')[2]}.service", "")
+        link(
+            tmp_path,
+            f"/etc/systemd/system/{name}.service",
+            f"/usr/lib/systemd/system/{name.rpartition('/')[2]}.service",
+        )
+    with pytest.raises(UnsupportedUnitError, match="which another program writes before it"):
+        refuse_names_too_early(traces, UNITS_OF_APP, root)
 
 
 def test_name_servers_that_are_read_once_are_awaited(tmp_path: Path) -> None:
     found = replace(trace(), changed=Changed((PurePosixPath("/etc/resolv.conf"),)))
-    assert read_before_ready([found], ImageRoot(tmp_path)) == Given(name_servers=True)
+    assert read_before_ready([found], UNITS_OF_APP, ImageRoot(tmp_path)) == Given(name_servers=True)
     link(tmp_path, "/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
-    assert read_before_ready([found], ImageRoot(tmp_path)) == Given()
+    assert read_before_ready([found], UNITS_OF_APP, ImageRoot(tmp_path)) == Given()
 
 
 def test_a_directory_of_the_starter_s(tmp_path: Path) -> None:

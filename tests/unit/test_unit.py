@@ -272,6 +272,11 @@ def test_defaults(tmp_path: Path) -> None:
         (SERVICE + "ExecStart=/b\n", "has 2 ExecStart commands"),
         (SERVICE + "ExecStartPre=/bin/x %m\n", "known to the running machine only"),
         (SERVICE + "ExecStartPost=/bin/sh -c 'systemctl start b'\n", "ExecStartPost calls systemctl"),
+        (
+            SERVICE + "ExecStartPre=-/usr/sbin/apparmor_parser -r /opt/app/profile\n",
+            "ExecStartPre confines programs",
+        ),
+        (SERVICE + "ExecStartPre=/usr/bin/podman rm -f app\n", "ExecStartPre starts containers"),
         (SERVICE + "User=nobody\n", "User=nobody is not in the image's /etc/passwd"),
         ("[Unit]\nJoinsNamespaceOf=b.service\n" + SERVICE, "JoinsNamespaceOf=b.service"),
         (SERVICE + "Slice=a/b.slice\n", "Slice=a/b.slice is no name of a slice"),

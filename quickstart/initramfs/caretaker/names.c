@@ -21,15 +21,39 @@ static bool is_library(const char *name) {
     return suffix && (suffix[3] == '\0' || suffix[3] == '.');
 }
 
-/* A link in /fast leads to another program there, to the volume's, or, in an image with a merged /usr, from bin to usr/bin. */
-static void keep_link(int from, int to, const char *name) {
+/* Whether the ordinary PATH leads to another program of this name: /fast stands before it in the application's PATH. */
+static bool is_hidden(const char *path) {
+    static const char *const SEARCHED[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", NULL};
+    char other[PATH_MAX];
+    const char *name = strrchr(path, '/');
+    for (size_t i = 0; SEARCHED[i]; i++) {
+        if (strlen(SEARCHED[i]) == (size_t)(name - path) && strncmp(path, SEARCHED[i], strlen(SEARCHED[i])) == 0) return false;
+        snprintf(other, sizeof other, "%s%s", SEARCHED[i], name);
+        if (access(other, F_OK) == 0) return true;
+    }
+    return false;
+}
+
+/* A link of an earlier time makes room. */
+static void link_to(const char *target, int to, const char *name) {
+    struct stat found;
+    if (fstatat(to, name, &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(found.st_mode)) unlinkat(to, name, 0);
+    (void)!symlinkat(target, to, name);
+}
+
+static void keep_program(const char *path, int to, const char *name) {
+    if (!is_hidden(path)) link_to(path, to, name);
+}
+
+/* A link in /fast leads to a program, or, in an image with a merged /usr, from bin to usr/bin. */
+static void keep_link(const char *path, int from, int to, const char *name) {
     char target[PATH_MAX];
     struct stat found;
     ssize_t length = readlinkat(from, name, target, sizeof target - 1);
     if (length <= 0 || fstatat(from, name, &found, 0) < 0) return;
     target[length] = '\0';
-    bool is_program = S_ISREG(found.st_mode) && (found.st_mode & 0111);
-    if (is_program || (S_ISDIR(found.st_mode) && *target != '/')) (void)!symlinkat(target, to, name);
+    if (S_ISREG(found.st_mode) && (found.st_mode & 0111)) keep_program(path, to, name);
+    else if (S_ISDIR(found.st_mode) && *target != '/') link_to(target, to, name);
 }
 
 static void keep_names(int from, int to, char *path, size_t length, int depth);
@@ -61,8 +85,8 @@ static void keep_names(int from, int to, char *path, size_t length, int depth) {
         path[length] = '/';
         memcpy(path + length + 1, name, more);
         if (S_ISDIR(found.st_mode)) keep_directory(from, to, name, path, length + more, depth);
-        else if (S_ISLNK(found.st_mode)) keep_link(from, to, name);
-        else if (S_ISREG(found.st_mode) && (found.st_mode & 0111)) (void)!symlinkat(path, to, name);
+        else if (S_ISLNK(found.st_mode)) keep_link(path, from, to, name);
+        else if (S_ISREG(found.st_mode) && (found.st_mode & 0111)) keep_program(path, to, name);
     }
     closedir(entries);
 }

@@ -1,7 +1,8 @@
 // usage: mounter <TABLE
 // Makes the mounts that its standard input names (docs/internals/guest.md, "Mounts"). A line has type, source, target and options as in
-// fstab(5); the options may have `move` or `rshared` (mount(8), --move and --make-rshared). One process makes several mounts, because it costs
-// init more to start a process than to mount. Status 1: the named mount failed, and the lines after it were not tried; 2: a wrong call.
+// fstab(5); the options may have `move` or `rshared` (mount(8), --move and --make-rshared). The type `link` makes a symbolic link to the
+// source instead. One process makes several mounts, because it costs init more to start a process than to mount. Status 1: the named
+// mount failed, and the lines after it were not tried; 2: a wrong call.
 
 #include "text.h"
 
@@ -58,6 +59,11 @@ static bool mount_line(struct text line) {
     struct text words[WORDS];
     for (int i = 0; i < WORDS; i++) words[i] = next_word(&line);
     for (int i = 0; i < WORDS; i++) *(char *)words[i].end = 0;
+    if (is_same(words[0], "link")) {
+        // Another one may have made it.
+        system_call(SYS_symlink, (long)words[1].at, (long)words[2].at, 0, 0, 0, 0);
+        return true;
+    }
     const unsigned long flags = flags_of(words[3], data);
     long answer = system_call(SYS_mount, (long)words[1].at, (long)words[2].at, (long)words[0].at, (long)flags, (long)data, 0);
     if (answer < 0) {

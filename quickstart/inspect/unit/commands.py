@@ -21,6 +21,12 @@ _RESETS = re.compile(r"(?:\S*/)?systemctl\s+reset-failed(?:\s+[\w@.:-]+)*")
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
+# What systemd does not have to be asked for, but a service would otherwise do in another way: a container's runtime looks for
+# systemd as PID 1; a profile attaches to the program's ordinary path.
+_ELSEWHERE = {
+    re.compile(r"(?<![\w-])(?:podman|nerdctl)(?![\w-])"): "starts containers, whose limits come from systemd",
+    re.compile(r"(?<![\w-])(?:apparmor_parser|aa-exec)(?![\w-])"): "confines programs by their ordinary path",
+}
 
 
 def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple[UnitCommand, ...]:
@@ -92,3 +98,8 @@ def refuse_systemctl(unit: str, name: str, command: UnitCommand) -> None:
             if name.endswith("Pre")
             else None,
         )
+    for pattern, why in _ELSEWHERE.items():
+        if any(pattern.search(word) for word in (command.program, *command.words)):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {name} {why}", hint="build without an early start"
+            )

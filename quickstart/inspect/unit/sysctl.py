@@ -161,8 +161,11 @@ def unpacked_files(root: ImageRoot) -> frozenset[PurePosixPath]:
     """The settings files in the packages' directories that are not as a package delivered them: whoever made the
     image has put them there. Such files count as the administrator's.
     """
-    paths = {file for each in _PACKAGES for path in _in(root, each) if (file := root.resolve(path).canonical)}
-    return changed(root, [path for path in paths if root.host(path).is_file()])
+    names = [path for each in _PACKAGES for path in _in(root, each)]
+    targets = {path: file for path in names if (file := root.resolve(path).canonical) is not None}
+    own = changed(root, [file for file in targets.values() if root.host(file).is_file()])
+    # A link counts as well as the file behind it.
+    return own | {path for path, file in targets.items() if file in own}
 
 
 def _in(root: ImageRoot, directory: str) -> Iterator[PurePosixPath]:
@@ -180,7 +183,8 @@ def _files(root: ImageRoot) -> Iterator[_File]:
     own = unpacked_files(root)
     for directory in (*ADMINISTRATORS, *_PACKAGES):
         for path in _in(root, directory):
-            files.setdefault(path.name, (path, directory in _PACKAGES and path not in own))
+            is_packages = directory in _PACKAGES and root.resolve(path).canonical not in own
+            files.setdefault(path.name, (path, is_packages))
     left = _MOST_CHARACTERS
     for name in sorted(files, key=os.fsencode):
         path, is_packages = files[name]
