@@ -173,7 +173,9 @@ def test_settle_sees_to_each_unit_whatever_became_of_another(shell: tuple[str, .
     (line,) = [line for line in (INIT / "settle").read_text().splitlines() if line.endswith(" see_to_unit")][
         :1
     ]
-    text = f"""about_unit() {{ case $1 in ActiveState) echo failed ;; LoadState) echo loaded ;; ActiveEnter*) echo 0 ;; *) echo 1 ;; esac; }}
+    text = f"""about_unit() {{
+        case $1 in ActiveState) echo failed ;; LoadState) echo loaded ;; ActiveEnter*) echo 0 ;; *) echo 1 ;; esac
+    }}
     end_group() {{ echo "end $UNIT"; }}
     systemctl() {{ return 1; }}
     {line}

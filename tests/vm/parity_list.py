@@ -15,7 +15,21 @@ _LAID_OVER = "/fast/PATH at /PATH"
 _EXECUTABLE = "/fast/PATH"
 # PID 1's mount points before there is a systemd.
 EARLY_MOUNTS = frozenset(
-    ("/", "/dev", "/dev/pts", "/dev/shm", "/fast", "/proc", "/run", "/run/lock", "/sys", "/sys/fs/cgroup")
+    (
+        *(
+            "/",
+            "/dev",
+            "/dev/pts",
+            "/dev/shm",
+            "/fast",
+            "/proc",
+            "/run",
+            "/run/lock",
+            "/sys",
+            "/sys/fs/cgroup",
+        ),
+        "/sys/kernel/security",
+    )
 )
 
 
