@@ -134,11 +134,12 @@ def test_programs_leave_their_names(box: Box) -> None:
     ]
 
 
-def test_a_volume_that_is_read_only_keeps_no_names(box: Box) -> None:
+@pytest.mark.parametrize(("mode", "names"), [("ro", "0"), ("rw", "1")])
+def test_a_volume_that_is_read_only_keeps_no_names(box: Box, mode: str, names: str) -> None:
     said = box(
-        "cp /usr/bin/env /initramfs/fast/env; mount -o remount,bind,ro /; caretaker take-away; ls -A /fast | wc -l"
+        f"cp /usr/bin/env /initramfs/fast/env; mount -o remount,bind,{mode} /; caretaker take-away; ls -A /fast | wc -l"
     )
-    assert said.split() == ["0"]
+    assert said.split() == [names]
 
 
 def test_namespaces_that_are_made_all_the_time(box: Box) -> None:

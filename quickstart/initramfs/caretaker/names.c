@@ -21,15 +21,17 @@ static bool is_library(const char *name) {
     return suffix && (suffix[3] == '\0' || suffix[3] == '.');
 }
 
-/* Whether the ordinary PATH leads to another program of this name: /fast stands before it in the application's PATH. */
+/* Whether the ordinary PATH leads to another program of this name: /fast stands before it in the application's PATH. In a directory that
+   is not in PATH, nothing is hidden. */
 static bool is_hidden(const char *path) {
     static const char *const SEARCHED[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", NULL};
     char other[PATH_MAX];
     const char *name = strrchr(path, '/');
+    bool found = false;
     for (size_t i = 0; SEARCHED[i]; i++) {
-        if (strlen(SEARCHED[i]) == (size_t)(name - path) && strncmp(path, SEARCHED[i], strlen(SEARCHED[i])) == 0) return false;
+        if (strlen(SEARCHED[i]) == (size_t)(name - path) && strncmp(path, SEARCHED[i], strlen(SEARCHED[i])) == 0) return found;
         snprintf(other, sizeof other, "%s%s", SEARCHED[i], name);
-        if (access(other, F_OK) == 0) return true;
+        found = found || access(other, F_OK) == 0;
     }
     return false;
 }
