@@ -265,7 +265,7 @@ class ImageRoot:
             raise ImageFileError(
                 f"the image's files ask for more than {_MOST_READS} files, or paths of more than {_MOST_COMPONENTS}"
                 f" components in all, the last is {brief(str(path))}",
-                hint="do not use an image that you do not trust",
+                hint="give another image: only one that was made for this asks for so many",
             )
 
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:

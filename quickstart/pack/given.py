@@ -30,10 +30,11 @@ _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/m
 
 
 def read_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
-    """What programs of ``units`` read in a traced boot. Name servers count in two cases: a program whose resolver may
-    read them once did so after the rest of the boot had written them (trace/collect.py), or a program read them in
-    any way, and a stock boot starts the units only when the network is up (``stock_waits``). In the second case, a
-    name that does not resolve may change what the program does, for example which virtual hosts Apache has.
+    """What programs of ``units`` read in a traced boot. ``name_servers`` is true in two cases. In the first case, a
+    program read the name servers after the rest of the boot had written them, and its resolver may read them only
+    once (trace/collect.py). In the second case, any program read them, and a stock boot starts the units only when
+    the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
+    which virtual hosts Apache has.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}

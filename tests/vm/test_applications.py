@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BUILD_S, EARLY, quickstart
+from tests.vm.conftest import ADOPTED, BUILD_S, EARLY, quickstart
 
 SETTLED = (Path(__file__).with_name("guest") / "settled.sh").read_text()
 RUN_S = 1800.0
@@ -63,17 +63,14 @@ APPLICATIONS = {
         "systemctl is-active tomcat10",
     ),
 }
-ASK = """
-until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
-early=$(cat /run/quickstart/main.pid)
-wait_settled
-systemctl is-system-running --wait
-[ "$(systemctl show -P MainPID UNIT)" = "$early" ] && echo same
-systemctl is-active UNIT
+ASK = (
+    ADOPTED
+    + """\
 WORKS >/dev/null && echo works
 systemctl --failed --no-legend --plain | wc -l
 sync
 """
+)
 
 
 @pytest.mark.full

@@ -136,6 +136,27 @@ def test_the_application_starts_with_the_kernel_settings_of_the_image(store: Sto
     assert listening.said[:3] == ["LISTEN", "0", "123"]
 
 
+def test_what_a_boot_gives_is_there_before_the_application(store: Store, artefact: Path) -> None:
+    """For an application that reads the machine-id and name servers, on a machine without a name. systemd keeps all of it."""
+    hook = (
+        "sed -i 's/^READS_\\([A-Z_]*\\)=.*/READS_\\1=yes/' $Q/config; rm /newroot/etc/hostname; : >/newroot/etc/resolv.conf\n"
+        # QEMU's server names none to a machine that is to reach nobody.
+        "sed -i '4i dns=10.0.2.3' $Q/udhcpc\n"
+        # The starter comes after all that; it keeps what it finds.
+        "mv $Q/bin/starter $Q/bin/starter.real\n"
+        "printf '%s\\n' '#!/fast/quickstart/busybox sh' 'cd /run; cp /etc/machine-id id; cp /etc/resolv.conf names' "
+        "'hostname >name' 'ls -l /dev/fd /dev/stdin >links' 'exec /fast/quickstart/bin/starter.real \"$@\"' >$Q/bin/starter\n"
+        "chmod 755 $Q/bin/starter"
+    )
+    ask = (
+        "cmp /run/id /etc/machine-id && wc -c </run/id; grep -c ^nameserver /run/names; cat /run/name\n"
+        f"grep -c /proc/self/fd /run/links; grep -c ' /sys/kernel/security ' /proc/mounts; {WHOLE}"
+    )
+    ended = boot(store, artefact, hook=hook, command=f"{SETTLED}\nwait_settled; {ask}")
+    assert ended.said == ["33", "1", "localhost", "2", "1", *FAST]
+    assert ended.fallbacks == []
+
+
 @pytest.mark.full
 def test_an_upgrade_before_settle_leaves_a_unit_that_can_be_restarted(store: Store, artefact: Path) -> None:
     """What dpkg's trigger finds then: /fast stays until settle, which takes it away. Settle is held up here until it was found."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BUILD_S, EARLY, Called, quickstart
+from tests.vm.conftest import ADOPTED, BUILD_S, EARLY, Called, quickstart
 
 SETTLED = (Path(__file__).with_name("guest") / "settled.sh").read_text()
 # perl-base has both; the socket is there a moment before somebody answers.
@@ -35,16 +35,14 @@ WORKS = {
     # Where its workers log to, in the namespace of their own.
     "haproxy": "nsenter --mount=/proc/$early/ns/mnt test -S /var/lib/haproxy/dev/log && echo 1",
 }
-ASK = """
+_BOUND = """
 # What is bound into the namespace of a process: root, place, options (proc(5), mountinfo).
 bound() { grep ' /var/lib/haproxy/dev/log ' /proc/$1/mountinfo | cut -d ' ' -f 4-6; }
-# A service may answer before it says that it is ready.
-until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
-early=$(cat /run/quickstart/main.pid)
-wait_settled
-systemctl is-system-running --wait
-[ "$(systemctl show -P MainPID UNIT)" = "$early" ] && echo same
-systemctl is-active UNIT
+"""
+ASK = (
+    _BOUND
+    + ADOPTED
+    + """\
 WORKS
 before=$(bound $early)
 systemctl restart UNIT
@@ -53,6 +51,7 @@ systemctl is-active UNIT
 [ "$(systemctl show -P MainPID UNIT)" != "$early" ] && echo another
 systemctl --failed --no-legend --plain | wc -l
 """
+)
 
 
 def new(name: str, out: Path, *more: str) -> Called:

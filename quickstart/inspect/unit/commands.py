@@ -21,8 +21,8 @@ _RESETS = re.compile(r"(?:\S*/)?systemctl\s+reset-failed(?:\s+[\w@.:-]+)*")
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
-# What systemd does not have to be asked for, but a service would otherwise do in another way: a container's runtime looks for
-# systemd as PID 1; a profile attaches to the program's ordinary path.
+# Before the hand-off, these commands work, but in another way: a container's runtime looks for systemd as PID 1, and a profile
+# of AppArmor attaches to a program's ordinary path.
 _ELSEWHERE = {
     re.compile(r"(?<![\w-])(?:podman|nerdctl)(?![\w-])"): "starts containers, whose limits come from systemd",
     re.compile(r"(?<![\w-])(?:apparmor_parser|aa-exec)(?![\w-])"): "confines programs by their ordinary path",
@@ -89,8 +89,11 @@ def is_needless_early(command: UnitCommand) -> bool:
     return _FORGETS.fullmatch(" ".join(words)) is not None
 
 
-def refuse_systemctl(unit: str, name: str, command: UnitCommand) -> None:
-    """Raise UnsupportedUnitError for a command that calls systemctl, because systemd does not run before the hand-off."""
+def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
+    """Raise UnsupportedUnitError for a command that needs more than its own process: systemctl needs systemd, which
+    does not run before the hand-off. A runtime for containers and the tools of AppArmor would do something else
+    in an early start than later (``_ELSEWHERE``).
+    """
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(
             f"{unit}: {name} calls systemctl, which has no systemd to speak to before the hand-off",
@@ -101,5 +104,6 @@ def refuse_systemctl(unit: str, name: str, command: UnitCommand) -> None:
     for pattern, why in _ELSEWHERE.items():
         if any(pattern.search(word) for word in (command.program, *command.words)):
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {name} {why}", hint="build without an early start"
+                f"{unit} cannot be started early: {name} {why}",
+                hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
             )

@@ -16,7 +16,7 @@ from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
 from quickstart.inspect.unit.before import refuse_filters, refuse_local_clock, refuse_split_usr
 from quickstart.inspect.unit.callgroups import call_groups
-from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
+from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_command
 from quickstart.inspect.unit.conditions import condition_records
 from quickstart.inspect.unit.directives import HARMLESS, KEPT_WHEN_EMPTY, KNOWN
 from quickstart.inspect.unit.files import (
@@ -326,7 +326,7 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
     found = [each for line in source.all(name) for each in parse_commands(source.unit, line, root)]
     kept = tuple(each for each in found if name == "ExecStart" or not is_needless_early(each))
     for each in kept:
-        refuse_systemctl(source.unit, name, each)
+        refuse_command(source.unit, name, each)
     if name == "ExecStart" or not source.flag("PermissionsStartOnly"):
         return kept
     # What `+` says of one command.
