@@ -43,7 +43,7 @@ def description_text(
     records += [("base-environment", each) for each in environment]
     records += [("mount", "bind-read-only", "optional", str(path), f"/fast{path}") for path in bound]
     records += unit.settings
-    records += (record for socket in unit.sockets for record in socket.records)
+    records += (record for socket in (*unit.sockets, *unit.journal_sockets) for record in socket.records)
     known = _Set.of(start_set if from_fast else StartSet((), ()), root)
     for when, commands in (
         ("condition", unit.conditions),
@@ -51,7 +51,7 @@ def description_text(
         ("main", (unit.start,)),
         ("post", unit.start_post),
     ):
-        records += [("command", when, *_placed(each, known)) for each in commands]
+        records += (record for each in commands for record in _command_records(when, each, known))
     # A program that stays on the volume is in the set. A program that a rule excludes is not.
     if from_fast and root.resolve(PurePosixPath(unit.start.program)).canonical not in known.files:
         raise StartSetError(
@@ -118,6 +118,17 @@ def started_by_interpreter(unit: UnitStart, start_set: StartSet, root: ImageRoot
     programs = {PurePosixPath(command.program) for each in unit.all_units for command in each.commands}
     found = (known.at(program) for program in programs)
     return frozenset(file.path for file in found if file is not None and _interpreter(file, known))
+
+
+def _command_records(when: str, command: UnitCommand, known: _Set) -> Iterator[Record]:
+    """The `command` record, and a `command-name` record when another program stands there than the unit's. By the
+    name of the unit's program, journald labels the output of the command (SyslogIdentifier=).
+    """
+    placed = _placed(command, known)
+    yield "command", when, *placed
+    name = PurePosixPath(command.program).name
+    if PurePosixPath(placed[1]).name != name:
+        yield "command-name", name
 
 
 def _placed(command: UnitCommand, known: _Set) -> Record:

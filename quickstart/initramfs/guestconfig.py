@@ -176,8 +176,9 @@ def _unit_values(unit: UnitStart) -> Mapping[str, str]:
         "UNIT_TYPE": unit.type,
         "UNIT_GROUP": unit.group,
         "PID_FILE": str(unit.pid_file or ""),
-        # PID 1 holds the sockets as descriptors from 3 on (docs/internals/sockets.md).
+        # PID 1 holds the sockets as descriptors from 3 on, journald's last (docs/internals/sockets.md).
         "SOCKETS": str(len(unit.sockets)),
+        "JOURNAL_SOCKETS": str(len(unit.journal_sockets)),
         "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in unit.sockets)),
         "SOCKET_PATHS": " ".join(str(socket.path) for socket in unit.sockets if socket.path),
     }

@@ -17,9 +17,9 @@ GROUP=/sys/fs/cgroup/$group/app.service
 . /run/box/before
 bound=
 # Init binds the unit's sockets before.
-if grep -q '^socket ' /run/unit; then
+if grep -qE "^(journal-)?socket " /run/unit; then
 	ln -s starter /run/caretaker
-	bound="/run/caretaker listen /run/unit"
+	bound="/run/caretaker listen all /run/unit"
 fi
 $bound /run/starter /run/unit /run/quickstart 2>/run/errors
 echo "== box-status

@@ -142,7 +142,9 @@ def test_whoever_comes_next_gets_the_very_arguments(
         r"exec (chroot|caretaker|env|\\\"\\\$Q/bin/switch_root\\\"|(?=/sbin/init))", f"exec {says} ", last
     )
     given = ("splash", "a  b", "", '$(x) "`"', "*")
-    setup = f'Q=/q stock_init=/s TERM=vt\n{function("lib", "keep_arguments")}\nkeep_arguments "$@"\n'
+    setup = (
+        f'Q=/q which=all stock_init=/s TERM=vt\n{function("lib", "keep_arguments")}\nkeep_arguments "$@"\n'
+    )
     script = f"{setup}run() {{ {last}\n}}\nrun other"
     done = subprocess.run(
         [*shell, "-euc", script, "init", *given], check=True, capture_output=True, timeout=60

@@ -215,6 +215,7 @@ printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s SOCKETS=%s\\n' "$top/app
 # Descriptors of PID 1 of this namespace, in place of sockets.
 readlink /proc/1/fd/2 >run/sockets
 [ "$3" = 1 ] || echo 'socket:[1]' >>run/sockets
+case $4 in same) readlink /proc/1/fd/2 >run/journal ;; other) echo 'socket:[1]' >run/journal ;; esac
 set +e
 sh "$1" >/dev/null
 """
@@ -256,6 +257,14 @@ def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets:
     """With others the unit is not started: settle starts its socket units before."""
     assert adopted(tmp_path, "app.service", sockets) == called.split()
     assert (tmp_path / "run/other-sockets").exists() is (sockets == 2)
+
+
+@pytest.mark.parametrize(("journal", "called"), [("same", "notify"), ("other", "reload restart")])
+def test_adopt_compares_the_journals_socket_with_that_of_pid_1(
+    tmp_path: Path, journal: str, called: str
+) -> None:
+    """Nobody would read the output. The unit's own sockets are systemd's, so it can be started at once."""
+    assert adopted(tmp_path, "app.service", 1, journal) == called.split()
 
 
 @pytest.mark.parametrize(
@@ -302,8 +311,10 @@ def test_settle_starts_the_sockets_that_systemd_lacks(
     assert done.stdout.splitlines() == (wanted if handled else ["no"])
 
 
-def adopted(tmp_path: Path, group: str, sockets: int = 0) -> list[str]:
-    """What `adopt` calls for a process in that group, with so many sockets, of which PID 1 holds the first."""
+def adopted(tmp_path: Path, group: str, sockets: int = 0, journal: str = "") -> list[str]:
+    """What `adopt` calls for a process in that group, with so many sockets, of which PID 1 holds the first. ``journal``
+    says whether PID 1 has the ``same`` socket of journald as the process, or an ``other`` one.
+    """
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they make control groups")
     programs = tmp_path / "programs"
@@ -321,20 +332,7 @@ def adopted(tmp_path: Path, group: str, sockets: int = 0) -> list[str]:
     text = text.replace("/dev/console", "/dev/null").replace("\nPATH=", f"\nPATH={programs}:")
     (tmp_path / "adopt").write_text(text)
     subprocess.run(
-        [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(tmp_path / "adopt"), group, str(sockets)],
+        [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(tmp_path / "adopt"), group, str(sockets), journal],
         cwd=tmp_path, capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     return (tmp_path / "called").read_text().split()
-
-
-def test_the_output_can_go_on_for_a_while_on_a_full_volume(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("line\n")
-    script = f"{function('settle', 'reserve_log')}\nreserve_log".replace("/var/log/quickstart.log", str(log))
-    for _ in range(2):
-        subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
-    assert log.read_text() == "line\n"
-    assert 16 << 20 <= log.stat().st_blocks * 512 < 17 << 20
-    log.unlink()
-    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
-    assert not log.exists()

@@ -190,7 +190,10 @@ def test_links_are_protected_before_the_application_begins(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")], ids=" ".join)
-def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("hand_off", "which"), [("keep", "all"), ("no", "unit")])
+def test_sockets_are_bound_behind_the_kernel_s_settings(
+    tmp_path: Path, hand_off: str, which: str, shell: tuple[str, ...]
+) -> None:
     """A socket takes some of them when it is made (net.ipv6.bindv6only). What binds it executes the script anew, once."""
     (tmp_path / "settings").write_text("echo settings\n")
     (tmp_path / "earlier-files").write_text("")
@@ -209,13 +212,14 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
         "start_application",
     )
     stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
+    (tmp_path / "hand-off").write_text("hand_off() { :; }\n")
     script = tmp_path / "second"
     script.write_text(
-        f"Q={tmp_path} SOCKETS=1 HAND_OFF=no arguments=\n{stubs}{function('bind_sockets')}\n"
+        f"Q={tmp_path} SOCKETS=1 JOURNAL_SOCKETS=2 HAND_OFF={hand_off} NOLOGIN= arguments=\n{stubs}{function('bind_sockets')}\n"
         f'{function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")}\n{end}\necho "application $PREPARED"\n'
     )
     says = tmp_path / "caretaker"
-    says.write_text('#!/bin/sh\necho "$1 ${2##*/}"\nshift 2\nexec "$@"\n')
+    says.write_text('#!/bin/sh\necho "$1 $2 ${3##*/}"\nshift 3\nexec "$@"\n')
     says.chmod(0o755)
     (tmp_path / "busybox").write_text(
         f'#!/bin/sh\nshift\nexec {shutil.which(shell[0])} {" ".join(shell[1:])} "$@"\n'
@@ -225,7 +229,10 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
         [*shell, "-eu", script], check=True, capture_output=True, text=True, timeout=60,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
     )  # fmt: skip
-    assert (done.stdout.splitlines(), done.stderr) == (["settings", "listen unit", "application yes"], "")
+    assert (done.stdout.splitlines(), done.stderr) == (
+        ["settings", f"listen {which} unit", "application yes"],
+        "",
+    )
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_sixteen_sockets(starter: Path, tmp_path: Path) -> None:
 def test_without_its_sockets_the_unit_does_not_start(starter: Path, tmp_path: Path) -> None:
     """PID 1 had no place for one of them. Nothing is bound then, and init goes on with the reason."""
     say = 'echo "$UNBOUND"; ls -l /proc/self/fd | grep -c socket:'
-    asked = f"/run/caretaker listen /run/unit /bin/sh -c '{say}'"
+    asked = f"/run/caretaker listen all /run/unit /bin/sh -c '{say}'"
     found = run_starter(
         starter, tmp_path, describe(*UNIT, ABSTRACT, INET, INET, SLEEP), {"unbound": asked}, ALONE
     )
@@ -166,7 +166,7 @@ def test_without_its_sockets_the_unit_does_not_start(starter: Path, tmp_path: Pa
     ],
 )
 def test_a_damaged_description(starter: Path, tmp_path: Path, record: tuple[str, ...], reason: str) -> None:
-    asked = "/run/caretaker listen /run/unit /bin/sh -c 'echo \"$UNBOUND\"'"
+    asked = "/run/caretaker listen all /run/unit /bin/sh -c 'echo \"$UNBOUND\"'"
     found = run_starter(starter, tmp_path, describe(*UNIT, record, SLEEP), {"unbound": asked}, ALONE)
     assert found.status == 1
     assert found.answers["unbound"] == reason

@@ -174,13 +174,4 @@ def test_paths_are_those_that_systemd_and_the_kernels_scripts_look_in() -> None:
         PurePosixPath("/usr/lib/systemd/system-shutdown/quickstart"),
         PurePosixPath("/etc/kernel/postinst.d/zz-quickstart"),
         PurePosixPath("/usr/sbin/quickstart"),
-        PurePosixPath("/etc/logrotate.d/quickstart-guest"),
     } <= places
-
-
-def test_the_log_of_the_application_is_rotated() -> None:
-    """The application keeps it open (starter/process.c appends), so it is emptied in place."""
-    (rules,) = [file for file in guest_package().conffiles if "logrotate" in str(file.path)]
-    assert b"/var/log/quickstart.log {" in rules.data
-    assert b"copytruncate" in rules.data
-    assert rules.mode == 0o644

@@ -266,6 +266,18 @@ def test_config() -> None:
     assert (plain["SOCKETS"], plain["SOCKET_UNITS"], plain["SOCKET_PATHS"]) == ("0", "", "")
 
 
+def test_the_journals_sockets_come_behind_the_unit_s_own(root: ImageRoot) -> None:
+    own, journals = (
+        ListeningSocket(unit="a", kind="stream", path=None, port=1, records=((key, "stream", key),))
+        for key in ("socket", "journal-socket")
+    )
+    unit = replace(UNIT, sockets=(own,), journal_sockets=(journals, journals))
+    lines = unit_text(unit, CONFIG, START_SET, root).splitlines()
+    bound = [line for line in lines if "socket" in line]
+    assert bound == ["socket stream socket", *["journal-socket stream journal-socket"] * 2]
+    assert "\nSOCKETS=1\nJOURNAL_SOCKETS=2\n" in config_text(replace(CONFIG, unit=unit))
+
+
 def test_the_sockets_in_config() -> None:
     def socket(unit: str, path: str) -> ListeningSocket:
         return ListeningSocket(
@@ -274,7 +286,10 @@ def test_the_sockets_in_config() -> None:
 
     sockets = (socket("a.socket", "/run/a"), socket("a.socket", ""), socket("b.socket", "/run/b"))
     text = config_text(replace(CONFIG, unit=replace(UNIT, sockets=sockets)))
-    assert "SOCKETS=3\nSOCKET_UNITS='a.socket b.socket'\nSOCKET_PATHS='/run/a /run/b'\n" in text
+    assert (
+        "SOCKETS=3\nJOURNAL_SOCKETS=0\nSOCKET_UNITS='a.socket b.socket'\nSOCKET_PATHS='/run/a /run/b'\n"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,38 +364,40 @@ def test_a_script_starts_by_its_packed_interpreter(
     other = start_file("/usr/bin/other", FileKind.FILE, 0o100755)
     unit = replace(UNIT, start=UnitCommand("/usr/bin/script", ("/usr/bin/script", "a")))
     text = unit_text(unit, CONFIG, replace(START_SET, files=(*START_SET.files, other, script)), root)
-    assert text.endswith(f"\ncommand main  {start}\n")
+    # The journal is to have the unit's own name of it.
+    name = "command-name script\n" if start.startswith("/fast/") else ""
+    assert text.endswith(f"\ncommand main  {start}\n{name}")
 
 
 def scripted(root: ImageRoot, spelled: str, mode: int = 0o100755, *more: StartFile) -> str:
-    """The main command of a unit that starts /opt/app-1/run.sh as ``spelled``."""
+    """The main command of a unit that starts /opt/app-1/run.sh as ``spelled``, and all that follows it."""
     (root.base / "opt/app-1").mkdir(parents=True)
     (root.base / "opt/app").symlink_to("app-1")
     (root.base / "opt/app-1/run.sh").write_text("#!/usr/bin/app -e\n")
     unit = replace(UNIT, start=UnitCommand(spelled, ("run", "a")))
     files = (*START_SET.files, start_file("/opt/app-1/run.sh", FileKind.LEFT, mode), *more)
-    return unit_text(unit, CONFIG, replace(START_SET, files=files), root).splitlines()[-1]
+    return unit_text(unit, CONFIG, replace(START_SET, files=files), root).rpartition("\ncommand ")[2]
 
 
 def test_a_script_gets_its_name_as_the_unit_spells_it(root: ImageRoot) -> None:
     """This is what execve(2) does: argv[0] is lost, and the path is that of the call."""
     said = scripted(root, "/opt/app/run.sh", 0o100755, link("/opt/app", "app-1"))
-    assert said == "command main  /fast/usr/bin/app /usr/bin/app -e /opt/app/run.sh a"
+    assert said == "main  /fast/usr/bin/app /usr/bin/app -e /opt/app/run.sh a\ncommand-name run.sh\n"
 
 
 def test_the_kernel_checks_who_may_execute_a_script(root: ImageRoot) -> None:
     said = scripted(root, "/opt/app-1/run.sh", 0o100744)
-    assert said == "command main  /opt/app-1/run.sh run a"
+    assert said == "main  /opt/app-1/run.sh run a\n"
 
 
 def test_a_program_by_a_link_that_no_boot_compares_starts_by_its_path(root: ImageRoot) -> None:
-    assert scripted(root, "/opt/app/run.sh") == "command main  /opt/app/run.sh run a"
+    assert scripted(root, "/opt/app/run.sh") == "main  /opt/app/run.sh run a\n"
 
 
 def test_the_kernel_starts_a_script_whose_interpreter_stays_on_the_volume(root: ImageRoot) -> None:
     left = replace(START_SET.files[7], kind=FileKind.LEFT)
     assert left.path == P("/usr/bin/app")
-    assert scripted(root, "/opt/app-1/run.sh", 0o100755, left) == "command main  /opt/app-1/run.sh run a"
+    assert scripted(root, "/opt/app-1/run.sh", 0o100755, left) == "main  /opt/app-1/run.sh run a\n"
 
 
 def test_a_program_that_stays_on_the_volume_starts_from_there(root: ImageRoot) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from quickstart.initramfs.description import description_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit.journal import JOURNAL_SOCKETS
 from quickstart.model import StartSet
-from tests.vm.conftest import STAY, quickstart
+from tests.vm.conftest import STAY, guest_file, quickstart
 
 # Both start from the root volume, so that the same program is compared.
 _ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
@@ -38,6 +39,14 @@ MAY_LACK = {
 
 def quoted(path: str, text: str) -> str:
     return f"printf %s {shlex.quote(text)} >{path}\n"
+
+
+def small_root(artefact: Path, base: Path) -> ImageRoot:
+    """A new tree at ``base`` with what a unit's reader needs of the image of OUT: users, groups, and journald's socket units."""
+    for path in ("etc/passwd", "etc/group", *(f"usr/lib/systemd/system/{name}" for name in JOURNAL_SOCKETS)):
+        (base / path).parent.mkdir(parents=True, exist_ok=True)
+        (base / path).write_text(guest_file(artefact, f"/{path}"))
+    return ImageRoot(base)
 
 
 def described(root: ImageRoot, unit: str) -> str:

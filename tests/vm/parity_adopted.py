@@ -15,12 +15,11 @@ from pathlib import Path
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
 from tests.guests import launched
-from tests.vm.conftest import BOOT_S, guest_file, host
-from tests.vm.parity import described
+from tests.vm.conftest import BOOT_S, host
+from tests.vm.parity import described, small_root
 
 GUEST = Path(__file__).with_name("guest")
 SETTLED = (GUEST / "settled.sh").read_text()
@@ -93,9 +92,7 @@ def boot(out: Path, command: str, files: Mapping[str, str], hook: str, *, falls_
 
 def descriptions(artefact: Path, units: Mapping[str, str], base: Path) -> Iterator[tuple[str, str]]:
     """Name and description of each of the units, as a build would make it for the image; ``base`` is room for a tree."""
-    (base / "etc").mkdir(parents=True)
-    for name in ("passwd", "group"):
-        (base / "etc" / name).write_text(guest_file(artefact, f"/etc/{name}"))
+    root = small_root(artefact, base)
     # The groups of system calls are in a library of systemd's.
     library = base / "usr/lib/x86_64-linux-gnu"
     library.mkdir(parents=True)
@@ -104,7 +101,7 @@ def descriptions(artefact: Path, units: Mapping[str, str], base: Path) -> Iterat
     places.mkdir(parents=True)
     for name, text in units.items():
         (places / f"parity-{name}.service").write_text(text)
-        yield name, described(ImageRoot(base), f"parity-{name}.service")
+        yield name, described(root, f"parity-{name}.service")
 
 
 def unit_type(text: str) -> str:

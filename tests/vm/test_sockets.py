@@ -7,10 +7,8 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
-from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
-from tests.vm.conftest import guest_file
-from tests.vm.parity import described
+from tests.vm.parity import described, small_root
 from tests.vm.parity_adopted import SETTLED, boot
 
 GUEST = Path(__file__).with_name("guest")
@@ -78,9 +76,7 @@ def started(artefact: Path, base: Path, command: str, early: str, bound: int = 2
 
     Init binds port ``bound``, and the unit on the disk has port 2947.
     """
-    (base / "etc").mkdir(parents=True)
-    for name in ("passwd", "group"):
-        (base / "etc" / name).write_text(guest_file(artefact, f"/etc/{name}"))
+    root = small_root(artefact, base)
     units = base / "etc/systemd/system"
     (units / "sockets.target.wants").mkdir(parents=True)
     (units / UNIT).write_text(SERVICE)
@@ -88,7 +84,6 @@ def started(artefact: Path, base: Path, command: str, early: str, bound: int = 2
         LISTENS.format(port=f"0.0.0.0:{bound}" if how.pop("only_ipv4", False) else bound)
     )
     (units / "sockets.target.wants" / SOCKET).symlink_to(f"../{SOCKET}")
-    root = ImageRoot(base)
     sockets = read_unit(root, UNIT).sockets
     assert [socket.path for socket in sockets] == [PurePosixPath("/run/parity/app.sock"), None, None]
     # With `+`: as root, and without what confines the unit.
@@ -173,9 +168,11 @@ def test_a_socket_that_systemd_cannot_bind(artefact: Path, tmp_path: Path) -> No
 
 
 def test_fallback_1_lets_go_of_the_sockets(artefact: Path, tmp_path: Path) -> None:
-    """The unit's start fails, and systemd binds and starts all of it itself."""
-    question = f"systemctl is-system-running --wait >/dev/null; {STATE}; ask late\n"
-    text = started(artefact, tmp_path, question, "exit 3\n", falls_back=True)
+    """The unit's start fails, and systemd binds and starts all of it itself. The journal has what was said before."""
+    journal = f"journalctl -u {UNIT} -o cat | grep -m 1 'cannot go on'"
+    question = f"systemctl is-system-running --wait >/dev/null; {STATE}; ask late; {journal}\n"
+    text = started(artefact, tmp_path, question, "echo 'cannot go on'; exit 3\n", falls_back=True)
     running, active, pid, *rest = text.splitlines()
     assert (running, active) == ("running", "active")
     assert rest[:2] == answers(pid)
+    assert rest[-1] == "cannot go on"

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.initramfs.guestconfig import unit_config_text
-from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
-from tests.vm.conftest import guest_file
-from tests.vm.parity import described
+from tests.vm.parity import described, small_root
 from tests.vm.parity_adopted import SETTLED, boot
 
 UNIT = "parity-db.service"
@@ -42,14 +40,11 @@ about() {
 
 def started(artefact: Path, base: Path, command: str, kind: str, start: str, **how: bool) -> list[str]:
     """One boot of nginx with the companion; the lines that ``command`` prints."""
-    (base / "etc").mkdir(parents=True)
-    for name in ("passwd", "group"):
-        (base / "etc" / name).write_text(guest_file(artefact, f"/etc/{name}"))
+    root = small_root(artefact, base)
     places = base / "etc/systemd/system"
     places.mkdir(parents=True)
     service = SERVICE.format(type=kind, start=start)
     (places / UNIT).write_text(service)
-    root = ImageRoot(base)
     unit = read_unit(root, UNIT)
     # With `+`: as root, and without what confines the unit.
     added = "".join(f"command {when} + /bin/sh sh {PLACE}/{when}\n" for when in ("pre", "post"))

@@ -6,7 +6,7 @@
  * caretaker confine PID DESCRIPTION  applies the unit's description to all mounts in the namespace of that process, the later ones too
  * caretaker remove        removes the files and trees that stdin names, each with a NUL after it
  * caretaker ask ADDRESS PORT STATUS PATH  asks the application by HTTP; its status is 3 for an answer with another status than STATUS
- * caretaker listen DESCRIPTION PROGRAM...  binds the unit's sockets and executes the program, which keeps them open
+ * caretaker listen unit|all DESCRIPTION PROGRAM...  binds the unit's sockets, or journald's as well, and executes the program, which keeps them
  *
  * Its status is 0, 1 when something could not be done, and 2 for a wrong call.
  */
@@ -65,9 +65,10 @@ static int take_care(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "remove") == 0) return remove_all(stdin) ? 0 : 1;
     if (argc == 6 && strcmp(argv[1], "ask") == 0 && is_port(argv[3]) && strlen(argv[4]) == 3)
         return (int)ask(argv[2], (uint16_t)atoi(argv[3]), argv[4], argv[5]);
-    if (argc >= 4 && strcmp(argv[1], "listen") == 0) return listen_for(argv[2], argv + 3) ? 0 : 1;
+    if (argc >= 5 && strcmp(argv[1], "listen") == 0 && (strcmp(argv[2], "unit") == 0 || strcmp(argv[2], "all") == 0))
+        return listen_for(argv[3], strcmp(argv[2], "all") == 0, argv + 4) ? 0 : 1;
     fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | ask ADDRESS PORT STATUS PATH |\n"
-                    "       listen DESCRIPTION PROGRAM...\n");
+                    "       listen unit|all DESCRIPTION PROGRAM...\n");
     return 2;
 }
 

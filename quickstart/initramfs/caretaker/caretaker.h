@@ -21,7 +21,7 @@ void keep_programs_names(const char *fast);
 bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
-bool listen_for(const char *description, char **program);
+bool listen_for(const char *description, bool with_journal, char **program);
 
 /* The values are exit statuses. */
 enum answer { ANSWER_RIGHT = 0, ANSWER_NONE = 1, ANSWER_OTHER = 3 };

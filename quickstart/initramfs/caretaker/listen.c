@@ -1,4 +1,4 @@
-/* Binds the sockets that systemd would pass to the unit, and executes init's second half, which keeps them (docs/internals/sockets.md). We are
+/* Binds the sockets that systemd would pass to the unit, and journald's, and executes init's second half, which keeps them (docs/internals/sockets.md). We are
    PID 1, so a failure must not end us: init gets the reason in UNBOUND, and boots the stock way. */
 #include "caretaker.h"
 #include "starter.h"
@@ -16,13 +16,13 @@ static void go_on_without(const char *reason) {
     if (setenv("UNBOUND", *reason ? reason : "the sockets cannot be bound", 1) == 0) execv(next_program[0], next_program);
 }
 
-bool listen_for(const char *description, char **program) {
+bool listen_for(const char *description, bool with_journal, char **program) {
     next_program = program;
     when_failing(go_on_without);
     read_description(description);
     /* systemd-tmpfiles comes before systemd's sockets: the mode of a socket's directory may be all that keeps others out. */
     make_run_directories();
-    bind_sockets();
+    bind_sockets(with_journal);
     when_failing(NULL);
     execv(program[0], program);
     return complain("cannot execute", program[0]);

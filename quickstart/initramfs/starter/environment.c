@@ -183,6 +183,7 @@ static void add_own(struct list *environment, const struct command *command, pid
     }
     if (who->shell) assign(environment, text("SHELL=%s", who->shell));
     assign(environment, invocation());
+    if (journal_stream()) assign(environment, text("JOURNAL_STREAM=%s", journal_stream()));
     assign(environment, text("SYSTEMD_EXEC_PID=%d", (int)getpid()));
 }
 

@@ -43,7 +43,10 @@ const char *limit_of(int64_t deadline) { return deadline == latest ? "the time o
 
 static struct command command_of(const struct record *r) {
     if (r->count < 4) fail("the description's `command` lacks words");
-    return (struct command){r->words[0], r->words[1], r->words[2], r->words + 3};
+    const struct record *next = next_record(r, NULL);
+    const char *slash = strrchr(r->words[2], '/'), *name = slash ? slash + 1 : r->words[2];
+    if (next && strcmp(next->key, "command-name") == 0 && next->count) name = next->words[0];
+    return (struct command){r->words[0], r->words[1], r->words[2], r->words + 3, name};
 }
 
 /* Fails unless the command succeeded or its failure is ignored. */

@@ -49,7 +49,7 @@ static void reset_signals(void) {
     if (sigprocmask(SIG_SETMASK, &none, NULL) < 0) fail("sigprocmask: %m");
 }
 
-/* Our log is for root and for the users who may read logs, because an application may write anything to it. If there is anything but a
+/* Without a hand-off there is no journald. Our log is for root and for the users who may read logs, because an application may write anything to it. If there is anything but a
    regular file with a single name in its place, somebody has put it there to make us write into it. */
 static int open_log(void) {
     struct stat found;
@@ -60,12 +60,15 @@ static int open_log(void) {
     return fd;
 }
 
-/* `stdout` and `stderr` of the description: null, log, file PATH, append PATH, truncate PATH. */
-static int open_output(const char *key) {
+/* `stdout` and `stderr` of the description: null, log KERNEL CONSOLE, file PATH, append PATH, truncate PATH. */
+static int open_output(const struct command *command, const char *key) {
     const struct record *record = next_record(NULL, key);
     const char *what = record && record->count ? record->words[0] : "log";
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY;
-    if (strcmp(what, "log") == 0) return open_log();
+    if (strcmp(what, "log") == 0) {
+        int stream = open_journal(command, record);
+        return stream < 0 ? open_log() : stream;
+    }
     if (strcmp(what, "null") == 0) return open("/dev/null", O_WRONLY | O_NOCTTY);
     if (record->count != 2) fail("the description needs a path in `%s`", key);
     if (strcmp(what, "file") == 0) flags = O_WRONLY | O_CREAT | O_NOCTTY;
@@ -77,21 +80,21 @@ static int open_output(const char *key) {
     return fd;
 }
 
-static void send_output(const char *key, int as) {
-    int fd = open_output(key);
+static void send_output(const struct command *command, const char *key, int as) {
+    int fd = open_output(command, key);
     if (fd < 0 || dup2(fd, as) < 0) fail("the output of the unit: %m");
     if (fd != as) close(fd);
     /* When it already is this descriptor, it must not be closed by the execve. */
     else if (fcntl(fd, F_SETFD, 0) < 0) fail("fcntl: %m");
 }
 
-static void open_streams(void) {
+static void open_streams(const struct command *command) {
     int null = open("/dev/null", O_RDONLY | O_NOCTTY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) fail("/dev/null cannot be opened: %m");
     if (null != STDIN_FILENO) close(null);
     umask(0022);
-    send_output("stdout", STDOUT_FILENO);
-    if (next_record(NULL, "stderr")) send_output("stderr", STDERR_FILENO);
+    send_output(command, "stdout", STDOUT_FILENO);
+    if (next_record(NULL, "stderr")) send_output(command, "stderr", STDERR_FILENO);
     else if (dup2(STDOUT_FILENO, STDERR_FILENO) < 0) fail("dup2: %m");
 }
 
@@ -99,7 +102,7 @@ static _Noreturn void execute(const struct command *command, pid_t main_pid) {
     reset_signals();
     setsid(); /* cannot fail: a new child leads no process group */
     enter_group();
-    open_streams();
+    open_streams(command);
     if (chdir("/") < 0) fail("chdir: %m");
     struct list environment = command_environment(command, main_pid);
     char **argv = strchr(command->flags, ':') ? command->argv : expand(command->argv, &environment);

@@ -26,15 +26,17 @@ enum { KIND, NAME, BACKLOG, FAMILY, ADDRESS, PORT, MODE = PORT, DIRECTORY_MODE, 
 
 static bool is(const struct record *r, size_t word, const char *value) { return strcmp(r->words[word], value) == 0; }
 
-int socket_count(void) {
+static int count_of(const char *key, int most) {
     int count = 0;
-    for (const struct record *r = NULL; (r = next_record(r, "socket")); count++) {
+    for (const struct record *r = NULL; (r = next_record(r, key)); count++) {
         if (r->count <= ADDRESS || (is(r, FAMILY, "unix") ? r->count <= GROUP : is(r, FAMILY, "abstract") ? false : r->count <= PORT))
-            fail("the description's `socket` lacks words");
+            fail("the description's `%s` lacks words", key);
     }
-    if (count > MOST_SOCKETS) fail("the description has more than %d sockets", MOST_SOCKETS);
+    if (count > most) fail("the description has more than %d of `%s`", most, key);
     return count;
 }
+
+int socket_count(void) { return count_of("socket", MOST_SOCKETS); }
 
 static int type_of(const struct record *r) {
     if (is(r, KIND, "stream")) return SOCK_STREAM;
@@ -121,14 +123,33 @@ static int bound(const struct record *r) {
     return fd;
 }
 
-void bind_sockets(void) {
-    int fds[MOST_SOCKETS], count = 0, above = FIRST_SOCKET + socket_count();
-    /* First all of them above the numbers that they are to have, so that none takes the place of another. */
-    for (const struct record *r = NULL; (r = next_record(r, "socket")); count++) {
+/* Bind those of one key, with numbers from `above` on; returns how many there are now. */
+static int bind_all(const char *key, int *fds, int count, int above) {
+    for (const struct record *r = NULL; (r = next_record(r, key)); count++) {
         int fd = bound(r);
         fds[count] = fcntl(fd, F_DUPFD_CLOEXEC, above);
         close(fd);
         if (fds[count] < 0) fail("fcntl: %m");
+    }
+    return count;
+}
+
+/* `journal-link TARGET PATH`: systemd makes it (/dev/log) only when it binds the socket itself. */
+static void make_links(void) {
+    for (const struct record *r = NULL; (r = next_record(r, "journal-link"));) {
+        if (r->count != 2) fail("the description's `journal-link` lacks words");
+        if (symlink(r->words[0], r->words[1]) < 0 && errno != EEXIST) fail("%s: %m", r->words[1]);
+    }
+}
+
+void bind_sockets(bool with_journal) {
+    int fds[MOST_SOCKETS + MOST_JOURNAL_SOCKETS];
+    int above = FIRST_SOCKET + socket_count() + count_of("journal-socket", MOST_JOURNAL_SOCKETS);
+    /* First all of them above the numbers that they are to have, so that none takes the place of another. */
+    int count = bind_all("socket", fds, 0, above);
+    if (with_journal) {
+        count = bind_all("journal-socket", fds, count, above);
+        make_links();
     }
     for (int i = 0; i < count; i++) {
         if (dup2(fds[i], FIRST_SOCKET + i) < 0) fail("dup2: %m");

@@ -30,10 +30,12 @@ struct identity {
     bool has_gid;
 };
 
-/* A command of the unit. In `flags`, `-` ignores a failure, `+` and `!` are those of systemd.service(5), and `:` means no expansion. */
+/* A command of the unit. In `flags`, `-` ignores a failure, `+` and `!` are those of systemd.service(5), and `:` means no expansion. `name`
+   is that of the unit's program, for the journal. */
 struct command {
     const char *when, *flags, *program;
     char **argv;
+    const char *name;
 };
 
 /* fail.c: ends the program with one line of reason. In a child, the line goes to the parent, which ends everything. */
@@ -92,12 +94,16 @@ void restrict_devices(const char *group);
 int start_unit(int argc, char **argv);
 const char *limit_of(int64_t deadline);
 
-/* sockets.c: binds the unit's sockets, fails when they are not there, and gives their names for LISTEN_FDNAMES. */
-enum { FIRST_SOCKET = 3, MOST_SOCKETS = 16 };
+/* sockets.c: binds the unit's sockets and, behind them, journald's; fails when they are not there; and gives their names for LISTEN_FDNAMES. */
+enum { FIRST_SOCKET = 3, MOST_SOCKETS = 16, MOST_JOURNAL_SOCKETS = 4 };
 int socket_count(void);
-void bind_sockets(void);
+void bind_sockets(bool with_journal);
 void need_sockets(void);
 char *socket_names(void);
+
+/* journal.c: a stream of the command's output to journald, -1 when journald's socket is not bound; and the value of JOURNAL_STREAM, or NULL. */
+int open_journal(const struct command *command, const struct record *output);
+const char *journal_stream(void);
 
 /* notify.c */
 void open_notify(void);

@@ -153,7 +153,13 @@ static const char *const FACTS[] = {"unit",
                                     "mount",
                                     "socket",
                                     "socket-option",
+                                    "journal-socket",
+                                    "journal-link",
+                                    "syslog-identifier",
+                                    "syslog-priority",
+                                    "syslog-level-prefix",
                                     "command",
+                                    "command-name",
                                     NULL};
 
 /* An unknown key would have no effect, so a unit with one is not started at all. */

@@ -46,7 +46,7 @@ INERT = frozenset(
         *("RemainAfterExit", "NonBlocking", "RuntimeDirectoryPreserve", "RemoveIPC", "TimeoutCleanSec"),
     }
 )
-# Of the journal, which does not have the unit's output before its first restart.
+# Of the journal: the starter tells journald the first four (quickstart.inspect.unit.journal), systemd the others.
 JOURNAL = frozenset(
     {
         *(
@@ -57,7 +57,7 @@ JOURNAL = frozenset(
             "LogLevelMax",
             "LogExtraFields",
         ),
-        *("LogRateLimitIntervalSec", "LogRateLimitBurst", "LogNamespace", "LogFilterPatterns"),
+        *("LogRateLimitIntervalSec", "LogRateLimitBurst", "LogFilterPatterns"),
     }
 )
 # Of the cgroup, and what the starter writes into it before a process enters it (quickstart.inspect.unit.resources).

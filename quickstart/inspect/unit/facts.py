@@ -27,6 +27,7 @@ from quickstart.inspect.unit.files import (
 from quickstart.inspect.unit.generators import GENERATORS
 from quickstart.inspect.unit.initscripts import script_of, start_links
 from quickstart.inspect.unit.instances import generating_files
+from quickstart.inspect.unit.journal import JOURNAL_SOCKETS
 from quickstart.inspect.unit.neighbours import handing_sockets
 from quickstart.inspect.unit.pulled import pullers
 from quickstart.inspect.unit.slices import slice_names
@@ -126,7 +127,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
         yield directory / unit
         if at:
             yield directory / f"{stem}@.service"
-        yield from (directory / name for name in (*slices, *sockets))
+        yield from (directory / name for name in (*slices, *sockets, *JOURNAL_SOCKETS))
     if (script := script_of(root, unit)) is not None:
         yield script
         yield from start_links(root, script.name)
@@ -185,7 +186,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
             *drop_in_places(root, unit),
             *(
                 name
-                for each in (*_slices(root, unit, sockets), *sockets)
+                for each in (*_slices(root, unit, sockets), *sockets, *JOURNAL_SOCKETS)
                 for name in drop_in_places(root, each)
             ),
             *(f"{each}{kind}" for each in pulled for kind in _PULLING),

@@ -34,6 +34,7 @@ from quickstart.inspect.unit.files import (
 from quickstart.inspect.unit.generators import refuse_generators
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.instances import working_instances
+from quickstart.inspect.unit.journal import journal_sockets
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.mounts import late_binds
@@ -94,6 +95,7 @@ def read_unit(
     pid_file = source.names.expand(source.last("PIDFile"))
     _check_users(root, source)
     start = _commands(root, source, "ExecStart")
+    journal = journal_sockets(root)
     if len(start) != 1:
         raise UnsupportedUnitError(
             f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
@@ -111,7 +113,11 @@ def read_unit(
         timeout_ms=_timeout_ms(source),
         settings=(
             *condition_records(unit, assignments(unit_texts(root, unit), "[Unit]")),
-            *(record for name in socket_units for record in socket_conditions(root, name)),
+            *(
+                record
+                for name in dict.fromkeys((*socket_units, *(each.unit for each in journal)))
+                for record in socket_conditions(root, name)
+            ),
             *_notify(source, kind),
             *_main_process(source, kind),
             *run_directories(root),
@@ -120,6 +126,7 @@ def read_unit(
         ),
         late_binds=late_binds(source),
         sockets=sockets_of(root, source, socket_units),
+        journal_sockets=journal,
     )
 
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from quickstart.inspect.unit.callfilter import call_filter_records
 from quickstart.inspect.unit.devices import device_records
+from quickstart.inspect.unit.journal import output_records
 from quickstart.inspect.unit.mounts import Record, host_name_records, is_private_tmp, mount_records, namespace
 from quickstart.inspect.unit.seccomp import filter_records
 from quickstart.inspect.unit.source import Source
@@ -65,7 +66,6 @@ _TAKES_AWAY = {
 }
 # PID 1's defaults for services (systemd-system.conf(5)): 252's and 257's.
 _DEFAULT_LIMITS = {"NOFILE": "1024:524288", "MEMLOCK": "8M"}
-_LOG = frozenset({"journal", "syslog", "kmsg", "journal+console", "syslog+console", "kmsg+console"})
 
 
 def settings(source: Source) -> tuple[Record, ...]:
@@ -100,36 +100,12 @@ def _facts(source: Source) -> Iterator[Record]:
             yield key, source.names.expand(source.last(name))
     if not source.flag("IgnoreSIGPIPE", otherwise=True):
         yield "ignore-sigpipe", "no"
-    yield from _output(source, "StandardOutput", "stdout")
-    yield from _output(source, "StandardError", "stderr")
+    yield from output_records(source)
     if is_private_tmp(source):
         yield "private-tmp", "yes"
     watchdog = source.value("WatchdogSec", span_us)
     if watchdog:
         yield "watchdog-usec", str(watchdog)
-
-
-def _output(source: Source, name: str, key: str) -> Iterator[Record]:
-    value = source.last(name, "inherit")
-    kind, colon, path = value.partition(":")
-    if value == "null":
-        yield key, "null"
-    elif colon and kind in ("file", "append", "truncate"):
-        yield key, kind, _plain_path(source, name, path)
-    elif value in _LOG and key == "stderr":
-        yield key, "log"
-    elif value != "inherit" and value not in _LOG:
-        raise source.refusal(name, value, BadValueError("cannot be repeated"))
-
-
-def _plain_path(source: Source, name: str, text: str) -> str:
-    """``text`` with its specifiers expanded. Raises UnsupportedUnitError unless ``text`` is an absolute path
-    without `..`: systemd would ignore any other path, or would not start the unit.
-    """
-    path = source.names.expand(text)
-    if not path.startswith("/") or ".." in path.split("/"):
-        raise source.refusal(name, text, BadValueError("is no absolute path without `..`"))
-    return path
 
 
 def _environment(source: Source) -> Iterator[Record]:
@@ -147,7 +123,7 @@ def _environment(source: Source) -> Iterator[Record]:
             raise source.refusal("Environment", word, BadValueError("is no assignment"))
         yield "environment", assignment
     for value in source.all("EnvironmentFile"):
-        path = _plain_path(source, "EnvironmentFile", value.removeprefix("-"))
+        path = source.plain_path("EnvironmentFile", value.removeprefix("-"))
         if set(path) & set("*?["):
             raise source.refusal("EnvironmentFile", value, BadValueError("is no absolute path of one file"))
         yield "environment-file", "optional" if value.startswith("-") else "required", path
@@ -267,5 +243,5 @@ def _working_directory(source: Source) -> Iterator[Record]:
     if not value:
         return
     bare = value.removeprefix("-")
-    path = bare if bare == "~" else _plain_path(source, "WorkingDirectory", bare)
+    path = bare if bare == "~" else source.plain_path("WorkingDirectory", bare)
     yield "working-directory", "optional" if value.startswith("-") else "required", path

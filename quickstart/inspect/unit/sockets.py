@@ -70,6 +70,11 @@ _SPANS = {
 }
 # Beyond the kernel's usual limit, as systemd does when it has to (SO_SNDBUFFORCE, SO_RCVBUFFORCE).
 _SIZES = {"SendBuffer": (_SOCKET, "32"), "ReceiveBuffer": (_SOCKET, "33")}
+# SO_TIMESTAMP and SO_TIMESTAMPNS.
+_TIMESTAMPS = {
+    **dict.fromkeys(("us", "usec", "µs"), (_SOCKET, "29")),
+    **dict.fromkeys(("ns", "nsec"), (_SOCKET, "35")),
+}
 _FREE_BIND = {"inet": (_IP, "15"), "inet6": (_IPV6, "78")}
 _ONLY_IPV6 = (_IPV6, "26")
 # The kernel's default for it, taken when a socket is made.
@@ -80,7 +85,7 @@ _FILE = ("SocketUser", "SocketGroup", "SocketMode", "DirectoryMode")
 _LATER = (
     *("Accept", "Service", "FileDescriptorName", "Backlog", "BindIPv6Only", "FreeBind", "RemoveOnStop"),
     *("MaxConnections", "MaxConnectionsPerSource", "TriggerLimitIntervalSec", "TriggerLimitBurst"),
-    *("PollLimitIntervalSec", "PollLimitBurst", "FlushPending", "TimeoutSec"),
+    *("PollLimitIntervalSec", "PollLimitBurst", "FlushPending", "TimeoutSec", "Timestamping"),
 )
 _KNOWN = frozenset((*_KINDS, *_FLAGS, *_NUMBERS, *_SPANS, *_SIZES, *_FILE, *_LATER))
 
@@ -126,8 +131,11 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
     return tuple(found)
 
 
-def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]:
-    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service.
+def listening_sockets(
+    root: ImageRoot, name: str, read_elsewhere: frozenset[str] = frozenset()
+) -> tuple[ListeningSocket, ...]:
+    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The caller
+    reads the directives ``read_elsewhere``.
 
     Raises UnsupportedUnitError for a setting that init cannot apply as systemd does.
     """
@@ -136,7 +144,7 @@ def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]
         raise UnsupportedUnitError(f"{name} cannot be bound early: it has {fault}")
     assigned = assignments(texts, "[Socket]")
     unit = _Unit(name, directives(assigned))
-    if unknown := sorted(set(unit.found) - _KNOWN):
+    if unknown := sorted(set(unit.found) - _KNOWN - read_elsewhere):
         raise UnsupportedUnitError(
             f"{name} cannot be bound early: it has {', '.join(unknown)}",
             hint="disable the socket unit in the image, if the service can listen by itself",
@@ -200,6 +208,10 @@ def _options(unit: _Unit) -> tuple[Record, ...]:
                     yield *_NUMBERS[name], integer(value, 0, _INT32_MAX)
                 elif name in _SPANS:
                     yield *_SPANS[name], str((span_us(value) or 0) // 10**6)
+                elif name == "Timestamping" and value in _TIMESTAMPS:
+                    yield *_TIMESTAMPS[value], "1"
+                elif name == "Timestamping" and value != "off":
+                    raise unit.refusal(name, value, "is not known")
                 elif name in _SIZES:
                     yield *_SIZES[name], integer(size_bytes(value), 1, _INT32_MAX)
             except BadValueError as error:

@@ -75,6 +75,15 @@ class Source:
         found = self.value(name, boolean)
         return otherwise if found is None else found
 
+    def plain_path(self, name: str, text: str) -> str:
+        """``text`` with its specifiers expanded. Raises UnsupportedUnitError unless ``text`` is an absolute path
+        without `..`: systemd would ignore any other path, or would not start the unit.
+        """
+        path = self.names.expand(text)
+        if not path.startswith("/") or ".." in path.split("/"):
+            raise self.refusal(name, text, BadValueError("is no absolute path without `..`"))
+        return path
+
     def words(self, name: str) -> tuple[str, ...]:
         """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash, except in
         Environment= and UnsetEnvironment=: in all other directives, systemd removes the backslash without resolving

@@ -41,8 +41,6 @@ _SCRIPTS = {
     "/usr/lib/systemd/system-shutdown/quickstart": "shutdown",
     "/usr/sbin/quickstart": "quickstart",
 }
-# logrotate(8)
-_LOG_RULES = "/etc/logrotate.d/quickstart-guest"
 _MAINTAINER_SCRIPTS = ("postinst", "postrm", "prerm")
 _DESCRIPTION = """\
 fast start of this machine, seen from inside
@@ -101,7 +99,6 @@ def guest_package() -> GuestPackage:
         PackageFile(PurePosixPath(place), scripts.joinpath(name).read_bytes(), 0o755)
         for place, name in _SCRIPTS.items()
     ]
-    files.insert(0, PackageFile(PurePosixPath(_LOG_RULES), place.joinpath("logrotate").read_bytes(), 0o644))
     files.append(PackageFile(PurePosixPath(f"/usr/share/doc/{NAME}/copyright"), _COPYRIGHT.encode(), 0o644))
     fields = {
         "Package": NAME,
