@@ -8,7 +8,6 @@ child before it executes the command count as systemd's, not as the unit's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -20,6 +19,7 @@ from quickstart.model.started import NOTHING_CHANGED, Changed
 from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
 from quickstart.trace.others import Others
+from quickstart.trace.resolvers import Resolvers
 from quickstart.trace.strace import MAX_LINE_BYTES
 
 # The child of systemd 254 and later executes this program, which then executes the unit's command.
@@ -30,8 +30,6 @@ _MOST_FACTS = 1 << 19
 # What they take up: a path of thousands of components has an object for each.
 _MOST_BYTES = 256 << 20
 _BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
-_RESOLVER = "/etc/resolv.conf"
-_INTERPRETERS = re.compile(r"python|ruby|perl|node|java|php")
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -85,7 +83,7 @@ class _Collector:
     found: dict[tuple[str, Op, str, str | None, bool, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
     others: Others = field(init=False)
-    resolvers: set[int] = field(default_factory=set)
+    resolvers: Resolvers = field(default_factory=Resolvers)
     used_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -137,29 +135,14 @@ class _Collector:
                 self.made_lengths.add(len(name))
         # Who changes a file, and does not begin it anew, uses what is there.
         is_use = item.error is None or (item.error == "ENOENT" and item.op is not Op.WRITE)
-        if is_use and not item.makes and not self._reads_again(item, member):
+        if is_use and not item.makes:
             if member is not None and member.program:
-                self.others.use(paths)
+                self.others.use(self.resolvers.used(item, (member.unit, member.program), frozenset(paths)))
             elif member is not None or self.pids[item.number] == 1:
                 self.others.use(paths, by_manager=True)
         if item.op is Op.WRITE and item.error is None:
             # systemd's child makes the unit's directories, as the starter does.
             self.others.change(paths, by_unit=item.number in self.members)
-
-    def _reads_again(self, item: Seen, member: _Member | None) -> bool:
-        """Whether the action on the resolver's configuration is one of a resolver that reads the file again when it
-        has changed. glibc's (resolv.conf(5)) looks the file up before it opens it with O_CLOEXEC. Go's does not look
-        it up the first time. Modules of an interpreter may read the file only once.
-        """
-        if item.path != _RESOLVER:
-            return False
-        if item.op is not Op.OPEN:
-            self.resolvers.add(item.number)
-            return True
-        has_looked = item.number in self.resolvers or (
-            member is not None and not _INTERPRETERS.match(member.program)
-        )
-        return item.closes_on_exec and has_looked
 
     def _keep(self, item: Seen, member: _Member) -> None:
         made = (
@@ -225,6 +208,7 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
             collector.seen(item)
         else:
             collector.noticed(item)
+    collector.others.use(collector.resolvers.rest())
     events = tuple(sorted(collector.found.values(), key=lambda event: event.line))
     members = collector.members.values()
     alive = sum(1 for member in members if member.alive and member.program)

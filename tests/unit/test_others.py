@@ -173,22 +173,6 @@ def test_name_servers_that_init_does_not_write(tmp_path: Path) -> None:
     assert "/run/resolvconf/resolv.conf" in refused(tmp_path, "/run/resolvconf/resolv.conf")
 
 
-def test_a_resolver_that_reads_its_file_once() -> None:
-    """glibc opens it with O_CLOEXEC, and reads it again when it has changed; c-ares and squid use fopen(3)."""
-    path = "/etc/resolv.conf"
-    dhclient = f'{TMPFILES} rename("/etc/resolv.conf.new", "{path}") = 0'
-    glibc = (f'11 newfstatat(AT_FDCWD</>, "{path}", 0x1, 0) = 0', opened(path, "O_RDONLY|O_CLOEXEC"))
-    assert used(dhclient, *glibc) == []
-    assert used(dhclient, *glibc, opened(path)) == [path]
-    # Go's looks again; a module of Python's may not.
-    assert used(dhclient, opened(path, "O_RDONLY|O_CLOEXEC")) == []
-    python = '11 execve("/usr/bin/python3", ["python3"], ["INVOCATION_ID=1"]) = 0'
-    assert used(dhclient, python, opened(path, "O_RDONLY|O_CLOEXEC")) == [path]
-    assert used(dhclient, python, *glibc) == []
-    missing = f'11 openat(AT_FDCWD</>, "{path}", O_RDONLY) = -1 ENOENT (No such file or directory)'
-    assert used(dhclient, missing) == [path]
-
-
 @pytest.mark.parametrize(
     ("path", "given"),
     [
