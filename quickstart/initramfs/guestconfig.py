@@ -44,14 +44,16 @@ class HandOff(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The two things that a boot gives to a machine and that may matter to the application before it is ready: the
-    machine-id and the name servers (pack/given.py). With ``machine_id``, the application reads the machine-id, so
+    """What a boot gives to a machine and what may matter to the application before it is ready: the machine-id, the
+    name servers and the network (pack/given.py). With ``machine_id``, the application reads the machine-id, so
     init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
-    servers, so init writes those of its DHCP lease before it starts the application.
+    servers, so init writes those of its DHCP lease before it starts the application. With ``network``, the application
+    uses the network, so init waits for the lease before it starts the application.
     """
 
     machine_id: bool = False
     name_servers: bool = False
+    network: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,7 @@ def config_text(config: GuestConfig) -> str:
         "RESOLVER": "yes" if config.resolver else "",
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
         "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",
+        "USES_NETWORK": "yes" if config.given.network else "",
         "NAME_RULE": config.sent.name.rule.value,
         "FIXED_NAME": config.sent.name.fixed,
         "ROUTES": "yes" if config.sent.routes else "",

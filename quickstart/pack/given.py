@@ -1,8 +1,8 @@
-"""Find out whether a unit reads the machine-id or the list of name servers before it is ready (pure, apart from looking
-up names in the image).
+"""Find out what init must await or make before it starts a unit: the machine-id, the name servers or the network
+(pure, apart from looking up names in the image).
 
-A boot writes the files with these facts. An early start comes before that, and a program that reads such a file only
-once would keep the content that the image's file has.
+A boot gives these facts to a machine. An early start comes before that, and a program that looks for such a fact only
+once would go on without it.
 """
 
 from __future__ import annotations
@@ -11,37 +11,40 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import Given
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import assignments, unit_texts
 from quickstart.inspect.unit.hooks import interface_files
+from quickstart.inspect.unit.order import comes_before
 from quickstart.model import Op, Trace
 
 RESOLVER = PurePosixPath("/etc/resolv.conf")
-_NETWORK, _ONLINE = "network.target", "network-online.target"
-_WAITS = PurePosixPath(
-    "/etc/systemd/system/network-online.target.wants/systemd-networkd-wait-online*.service"
-)
+_ONLINE = "network-online.target"
+_NETWORK = ("networking.service", "network.target")
+_WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
+_WAITS = (_WANTS / "systemd-networkd-wait-online*.service", _WANTS / "ifupdown-wait-online.service")
 _AUTO = re.compile(r"^[ \t]*auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
 # machine-id(5); the second is a link to the first, or a copy, for D-Bus.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
 
-def read_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
-    """What programs of ``units`` read in a traced boot. ``name_servers`` is true in two cases. In the first case, a
-    program read the name servers after the rest of the boot had written them, and its resolver may read them only
-    once (trace/collect.py). In the second case, any program read them, and a stock boot starts the units only when
-    the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
-    which virtual hosts Apache has.
+def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
+    """What programs of ``units`` looked for in a traced boot. ``name_servers`` is true in two cases. In the first case,
+    a program read the name servers after the rest of the boot had written them, and it may read them only once
+    (trace/resolvers.py). In the second case, any program read them, and a stock boot starts the units only when the
+    network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
+    which virtual hosts Apache has. ``network`` is true if a program asked for the machine's addresses or connected to
+    another machine, and a stock boot starts the units only when the network is up.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
+    uses_network = any(trace.uses_network for trace in traces)
+    waits = (uses_network or RESOLVER in opened) and stock_waits(root, units)
     return Given(
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
-        name_servers=can_await_name_servers(root)
-        and (RESOLVER in changed or (RESOLVER in opened and stock_waits(root, units))),
+        name_servers=can_await_name_servers(root) and (RESOLVER in changed or (RESOLVER in opened and waits)),
+        network=uses_network and waits,
     )
 
 
@@ -58,24 +61,18 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
 
 
 def stock_waits(root: ImageRoot, units: Sequence[str]) -> bool:
-    """Whether a stock boot starts one of ``units`` only when the network is up: the unit names network-online.target or
-    network.target in After=, and ifupdown has an interface with `auto` (interfaces(5)), which its service waits for
-    before both targets; or the unit names network-online.target, and networkd's service that waits is enabled.
+    """Whether a stock boot starts one of ``units`` only when the network is up. This is so in two cases. In the first
+    case, the unit comes after networking.service, network.target or network-online.target, directly or through other
+    units, and ifupdown has an interface with `auto` (interfaces(5)), for which networking.service waits. In the
+    second case, the unit comes after network-online.target, and a service of networkd or ifupdown that waits for the
+    network is enabled.
     """
-    after = {word for unit in units for word in _after(root, unit)}
-    if _ONLINE in after and any(root.glob(_WAITS)):
-        return True
-    return not after.isdisjoint((_ONLINE, _NETWORK)) and any(
-        _AUTO.search(root.read_text(file)) for file in interface_files(root)
-    )
-
-
-def _after(root: ImageRoot, unit: str) -> list[str]:
-    try:
-        lines = assignments(unit_texts(root, unit), "[Unit]")
-    except (StartSetError, UnsupportedUnitError):
-        return []
-    return [word for name, value in lines if name == "After" for word in value.split()]
+    is_auto = any(_AUTO.search(root.read_text(file)) for file in interface_files(root))
+    waits_online = any(link for pattern in _WAITS for link in root.glob(pattern))
+    if not is_auto and not waits_online:
+        return False
+    earlier = {name for unit in units for name in comes_before(root, unit)}
+    return _ONLINE in earlier or (is_auto and not earlier.isdisjoint(_NETWORK))
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:

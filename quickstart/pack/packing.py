@@ -33,7 +33,7 @@ from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
-from quickstart.pack.given import read_before_ready, refuse_names_too_early
+from quickstart.pack.given import needed_before_ready, refuse_names_too_early
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.others import refuse_made_before
@@ -153,7 +153,7 @@ def _recipe(
         hand_off=options.hand_off,
         delivery=options.delivery,
         payload=options.payload,
-        given=read_before_ready(traced.traces, units, root),
+        given=needed_before_ready(traced.traces, units, root),
     )
     return dataclasses.replace(
         recipe,

@@ -8,6 +8,7 @@ child before it executes the command count as systemd's, not as the unit's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -17,7 +18,7 @@ from quickstart.errors import TraceError
 from quickstart.model import Event, Op
 from quickstart.model.started import NOTHING_CHANGED, Changed
 from quickstart.parse.bounded import lines_of
-from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
+from quickstart.trace.events import Asked, Blind, Born, Gone, Seen, read_events
 from quickstart.trace.others import Others
 from quickstart.trace.resolvers import Resolvers
 from quickstart.trace.strace import MAX_LINE_BYTES
@@ -30,6 +31,8 @@ _MOST_FACTS = 1 << 19
 # What they take up: a path of thousands of components has an object for each.
 _MOST_BYTES = 256 << 20
 _BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
+# Files that say which addresses and routes the machine has (proc(5)).
+_ADDRESSES = re.compile(r"/proc/(?:[^/]+/)?net/(?:if_inet6|fib_trie|route|ipv6_route)")
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -40,7 +43,8 @@ class UnitLog:
     that have a process which executed a program.
 
     ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
-    the programs that set up an io_uring. ``changed`` has the paths that other processes of the boot had changed
+    the programs that set up an io_uring. ``network`` says that one of their programs asked for the machine's addresses
+    or connected to another machine. ``changed`` has the paths that other processes of the boot had changed
     before a program of the units, or systemd, used them, in the order of the first use. ``lines`` is the number
     of the last line in the log that has an action.
     """
@@ -51,6 +55,7 @@ class UnitLog:
     blind: tuple[str, ...]
     lines: int
     units: frozenset[str]
+    network: bool = False
     changed: Changed = NOTHING_CHANGED
 
 
@@ -84,6 +89,7 @@ class _Collector:
     blind: dict[str, None] = field(default_factory=dict)
     others: Others = field(init=False)
     resolvers: Resolvers = field(default_factory=Resolvers)
+    network: bool = False
     used_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -127,6 +133,9 @@ class _Collector:
                 member.program, member.bare = name, item.bare
             if member.program:
                 self._keep(item, member)
+                self.network = self.network or (
+                    item.op is Op.OPEN and _ADDRESSES.fullmatch(item.path) is not None
+                )
         paths = {item.path, item.real} - {""}
         if item.makes and not item.path.startswith(_VOLATILE):
             for name in paths - self.made:
@@ -179,9 +188,12 @@ class _Collector:
         if (member := self.members.get(item.number)) is not None:
             member.alive = False
 
-    def noticed(self, item: Blind) -> None:
+    def noticed(self, item: Blind | Asked) -> None:
         if (member := self.members.get(item.number)) is not None and member.program:
-            self.blind[member.program] = None
+            if isinstance(item, Asked):
+                self.network = True
+            else:
+                self.blind[member.program] = None
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
@@ -219,6 +231,7 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
         blind=tuple(sorted(collector.blind)),
         lines=last,
         units=frozenset(member.unit for member in members if member.program),
+        network=collector.network,
         changed=Changed(
             tuple(map(PurePosixPath, collector.others.used)),
             tuple(map(PurePosixPath, collector.others.used_by_manager)),

@@ -1,0 +1,111 @@
+"""An application that looks for the network at its start waits for the lease where a stock boot waits for the network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quickstart.initramfs.guestconfig import Given
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.pack.given import needed_before_ready, refuse_names_too_early, stock_waits
+from tests.unit.imagebuilder import trace
+from tests.unit.test_strace_unit import unit_log
+from tests.unit.test_unit_sockets import link, put
+
+UNITS = ("app.service",)
+AUTO = "auto lo ens3\niface ens3 inet dhcp\n"
+HOTPLUG = "auto lo\niface lo inet loopback\nallow-hotplug ens3\niface ens3 inet dhcp\n"
+SYSTEM = "/usr/lib/systemd/system"
+
+
+def image(place: Path, after: str, interfaces: str) -> ImageRoot:
+    put(place, f"{SYSTEM}/app.service", f"[Unit]\nAfter={after}\n[Service]\nExecStart=/a\n")
+    put(place, "/etc/network/interfaces", interfaces)
+    return ImageRoot(place)
+
+
+@pytest.mark.parametrize(
+    ("call", "uses"),
+    [
+        ("socket(AF_NETLINK, SOCK_RAW|SOCK_CLOEXEC, NETLINK_ROUTE) = 3<socket:[8]>", True),
+        (
+            "socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) = -1 EAFNOSUPPORT (Address family not supported)",
+            False,
+        ),
+        ("socket(AF_NETLINK, SOCK_RAW|SOCK_CLOEXEC, NETLINK_KOBJECT_UEVENT) = 3<socket:[8]>", False),
+        ("socket(AF_INET, SOCK_STREAM, IPPROTO_IP) = 3<socket:[8]>", False),
+        ('ioctl(3<socket:[8]>, SIOCGIFCONF, {ifc_len=80 => 40, ifc_buf=[{ifr_name="lo"}]}) = 0', True),
+        ('ioctl(3<socket:[8]>, SIOCGIFADDR, {ifr_name="ens3"}) = -1 EADDRNOTAVAIL (Cannot assign)', True),
+        ("ioctl(3</etc/x>, TCGETS, 0x7ffe) = -1 ENOTTY (Inappropriate ioctl for device)", False),
+        (
+            "connect(3<socket:[8]>, {sa_family=AF_INET, sin_port=htons(53),"
+            ' sin_addr=inet_addr("10.0.2.3")}, 16) = -1 ENETUNREACH (Network is unreachable)',
+            True,
+        ),
+        (
+            "connect(3<socket:[8]>, {sa_family=AF_INET6, sin6_port=htons(1), sin6_flowinfo=htonl(0),"
+            ' inet_pton(AF_INET6, "fec0::2", &sin6_addr), sin6_scope_id=0}, 28) = 0',
+            True,
+        ),
+        (
+            "connect(3<socket:[8]>, {sa_family=AF_INET, sin_port=htons(53),"
+            ' sin_addr=inet_addr("127.0.0.1")}, 16) = 0',
+            False,
+        ),
+        (
+            "connect(3<socket:[8]>, {sa_family=AF_INET6, sin6_port=htons(1), sin6_flowinfo=htonl(0),"
+            ' inet_pton(AF_INET6, "::1", &sin6_addr), sin6_scope_id=0}, 28) = 0',
+            False,
+        ),
+        ('connect(3<socket:[8]>, {sa_family=AF_UNIX, sun_path="/dev/log"}, 110) = 0', False),
+        ('openat(AT_FDCWD</>, "/proc/net/if_inet6", O_RDONLY) = 3</proc/11/net/if_inet6>', True),
+        ('openat(AT_FDCWD</>, "/proc/net/unix", O_RDONLY) = 3</proc/11/net/unix>', False),
+    ],
+)
+def test_what_uses_the_network(call: str, uses: bool) -> None:
+    assert unit_log(f"11 {call}").network is uses
+    # Of another unit, and of systemd's child.
+    assert not unit_log(f"20 {call}", f"1 {call}").network
+
+
+@pytest.mark.parametrize(
+    ("after", "interfaces", "waits"),
+    [
+        ("network.target", AUTO, True),
+        ("network-online.target", AUTO, True),
+        ("networking.service", AUTO, True),
+        # As in QuickStart's own images: nothing waits for it.
+        ("network-online.target", HOTPLUG, False),
+        ("local-fs.target", AUTO, False),
+    ],
+)
+def test_addresses_are_awaited_where_stock_waits(
+    tmp_path: Path, after: str, interfaces: str, waits: bool
+) -> None:
+    """kamailio listens on the addresses that the machine has at its start, and on no others."""
+    root = image(tmp_path, after, interfaces)
+    asks = [replace(trace(), uses_network=True)]
+    assert needed_before_ready(asks, UNITS, root) == Given(network=waits)
+    assert needed_before_ready([trace()], UNITS, root) == Given()
+    # Init sets the address up itself, whoever writes the name servers.
+    link(tmp_path, "/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
+    assert needed_before_ready(asks, UNITS, root) == Given(network=waits)
+    refuse_names_too_early(asks, UNITS, root)
+
+
+def test_a_unit_that_comes_after_the_network_through_another(tmp_path: Path) -> None:
+    root = image(tmp_path, "site.target", AUTO)
+    put(tmp_path, f"{SYSTEM}/site.target", "[Unit]\nDescription=x\n")
+    assert not stock_waits(root, UNITS)
+    put(tmp_path, f"{SYSTEM}/site.target", "[Unit]\nAfter=network-online.target\n")
+    assert stock_waits(root, UNITS)
+
+
+def test_a_service_of_ifupdown_that_waits(tmp_path: Path) -> None:
+    root = image(tmp_path, "network-online.target", HOTPLUG)
+    name = "ifupdown-wait-online.service"
+    put(tmp_path, f"{SYSTEM}/{name}", "")
+    link(tmp_path, f"/etc/systemd/system/network-online.target.wants/{name}", f"{SYSTEM}/{name}")
+    assert stock_waits(root, UNITS)
