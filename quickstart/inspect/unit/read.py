@@ -45,6 +45,7 @@ from quickstart.inspect.unit.neighbours import (
 )
 from quickstart.inspect.unit.networkd import refuse_networkd
 from quickstart.inspect.unit.policies import refuse_policies
+from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
@@ -153,6 +154,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     for name in (*socket_units, unit):
         refuse_requirements(root, name, stack)
     refuse_shared_namespaces(root, unit)
+    refuse_occasional(root, unit)
     refuse_filters(root, unit)
     refuse_hooks(root, unit)
     refuse_networkd(root, unit)
