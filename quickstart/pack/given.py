@@ -1,4 +1,4 @@
-"""Find out what init must await or make before it starts a unit: the machine-id, the name servers or the network
+"""Find out what init must await or make before it starts a unit: the machine-id, the name servers, a name or the network
 (pure, apart from looking up names in the image).
 
 A boot gives these facts to a machine. An early start comes before that, and a program that looks for such a fact only
@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.initramfs.guestconfig import Given
+from quickstart.initramfs.guestconfig import Given, Naming
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.dhcpclient import client_gives_name
 from quickstart.inspect.unit.hooks import interface_files
+from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
 from quickstart.model import Op, Trace
 
@@ -45,6 +47,7 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
         name_servers=can_await_name_servers(root) and (RESOLVER in changed or (RESOLVER in opened and waits)),
         network=uses_network and waits,
+        naming=_naming(root, units),
     )
 
 
@@ -75,13 +78,27 @@ def stock_waits(root: ImageRoot, units: Sequence[str]) -> bool:
     return _ONLINE in earlier or (is_auto and not earlier.isdisjoint(_NETWORK))
 
 
+def _naming(root: ImageRoot, units: Sequence[str]) -> Naming:
+    """Where a stock boot takes the name of a machine without a name, before it starts ``units``. ifupdown's DHCP clients
+    set it by their scripts. networkd sets it when it has the lease.
+    """
+    network = _network(root)
+    if network == "ifupdown":
+        return Naming.CLIENT if client_gives_name(root) else Naming.LEASE
+    is_named = network == "networkd" and takes_host_name(root) and stock_waits(root, units)
+    return Naming.LEASE if is_named else Naming.NOWHERE
+
+
+def _network(root: ImageRoot) -> str:
+    try:
+        return network_service(root)
+    except UnsupportedUnitError:
+        return ""
+
+
 def can_await_name_servers(root: ImageRoot) -> bool:
     """Whether init writes the name servers of its DHCP lease into /etc/resolv.conf, as the image's DHCP client does.
     Init does not do this in two cases: /etc/resolv.conf is a link, which leads to another program's file; or networkd
     is the image's DHCP client, because networkd does not write /etc/resolv.conf.
     """
-    try:
-        network = network_service(root)
-    except UnsupportedUnitError:
-        network = ""
-    return root.link_target(RESOLVER) is None and network != "networkd"
+    return root.link_target(RESOLVER) is None and _network(root) != "networkd"

@@ -71,7 +71,7 @@ def run_named(place: Path, name: str, words: str, *, lease: str = "") -> tuple[s
     ):
         text = text.replace(path, f"{place}/{file}")
     script = (
-        f"Q={place} HAND_OFF=keep RESOLVER=yes READS_NAME_SERVERS= USES_NETWORK= {words}\n{text}\n"
+        f"Q={place} HAND_OFF=keep RESOLVER=yes READS_NAME_SERVERS= USES_NETWORK= NAMING= {words}\n{text}\n"
         'fall_back() { echo "fallback: $*"; exit; }\nusleep() { sleep 0.02; }\nlives() { [ -e "/proc/$1/exe" ]; }\n'
         f"{{ sleep 0.3; [ -z '{lease}' ] || echo '{lease}' >$Q/run/host-name; echo {SERVERS.strip()} >$Q/run/resolv.conf\n"
         "echo x >$Q/run/lease; } &\nDHCP=$!\nset_host_name\ntake_from_lease; ls $Q/run | tr '\\n' ' '"
@@ -87,18 +87,40 @@ def run_named(place: Path, name: str, words: str, *, lease: str = "") -> tuple[s
     ("name", "words", "lease", "said", "becomes"),
     [
         # It goes on at once.
-        ("# mine\n\nweb", "NETWORK=ifupdown", "other", "", "web"),
+        ("# mine\n\nweb", "NETWORK=ifupdown NAMING=lease", "other", "", "web"),
         ("", "NETWORK=networkd", "other", "", "localhost"),
         # dhclient-script would give it the server's name.
-        ("", "NETWORK=ifupdown", "web1", "fallback: the machine has no name of its own", "localhost"),
         (
-            "localhost\n",
-            "NETWORK=ifupdown",
+            "",
+            "NETWORK=ifupdown NAMING=lease",
             "web1",
             "fallback: the machine has no name of its own",
             "localhost",
         ),
-        ("", "NETWORK=ifupdown", "", "lease resolv.conf ", "localhost"),
+        (
+            "localhost\n",
+            "NETWORK=ifupdown NAMING=lease",
+            "web1",
+            "fallback: the machine has no name of its own",
+            "localhost",
+        ),
+        ("", "NETWORK=ifupdown NAMING=lease", "", "lease resolv.conf ", "localhost"),
+        (
+            "localhost.localdomain\n",
+            "NETWORK=networkd NAMING=lease",
+            "web1",
+            "fallback: the machine has no name of its own",
+            "localhost.localdomain",
+        ),
+        # `supersede host-name "web1";` in dhclient.conf needs no server.
+        (
+            "",
+            "NETWORK=ifupdown NAMING=client",
+            "",
+            "fallback: the machine has no name of its own, and its DHCP client",
+            "localhost",
+        ),
+        ("web", "NETWORK=ifupdown NAMING=client", "", "", "web"),
     ],
 )
 def test_a_machine_without_a_name_waits_for_the_server_s(

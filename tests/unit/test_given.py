@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.initramfs.guestconfig import Given
+from quickstart.initramfs.guestconfig import Given, Naming
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.pack.given import needed_before_ready, refuse_names_too_early, stock_waits
 from tests.unit.imagebuilder import trace
@@ -109,3 +109,56 @@ def test_a_service_of_ifupdown_that_waits(tmp_path: Path) -> None:
     put(tmp_path, f"{SYSTEM}/{name}", "")
     link(tmp_path, f"/etc/systemd/system/network-online.target.wants/{name}", f"{SYSTEM}/{name}")
     assert stock_waits(root, UNITS)
+
+
+@pytest.mark.parametrize(
+    ("conf", "naming"),
+    [
+        ("request subnet-mask, routers, host-name;", Naming.LEASE),
+        ('supersede host-name "web1";', Naming.CLIENT),
+        ('request subnet-mask, routers;\ndefault  host-name\n"web1";', Naming.CLIENT),
+        ('# supersede host-name "web1";\nsupersede domain-name "x";', Naming.LEASE),
+    ],
+)
+def test_a_name_of_dhclient_s(tmp_path: Path, conf: str, naming: Naming) -> None:
+    put(tmp_path, f"{SYSTEM}/networking.service", "")
+    root = image(tmp_path, "network.target", HOTPLUG)
+    assert needed_before_ready([trace()], UNITS, root).naming is Naming.NOWHERE
+    link(
+        tmp_path,
+        "/etc/systemd/system/multi-user.target.wants/networking.service",
+        f"{SYSTEM}/networking.service",
+    )
+    put(tmp_path, "/etc/dhcp/dhclient.conf", conf)
+    assert needed_before_ready([trace()], UNITS, root).naming is Naming.LEASE
+    put(tmp_path, "/sbin/dhclient", "")
+    assert needed_before_ready([trace()], UNITS, root).naming is naming
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "naming"),
+    [
+        ("/etc/systemd/network/a.network", "[Match]\nName=e*\n[Network]\nDHCP=yes\n", Naming.LEASE),
+        (
+            "/etc/systemd/network/a.network",
+            "[Match]\nName=e*\n[Network]\nDHCP=yes\n[DHCPv4]\nUseHostname=No\n",
+            Naming.NOWHERE,
+        ),
+        (
+            "/etc/netplan/a.yaml",
+            "network:\n  ethernets:\n    ens3:\n      dhcp4-overrides:\n        use-hostname: false\n",
+            Naming.NOWHERE,
+        ),
+    ],
+)
+def test_a_name_of_networkd_s_where_stock_waits(tmp_path: Path, file: str, text: str, naming: Naming) -> None:
+    root = image(tmp_path, "network-online.target", "")
+    put(tmp_path, file, text)
+    for wants in (
+        "multi-user.target.wants/systemd-networkd",
+        "network-online.target.wants/systemd-networkd-wait-online",
+    ):
+        assert needed_before_ready([trace()], UNITS, root).naming is Naming.NOWHERE
+        put(tmp_path, f"{SYSTEM}/{wants.rpartition('/')[2]}.service", "")
+        link(tmp_path, f"/etc/systemd/system/{wants}.service", f"{SYSTEM}/{wants.rpartition('/')[2]}.service")
+    assert needed_before_ready([trace()], UNITS, root).naming is naming

@@ -55,6 +55,8 @@ _WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"
 # systemd.syntax(7), and YAML's.
 _YES = frozenset({"yes", "true", "on", "1", "y", "t"})
 _NO = frozenset({"no", "false", "off", "0", "n", "f"})
+# Of networkd and of netplan.
+_OWN_NAME = re.compile(rf"(?im)^\s*(?:usehostname\s*=|use-hostname:)\s*(?:{'|'.join(sorted(_NO))})\s*$")
 _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
 # Interfaces of containers, virtual machines and tunnels, by the names that their programs give them.
 _MADE_LATER = re.compile(
@@ -107,6 +109,18 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
     if len(found) > 1:
         raise _refusal(unit, list(found.values())[-1], "has another host name for DHCP than other files have")
     return Sent(next(iter(found), HostName(NameRule.NETWORKD)), routes=True)
+
+
+def takes_host_name(root: ImageRoot) -> bool:
+    """Whether networkd may give the host name of a lease to a machine without a name (UseHostname=, which is on unless
+    a file says otherwise).
+    """
+    texts = [(path, root.read_text(path)) for path in _files(root)]
+    return not texts or any(
+        _OWN_NAME.search(text) is None
+        for path, text in texts
+        if path.suffix == ".yaml" or (path.suffix == ".network" and not _is_of_others(text))
+    )
 
 
 def _name_by_networkd(texts: tuple[str, ...]) -> HostName:
