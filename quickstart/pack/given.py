@@ -27,6 +27,7 @@ _NETWORK = ("networking.service", "network.target")
 _WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
 _WAITS = (_WANTS / "systemd-networkd-wait-online*.service", _WANTS / "ifupdown-wait-online.service")
 _AUTO = re.compile(r"^[ \t]*auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
+_DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILINE)
 # machine-id(5); the second is a link to the first, or a copy, for D-Bus.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
@@ -60,6 +61,23 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
         raise UnsupportedUnitError(
             f"{units[-1]} cannot be started early: it reads {RESOLVER}, which another program writes before it",
             hint=f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target",
+        )
+
+
+def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> None:
+    """Raise UnsupportedUnitError if programs of ``units`` use the network before ready, a stock boot starts the units
+    only when the network is up, and an address of this network comes by DHCPv6, which init does not speak.
+    """
+    of_ipv6 = (file for file in interface_files(root) if _DHCPV6.search(root.read_text(file)))
+    if (
+        any(trace.uses_network for trace in traces)
+        and (file := next(of_ipv6, None))
+        and stock_waits(root, units)
+    ):
+        raise UnsupportedUnitError(
+            f"{units[-1]} cannot be started early: it uses the network at its start, and {file} asks for an IPv6 address"
+            " by DHCP, which init does not do",
+            hint="let the kernel take the address from router advertisements (inet6 auto) in the image",
         )
 
 

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import Given, Naming
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.pack.given import needed_before_ready, refuse_names_too_early, stock_waits
+from quickstart.pack.given import (
+    needed_before_ready,
+    refuse_addresses_too_early,
+    refuse_names_too_early,
+    stock_waits,
+)
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
 from tests.unit.test_unit_sockets import link, put
@@ -93,6 +99,18 @@ def test_addresses_are_awaited_where_stock_waits(
     link(tmp_path, "/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
     assert needed_before_ready(asks, UNITS, root) == Given(network=waits)
     refuse_names_too_early(asks, UNITS, root)
+
+
+def test_an_address_that_comes_by_dhcp_of_ipv6(tmp_path: Path) -> None:
+    root = image(tmp_path, "network.target", f"{AUTO}iface ens3 inet6 dhcp\n")
+    asks = [replace(trace(), uses_network=True)]
+    with pytest.raises(UnsupportedUnitError, match=r"interfaces asks for an IPv6 address by DHCP"):
+        refuse_addresses_too_early(asks, UNITS, root)
+    # Who listens on all addresses has this one when it comes.
+    refuse_addresses_too_early([trace()], UNITS, root)
+    for interfaces in (f"{AUTO}iface ens3 inet6 auto\n", f"{HOTPLUG}iface ens3 inet6 dhcp\n"):
+        put(tmp_path, "/etc/network/interfaces", interfaces)
+        refuse_addresses_too_early(asks, UNITS, root)
 
 
 def test_a_unit_that_comes_after_the_network_through_another(tmp_path: Path) -> None:
