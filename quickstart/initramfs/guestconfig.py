@@ -42,6 +42,17 @@ class HandOff(enum.Enum):
     """As KEEP, but the memory of /fast is freed once the machine has settled."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cards:
+    """The network cards that the image's files name by their MAC addresses (udev(7), systemd.link(5)), as patterns of
+    MAC addresses. ``own`` are the cards to which the files give the name of the recorded card, if the recorded card
+    is one of them; otherwise ``own`` is empty. ``others`` are the cards to which the files give another name.
+    """
+
+    own: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
 class Naming(enum.Enum):
     """Where a boot may take the name of a machine that has none of its own. The values are words in init's
     configuration (take_from_lease in initramfs/init/second).
@@ -61,13 +72,14 @@ class Given:
     init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
     servers, so init writes those of its DHCP lease before it starts the application. With ``network``, the application
     uses the network, so init waits for the lease before it starts the application. ``naming`` is for a machine without
-    a name.
+    a name. ``cards`` says which network cards have which name.
     """
 
     machine_id: bool = False
     name_servers: bool = False
     network: bool = False
     naming: Naming = Naming.NOWHERE
+    cards: Cards = Cards()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +179,8 @@ def config_text(config: GuestConfig) -> str:
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
         "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",
         "USES_NETWORK": "yes" if config.given.network else "",
+        "OWN_CARDS": " ".join(config.given.cards.own),
+        "OTHER_CARDS": " ".join(config.given.cards.others),
         "NAMING": config.given.naming.value,
         "NAME_RULE": config.sent.name.rule.value,
         "FIXED_NAME": config.sent.name.fixed,

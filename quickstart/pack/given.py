@@ -1,4 +1,4 @@
-"""Find out what init must await or make before it starts a unit: the machine-id, the name servers, a name or the network
+"""Find out what init must await or make before it starts a unit: the machine-id, the name servers, names or the network
 (pure, apart from looking up names in the image).
 
 A boot gives these facts to a machine. An early start comes before that, and a program that looks for such a fact only
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.initramfs.guestconfig import Given, Naming
+from quickstart.initramfs.guestconfig import Cards, Given, Naming
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.cardnames import names_by_mac
 from quickstart.inspect.unit.dhcpclient import client_gives_name
 from quickstart.inspect.unit.hooks import interface_files
 from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
-from quickstart.model import Op, Trace
+from quickstart.model import NetworkFacts, Op, Trace
 
 RESOLVER = PurePosixPath("/etc/resolv.conf")
 _ONLINE = "network-online.target"
@@ -49,6 +51,7 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
         name_servers=can_await_name_servers(root) and (RESOLVER in changed or (RESOLVER in opened and waits)),
         network=uses_network and waits,
         naming=_naming(root, units),
+        cards=_cards(traces[0].network, names_by_mac(root, units[-1])),
     )
 
 
@@ -94,6 +97,17 @@ def stock_waits(root: ImageRoot, units: Sequence[str]) -> bool:
         return False
     earlier = {name for unit in units for name in comes_before(root, unit)}
     return _ONLINE in earlier or (is_auto and not earlier.isdisjoint(_NETWORK))
+
+
+def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
+    """The cards that the pairs ``names`` (MAC address, name) give the name of the recorded card, and those that they
+    give another name.
+    """
+    own = tuple(mac for mac, name in names if name == network.interface)
+    is_named = any(fnmatchcase(network.mac, mac) for mac in own)
+    return Cards(
+        own=own if is_named else (), others=tuple(mac for mac, name in names if name != network.interface)
+    )
 
 
 def _naming(root: ImageRoot, units: Sequence[str]) -> Naming:

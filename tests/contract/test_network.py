@@ -325,3 +325,42 @@ def test_sysctl_d_comes_before_the_first_advertisement(
         accept_ra,
         Path("/proc/sys/kernel/hostname").read_text().strip(),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cards", "words", "said"),
+    [
+        ({"eth0": "device"}, "", "link set eth0 name ens3"),
+        ({"ens3": "device"}, "", ""),
+        ({"eth0": "device", "eth1": "device"}, "", "refused"),
+        ({"ens3": "device", "eth1": "device"}, "", ""),
+        ({"eth0": "device"}, "OWN_CARDS=52:54:00:00:00:01", "link set eth0 name ens3"),
+        ({"eth0": "device"}, "OWN_CARDS=52:54:00:00:00:02", "refused"),
+        ({"ens3": "device"}, "OWN_CARDS=52:54:00:00:00:02", "refused"),
+        ({"ens3": "device"}, "OTHER_CARDS='a:b 52:54:00:*'", "refused"),
+        ({"ens3": "device"}, "OTHER_CARDS=52:54:00:00:00:02", ""),
+    ],
+)
+def test_the_card_gets_its_name_only_where_a_stock_boot_gives_it(
+    tmp_path: Path, cards: dict[str, str], words: str, said: str
+) -> None:
+    for card, files in cards.items():
+        (tmp_path / card).mkdir()
+        (tmp_path / card / "address").write_text("52:54:00:00:00:01\n")
+        for name in files.split():
+            (tmp_path / card / name).write_text("")
+    first = text("first")
+    functions = first[
+        first.index("has_its_name() {") : first.index("# The identifier of the distribution's client")
+    ]
+    script = f"""
+INTERFACE=ens3 OWN_CARDS= OTHER_CARDS=
+{words}
+ip() {{ echo "$*"; }}
+{functions.replace("/sys/class/net", str(tmp_path))}
+name_interface || echo refused
+"""
+    done = subprocess.run(
+        ["busybox", "sh", "-uc", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout.strip(), done.stderr) == (said, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.initramfs.guestconfig import Given, Naming
+from quickstart.initramfs.guestconfig import Cards, Given, Naming
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.pack.given import (
     needed_before_ready,
@@ -180,3 +180,40 @@ def test_a_name_of_networkd_s_where_stock_waits(tmp_path: Path, file: str, text:
         put(tmp_path, f"{SYSTEM}/{wants.rpartition('/')[2]}.service", "")
         link(tmp_path, f"/etc/systemd/system/{wants}.service", f"{SYSTEM}/{wants.rpartition('/')[2]}.service")
     assert needed_before_ready([trace()], UNITS, root).naming is naming
+
+
+RULE = 'SUBSYSTEM=="net", ACTION=="add", ATTR{{address}}=="{}", NAME="{}"\n'
+LINK = "[Match]\nMACAddress={}\n[Link]\nName={}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "cards"),
+    [
+        # The recorded card is 52:54:00:00:00:01, ens3.
+        ("70-x.rules", RULE.format("52:54:00:00:00:01", "ens3"), Cards(own=("52:54:00:00:00:01",))),
+        ("70-x.rules", RULE.format("52:54:00:00:00:*", "ens3"), Cards(own=("52:54:00:00:00:*",))),
+        (
+            "70-x.rules",
+            RULE.format("52:54:00:00:00:07|a:b", "lan0"),
+            Cards(others=("52:54:00:00:00:07", "a:b")),
+        ),
+        # The recorded card has its name although the rule is for another card.
+        ("70-x.rules", RULE.format("52:54:00:00:00:07", "ens3"), Cards()),
+        ("70-x.rules", "# " + RULE.format("52:54:00:00:00:07", "lan0"), Cards()),
+        (
+            "10-x.link",
+            LINK.format("52:54:00:00:00:0A 52:54:00:00:00:0b", "lan0"),
+            Cards(others=("52:54:00:00:00:0a", "52:54:00:00:00:0b")),
+        ),
+        ("10-x.link", LINK.format("52:54:00:00:00:01", "ens3"), Cards(own=("52:54:00:00:00:01",))),
+        ("10-x.link", "[Match]\nMACAddress=52:54:00:00:00:01\n[Link]\nMTUBytes=1400\n", Cards()),
+    ],
+)
+def test_cards_that_are_named_by_their_addresses(tmp_path: Path, file: str, text: str, cards: Cards) -> None:
+    place = "/etc/udev/rules.d" if file.endswith(".rules") else "/etc/systemd/network"
+    put(tmp_path, f"{place}/{file}", text)
+    assert needed_before_ready([trace()], UNITS, ImageRoot(tmp_path)).cards == cards
+    put(tmp_path, f"{place}/{file}", text.replace("52:", "$(x)"))
+    if "MTU" not in text and not text.startswith("#"):
+        with pytest.raises(UnsupportedUnitError, match="which init does not understand"):
+            needed_before_ready([trace()], UNITS, ImageRoot(tmp_path))

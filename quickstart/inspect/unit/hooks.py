@@ -99,7 +99,7 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
     configurations = [path for path in (dhclient, dhcpcd) if path is not None]
-    rules = _few(unit, _udev_rules(root))
+    rules = _few(unit, udev_rules(root))
     _refuse_long(root, unit, (*scripts, *interfaces, *configurations, *rules))
     others = _not_delivered(root, scripts)
     for script in scripts:
@@ -238,7 +238,7 @@ def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
             yield file
 
 
-def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
+def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The rules files of the administrator, and those files in the packages' directory that are not as a package
     delivered them.
     """
