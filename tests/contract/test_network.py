@@ -333,6 +333,8 @@ def test_sysctl_d_comes_before_the_first_advertisement(
         ({"eth0": "device"}, "", "link set eth0 name ens3"),
         ({"ens3": "device"}, "", ""),
         ({"eth0": "device", "eth1": "device"}, "", "refused"),
+        # net_failover: the others serve the first.
+        ({"eth0": "device", "eth1": "device master", "eth2": "device master"}, "", "link set eth0 name ens3"),
         ({"ens3": "device", "eth1": "device"}, "", ""),
         ({"eth0": "device"}, "OWN_CARDS=52:54:00:00:00:01", "link set eth0 name ens3"),
         ({"eth0": "device"}, "OWN_CARDS=52:54:00:00:00:02", "refused"),
