@@ -204,6 +204,28 @@ def test_the_identifier_that_the_distribution_s_client_has_sent(
     assert {packet.get(61, b"").hex() for packet in said(tmp_path)} == {sent}
 
 
+@pytest.mark.parametrize(
+    ("kept", "asked"),
+    [
+        (f"{MACHINE}:ff00123456{DUID}:192.168.9.59", "c0a8093b"),
+        (f"{MACHINE}::192.168.9.59", "c0a8093b"),
+        (f"{MACHINE}:ff00123456{DUID}", ""),
+        (f"{MACHINE}:ff00123456{DUID}:192.168.9", ""),
+        (f"{MACHINE}:ff00123456{DUID}:192.168.9.59 -s /x", ""),
+        (f"{MACHINE[::-1]}::192.168.9.59", ""),
+    ],
+)
+def test_the_address_that_dhclient_will_ask_for(tmp_path: Path, kept: str, asked: str) -> None:
+    """A server that has forgotten its leases gives the address that a client asks for (RFC 2131, 4.3.1)."""
+    for name in ("etc", "var/lib/quickstart"):
+        (tmp_path / "newroot" / name).mkdir(parents=True)
+    (tmp_path / "newroot/etc/machine-id").write_text(f"{MACHINE}\n")
+    (tmp_path / "newroot/var/lib/quickstart/client-id").symlink_to(kept)
+    ran(tmp_path, f"ip link set ens3 address {CARD}; start_dhcp; leased; end_dhcp")
+    first = said(tmp_path)[0]
+    assert (first[53], first.get(50, b"").hex()) == (b"\x01", asked)
+
+
 @pytest.mark.parametrize("shell", ["dash", "busybox sh"])
 @pytest.mark.parametrize(
     ("network", "file", "words", "kept"),
@@ -222,6 +244,19 @@ def test_the_identifier_that_the_distribution_s_client_has_sent(
             f"{MACHINE}:ff001234562573225c",
         ),
         ("ifupdown", "dhclient.ens3.leases", "lease {\n}\n", ""),
+        (
+            "ifupdown",
+            "dhclient.ens3.leases",
+            'default-duid "\\000\\001\\000\\0012\\231\\373-RT\\000\\0224V";\nlease {\n  fixed-address 10.0.2.14;\n}\n'
+            "lease {\n  fixed-address 10.0.2.15;\n  expire 4 2026/11/26 03:00:00;\n}\n",
+            f"{MACHINE}:ff00123456{DUID}:10.0.2.15",
+        ),
+        (
+            "ifupdown",
+            "dhclient.ens3.leases",
+            "lease {\n  fixed-address 10.0.2.15;\n}\n",
+            f"{MACHINE}::10.0.2.15",
+        ),
         ("ifupdown", "other", "", ""),
         ("networkd", "7", "# x\nCLIENTID=ffe1e2e3e4\n", f"{MACHINE}:ffe1e2e3e4"),
         ("networkd", "7", "CLIENTID=../x\n", ""),
