@@ -154,7 +154,6 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     for name in (*socket_units, unit):
         refuse_requirements(root, name, stack)
     refuse_shared_namespaces(root, unit)
-    refuse_occasional(root, unit)
     refuse_filters(root, unit)
     refuse_hooks(root, unit)
     refuse_networkd(root, unit)
@@ -164,6 +163,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     refuse_mounts(root, unit)
     refuse_tmpfiles(root, unit)
     refuse_split_usr(root, unit)
+    refuse_occasional(root, unit)
     return socket_units
 
 
