@@ -43,15 +43,43 @@ class HandOff(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cards:
+    """The network cards that the image's files name by their MAC addresses (udev(7), systemd.link(5)), as patterns of
+    MAC addresses. ``own`` are the cards to which the files give the name of the recorded card, if the recorded card
+    is one of them; otherwise ``own`` is empty. ``others`` are the cards to which the files give another name.
+    """
+
+    own: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+class Naming(enum.Enum):
+    """Where a boot may take the name of a machine that has none of its own. The values are words in init's
+    configuration (take_from_lease in initramfs/init/second).
+    """
+
+    NOWHERE = ""
+    LEASE = "lease"
+    """From the DHCP lease, if the lease has a host name."""
+    CLIENT = "client"
+    """From the configuration of the image's DHCP client."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Given:
-    """The two things that a boot gives to a machine and that may matter to the application before it is ready: the
-    machine-id and the name servers (pack/given.py). With ``machine_id``, the application reads the machine-id, so
+    """What a boot gives to a machine and what may matter to the application before it is ready: the machine-id, the
+    name servers and the network (pack/given.py). With ``machine_id``, the application reads the machine-id, so
     init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
-    servers, so init writes those of its DHCP lease before it starts the application.
+    servers, so init writes those of its DHCP lease before it starts the application. With ``network``, the application
+    uses the network, so init waits for the lease before it starts the application. ``naming`` is for a machine without
+    a name. ``cards`` says which network cards have which name.
     """
 
     machine_id: bool = False
     name_servers: bool = False
+    network: bool = False
+    naming: Naming = Naming.NOWHERE
+    cards: Cards = Cards()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +178,10 @@ def config_text(config: GuestConfig) -> str:
         "RESOLVER": "yes" if config.resolver else "",
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
         "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",
+        "USES_NETWORK": "yes" if config.given.network else "",
+        "OWN_CARDS": " ".join(config.given.cards.own),
+        "OTHER_CARDS": " ".join(config.given.cards.others),
+        "NAMING": config.given.naming.value,
         "NAME_RULE": config.sent.name.rule.value,
         "FIXED_NAME": config.sent.name.fixed,
         "ROUTES": "yes" if config.sent.routes else "",

@@ -192,14 +192,13 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are the actions of the
-    unit's programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes.
-    ``blind`` names the programs with an io_uring, by which a program may open files that strace does not see.
-
-    ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd named for
-    it. ``modules_before`` are the kernel modules that were loaded when PID 1 began. ``modules`` are those loaded at
-    ready. ``resident`` has the cached parts of the large files that the unit opened. ``loaded`` is the boot's state at
-    ready. ``trace_hash`` is the SHA-256 of the logs. ``changed`` has paths that processes outside of the unit changed.
+    """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are the actions of the unit's
+    programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes. ``blind`` names the
+    programs with an io_uring, by which a program may open files that strace does not see. ``mapped`` are the mapped files at
+    ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd named for it. ``modules_before`` are the kernel modules
+    when PID 1 began, ``modules`` those at ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of the
+    large files that the unit opened. ``uses_network`` says that the unit asked for the machine's addresses or connected to another
+    machine. ``changed`` has paths that processes outside of the unit changed. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -215,6 +214,7 @@ class Trace:
     log_lines: int
     resident: tuple[Resident, ...] = ()
     loaded: Loaded = NOTHING_LOADED
+    uses_network: bool = False
     changed: Changed = NOTHING_CHANGED
 
 

@@ -1,47 +1,57 @@
-"""Find out whether a unit reads the machine-id or the list of name servers before it is ready (pure, apart from looking
-up names in the image).
+"""Find out what init must await or make before it starts a unit: the machine-id, the name servers, names or the network
+(pure, apart from looking up names in the image).
 
-A boot writes the files with these facts. An early start comes before that, and a program that reads such a file only
-once would keep the content that the image's file has.
+A boot gives these facts to a machine. An early start comes before that, and a program that looks for such a fact only
+once would go on without it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from quickstart.errors import StartSetError, UnsupportedUnitError
-from quickstart.initramfs.guestconfig import Given
+from quickstart.errors import UnsupportedUnitError
+from quickstart.initramfs.guestconfig import Cards, Given, Naming
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import assignments, unit_texts
+from quickstart.inspect.unit.cardnames import names_by_mac
+from quickstart.inspect.unit.dhcpclient import client_gives_name
 from quickstart.inspect.unit.hooks import interface_files
-from quickstart.model import Op, Trace
+from quickstart.inspect.unit.networkd import takes_host_name
+from quickstart.inspect.unit.order import comes_before
+from quickstart.model import NetworkFacts, Op, Trace
 
 RESOLVER = PurePosixPath("/etc/resolv.conf")
-_NETWORK, _ONLINE = "network.target", "network-online.target"
-_WAITS = PurePosixPath(
-    "/etc/systemd/system/network-online.target.wants/systemd-networkd-wait-online*.service"
-)
+_ONLINE = "network-online.target"
+_NETWORK = ("networking.service", "network.target")
+_WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
+_WAITS = (_WANTS / "systemd-networkd-wait-online*.service", _WANTS / "ifupdown-wait-online.service")
 _AUTO = re.compile(r"^[ \t]*auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
+_DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILINE)
 # machine-id(5); the second is a link to the first, or a copy, for D-Bus.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
 
-def read_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
-    """What programs of ``units`` read in a traced boot. ``name_servers`` is true in two cases. In the first case, a
-    program read the name servers after the rest of the boot had written them, and its resolver may read them only
-    once (trace/collect.py). In the second case, any program read them, and a stock boot starts the units only when
-    the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
-    which virtual hosts Apache has.
+def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
+    """What programs of ``units`` looked for in a traced boot. ``name_servers`` is true in two cases. In the first case,
+    a program read the name servers after the rest of the boot had written them, and it may read them only once
+    (trace/resolvers.py). In the second case, any program read them, and a stock boot starts the units only when the
+    network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
+    which virtual hosts Apache has. ``network`` is true if a program asked for the machine's addresses or connected to
+    another machine, and a stock boot starts the units only when the network is up.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
+    uses_network = any(trace.uses_network for trace in traces)
+    waits = (uses_network or RESOLVER in opened) and stock_waits(root, units)
     return Given(
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
-        name_servers=can_await_name_servers(root)
-        and (RESOLVER in changed or (RESOLVER in opened and stock_waits(root, units))),
+        name_servers=can_await_name_servers(root) and (RESOLVER in changed or (RESOLVER in opened and waits)),
+        network=uses_network and waits,
+        naming=_naming(root, units),
+        cards=_cards(traces[0].network, names_by_mac(root, units[-1])),
     )
 
 
@@ -57,25 +67,65 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
         )
 
 
-def stock_waits(root: ImageRoot, units: Sequence[str]) -> bool:
-    """Whether a stock boot starts one of ``units`` only when the network is up: the unit names network-online.target or
-    network.target in After=, and ifupdown has an interface with `auto` (interfaces(5)), which its service waits for
-    before both targets; or the unit names network-online.target, and networkd's service that waits is enabled.
+def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> None:
+    """Raise UnsupportedUnitError if programs of ``units`` use the network before ready, a stock boot starts the units
+    only when the network is up, and an address of this network comes by DHCPv6, which init does not speak.
     """
-    after = {word for unit in units for word in _after(root, unit)}
-    if _ONLINE in after and any(root.glob(_WAITS)):
-        return True
-    return not after.isdisjoint((_ONLINE, _NETWORK)) and any(
-        _AUTO.search(root.read_text(file)) for file in interface_files(root)
+    of_ipv6 = (file for file in interface_files(root) if _DHCPV6.search(root.read_text(file)))
+    if (
+        any(trace.uses_network for trace in traces)
+        and (file := next(of_ipv6, None))
+        and stock_waits(root, units)
+    ):
+        raise UnsupportedUnitError(
+            f"{units[-1]} cannot be started early: it uses the network at its start, and {file} asks for an IPv6 address"
+            " by DHCP, which init does not do",
+            hint="let the kernel take the address from router advertisements (inet6 auto) in the image",
+        )
+
+
+def stock_waits(root: ImageRoot, units: Sequence[str]) -> bool:
+    """Whether a stock boot starts one of ``units`` only when the network is up. This is so in two cases. In the first
+    case, the unit comes after networking.service, network.target or network-online.target, directly or through other
+    units, and ifupdown has an interface with `auto` (interfaces(5)), for which networking.service waits. In the
+    second case, the unit comes after network-online.target, and a service of networkd or ifupdown that waits for the
+    network is enabled.
+    """
+    is_auto = any(_AUTO.search(root.read_text(file)) for file in interface_files(root))
+    waits_online = any(link for pattern in _WAITS for link in root.glob(pattern))
+    if not is_auto and not waits_online:
+        return False
+    earlier = {name for unit in units for name in comes_before(root, unit)}
+    return _ONLINE in earlier or (is_auto and not earlier.isdisjoint(_NETWORK))
+
+
+def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
+    """The cards that the pairs ``names`` (MAC address, name) give the name of the recorded card, and those that they
+    give another name.
+    """
+    own = tuple(mac for mac, name in names if name == network.interface)
+    is_named = any(fnmatchcase(network.mac, mac) for mac in own)
+    return Cards(
+        own=own if is_named else (), others=tuple(mac for mac, name in names if name != network.interface)
     )
 
 
-def _after(root: ImageRoot, unit: str) -> list[str]:
+def _naming(root: ImageRoot, units: Sequence[str]) -> Naming:
+    """Where a stock boot takes the name of a machine without a name, before it starts ``units``. ifupdown's DHCP clients
+    set it by their scripts. networkd sets it when it has the lease.
+    """
+    network = _network(root)
+    if network == "ifupdown":
+        return Naming.CLIENT if client_gives_name(root) else Naming.LEASE
+    is_named = network == "networkd" and takes_host_name(root) and stock_waits(root, units)
+    return Naming.LEASE if is_named else Naming.NOWHERE
+
+
+def _network(root: ImageRoot) -> str:
     try:
-        lines = assignments(unit_texts(root, unit), "[Unit]")
-    except (StartSetError, UnsupportedUnitError):
-        return []
-    return [word for name, value in lines if name == "After" for word in value.split()]
+        return network_service(root)
+    except UnsupportedUnitError:
+        return ""
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
@@ -83,8 +133,4 @@ def can_await_name_servers(root: ImageRoot) -> bool:
     Init does not do this in two cases: /etc/resolv.conf is a link, which leads to another program's file; or networkd
     is the image's DHCP client, because networkd does not write /etc/resolv.conf.
     """
-    try:
-        network = network_service(root)
-    except UnsupportedUnitError:
-        network = ""
-    return root.link_target(RESOLVER) is None and network != "networkd"
+    return root.link_target(RESOLVER) is None and _network(root) != "networkd"

@@ -30,7 +30,7 @@ _OF_SYSTEMD = """
 # The DHCP client's; caches of the loader and of names, which only make it faster; logs, to which others append.
 _OF_OTHERS = "/run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
 _KNOWN = (*_OF_SYSTEMD.split(), *_OF_OTHERS.split())
-# Name servers, where the link RESOLVER may lead. A program that reads them once would go on without (trace/collect.py).
+# Name servers, where the link RESOLVER may lead. A program that reads them once would go on without (trace/resolvers.py).
 _NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
 # systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108

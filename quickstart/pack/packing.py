@@ -33,7 +33,7 @@ from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
-from quickstart.pack.given import read_before_ready, refuse_names_too_early
+from quickstart.pack.given import needed_before_ready, refuse_addresses_too_early, refuse_names_too_early
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.others import refuse_made_before
@@ -138,6 +138,7 @@ def _recipe(
     refuse_other_network(traced.traces, unit.unit)
     refuse_made_before(traced.traces, unit, root)
     refuse_names_too_early(traced.traces, units, root)
+    refuse_addresses_too_early(traced.traces, units, root)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     programs_run = executed(traced.traces, root)
     directories = searched(start_set, programs_run, root)
@@ -153,7 +154,7 @@ def _recipe(
         hand_off=options.hand_off,
         delivery=options.delivery,
         payload=options.payload,
-        given=read_before_ready(traced.traces, units, root),
+        given=needed_before_ready(traced.traces, units, root),
     )
     return dataclasses.replace(
         recipe,

@@ -18,8 +18,9 @@ from quickstart.errors import TraceError
 from quickstart.model import Event, Op
 from quickstart.model.started import NOTHING_CHANGED, Changed
 from quickstart.parse.bounded import lines_of
-from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
+from quickstart.trace.events import Asked, Blind, Born, Gone, Seen, read_events
 from quickstart.trace.others import Others
+from quickstart.trace.resolvers import Resolvers
 from quickstart.trace.strace import MAX_LINE_BYTES
 
 # The child of systemd 254 and later executes this program, which then executes the unit's command.
@@ -30,8 +31,8 @@ _MOST_FACTS = 1 << 19
 # What they take up: a path of thousands of components has an object for each.
 _MOST_BYTES = 256 << 20
 _BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
-_RESOLVER = "/etc/resolv.conf"
-_INTERPRETERS = re.compile(r"python|ruby|perl|node|java|php")
+# Files that say which addresses and routes the machine has (proc(5)).
+_ADDRESSES = re.compile(r"/proc/(?:[^/]+/)?net/(?:if_inet6|fib_trie|route|ipv6_route)")
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -42,7 +43,8 @@ class UnitLog:
     that have a process which executed a program.
 
     ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
-    the programs that set up an io_uring. ``changed`` has the paths that other processes of the boot had changed
+    the programs that set up an io_uring. ``network`` says that one of their programs asked for the machine's addresses
+    or connected to another machine. ``changed`` has the paths that other processes of the boot had changed
     before a program of the units, or systemd, used them, in the order of the first use. ``lines`` is the number
     of the last line in the log that has an action.
     """
@@ -53,6 +55,7 @@ class UnitLog:
     blind: tuple[str, ...]
     lines: int
     units: frozenset[str]
+    network: bool = False
     changed: Changed = NOTHING_CHANGED
 
 
@@ -85,7 +88,8 @@ class _Collector:
     found: dict[tuple[str, Op, str, str | None, bool, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
     others: Others = field(init=False)
-    resolvers: set[int] = field(default_factory=set)
+    resolvers: Resolvers = field(default_factory=Resolvers)
+    network: bool = False
     used_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -129,6 +133,9 @@ class _Collector:
                 member.program, member.bare = name, item.bare
             if member.program:
                 self._keep(item, member)
+                self.network = self.network or (
+                    item.op is Op.OPEN and _ADDRESSES.fullmatch(item.path) is not None
+                )
         paths = {item.path, item.real} - {""}
         if item.makes and not item.path.startswith(_VOLATILE):
             for name in paths - self.made:
@@ -137,29 +144,14 @@ class _Collector:
                 self.made_lengths.add(len(name))
         # Who changes a file, and does not begin it anew, uses what is there.
         is_use = item.error is None or (item.error == "ENOENT" and item.op is not Op.WRITE)
-        if is_use and not item.makes and not self._reads_again(item, member):
+        if is_use and not item.makes:
             if member is not None and member.program:
-                self.others.use(paths)
+                self.others.use(self.resolvers.used(item, (member.unit, member.program), frozenset(paths)))
             elif member is not None or self.pids[item.number] == 1:
                 self.others.use(paths, by_manager=True)
         if item.op is Op.WRITE and item.error is None:
             # systemd's child makes the unit's directories, as the starter does.
             self.others.change(paths, by_unit=item.number in self.members)
-
-    def _reads_again(self, item: Seen, member: _Member | None) -> bool:
-        """Whether the action on the resolver's configuration is one of a resolver that reads the file again when it
-        has changed. glibc's (resolv.conf(5)) looks the file up before it opens it with O_CLOEXEC. Go's does not look
-        it up the first time. Modules of an interpreter may read the file only once.
-        """
-        if item.path != _RESOLVER:
-            return False
-        if item.op is not Op.OPEN:
-            self.resolvers.add(item.number)
-            return True
-        has_looked = item.number in self.resolvers or (
-            member is not None and not _INTERPRETERS.match(member.program)
-        )
-        return item.closes_on_exec and has_looked
 
     def _keep(self, item: Seen, member: _Member) -> None:
         made = (
@@ -196,9 +188,12 @@ class _Collector:
         if (member := self.members.get(item.number)) is not None:
             member.alive = False
 
-    def noticed(self, item: Blind) -> None:
+    def noticed(self, item: Blind | Asked) -> None:
         if (member := self.members.get(item.number)) is not None and member.program:
-            self.blind[member.program] = None
+            if isinstance(item, Asked):
+                self.network = True
+            else:
+                self.blind[member.program] = None
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
@@ -225,6 +220,7 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
             collector.seen(item)
         else:
             collector.noticed(item)
+    collector.others.use(collector.resolvers.rest())
     events = tuple(sorted(collector.found.values(), key=lambda event: event.line))
     members = collector.members.values()
     alive = sum(1 for member in members if member.alive and member.program)
@@ -235,6 +231,7 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
         blind=tuple(sorted(collector.blind)),
         lines=last,
         units=frozenset(member.unit for member in members if member.program),
+        network=collector.network,
         changed=Changed(
             tuple(map(PurePosixPath, collector.others.used)),
             tuple(map(PurePosixPath, collector.others.used_by_manager)),

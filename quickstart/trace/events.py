@@ -19,6 +19,7 @@ from typing import NamedTuple
 from quickstart.errors import TraceError
 from quickstart.model import Op
 from quickstart.parse.bounded import PATH_MAX, natural
+from quickstart.trace.calls import ASKING, OPENS, gives_content, is_bare, operation, uses_network
 from quickstart.trace.place import MAX_PLACE_CHARACTERS, Bind, Place, join, plain, under
 from quickstart.trace.strace import Call, Ended, read_calls, unescape
 
@@ -34,25 +35,13 @@ _MAPPED = re.compile(
 _CGROUP = re.compile(r"\bcgroup=([0-9]{1,10})(?:<((?>(?:[^>\\]++|\\.)*))>)?", re.DOTALL)
 
 _FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
-_OPENS = frozenset({"open", "openat", "openat2", "creat"})
-_EXECS = frozenset({"execve", "execveat"})
 # Both paths of these calls count. After the call, the second is another file.
 _TWO_PATHS = frozenset({"rename", "renameat", "renameat2", "link", "linkat"})
 # Calls whose first string is text, not a path to look up.
 _TEXT_FIRST = frozenset({"symlink", "symlinkat", "mount"})
-_CHANGES = frozenset(
-    {
-        *("rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat"),
-        *("mknod", "mknodat", "unlink", "unlinkat", "rmdir", "truncate", "chmod", "fchmodat", "fchmodat2"),
-        *("chown", "lchown", "fchownat", "utime", "utimes", "utimensat", "futimesat"),
-        *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
-    }
-)
 # Of calls that are held back in a whole log: a child's first ones. Each takes some more memory beside.
 _MOST_HELD_CHARACTERS = 64 << 20
 _HELD_CALL_CHARACTERS = 256
-_WRITE_FLAGS = re.compile(r"\bO_(?:WRONLY|RDWR|CREAT|TRUNC)\b")
-_NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 
 
 class Born(NamedTuple):
@@ -92,6 +81,13 @@ class Gone(NamedTuple):
     number: int
 
 
+class Asked(NamedTuple):
+    """A process has used the network, or has asked for the machine's addresses (calls.py, ``uses_network``)."""
+
+    line: int
+    number: int
+
+
 class Blind(NamedTuple):
     """A process has set up an io_uring. Files that the process opens through the io_uring have no line in the
     log, because no system call opens them.
@@ -101,7 +97,7 @@ class Blind(NamedTuple):
     number: int
 
 
-Item = Born | Seen | Blind | Gone
+Item = Born | Seen | Asked | Blind | Gone
 
 
 @dataclass(kw_only=True)
@@ -276,44 +272,21 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
         if call.error is None:
             yield Blind(call.line, number)
         return
+    if call.name in ASKING:
+        if uses_network(call):
+            yield Asked(call.line, number)
+        return
     for count, (path, flags) in enumerate(_paths(call, place)):
         makes = call.error is None and (
             (call.name in _TWO_PATHS and count == 1)
             or call.name in ("creat", "symlink", "symlinkat", "mknod", "mknodat", "truncate")
-            or (call.name in _OPENS and _gives_content(flags))
+            or (call.name in OPENS and gives_content(flags))
         )
         # The opened file may be a pipe.
-        real = call.result_path if call.name in _OPENS and call.result_path.startswith("/") else ""
-        op = _operation(call.name, flags)
-        closes = call.name in _OPENS and "O_CLOEXEC" in flags
-        yield Seen(call.line, number, op, plain(path), call.error, makes, real, _is_bare(call), closes)
-
-
-def _is_bare(call: Call) -> bool:
-    """Whether a program got an environment other than its unit's. In the unit's environment, systemd always
-    sets INVOCATION_ID (systemd.exec(5)). The result is False when strace could not read the environment.
-    """
-    return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
-
-
-def _gives_content(flags: str) -> bool:
-    # A file of O_TMPFILE has no name. The path is that of its directory.
-    return _NEW_CONTENT_FLAGS.search(flags) is not None and "O_TMPFILE" not in flags
-
-
-def _operation(name: str, flags: str) -> Op:
-    if name in _EXECS:
-        return Op.EXEC
-    if name in _OPENS and "O_TMPFILE" in flags:
-        # The file has no name; the path is its directory's.
-        return Op.LOOKUP
-    if name in _OPENS:
-        return Op.WRITE if name == "creat" or _WRITE_FLAGS.search(flags) else Op.OPEN
-    if name == "getdents64":
-        return Op.LIST
-    if name == "mmap":
-        return Op.MAP
-    return Op.WRITE if name in _CHANGES else Op.LOOKUP
+        real = call.result_path if call.name in OPENS and call.result_path.startswith("/") else ""
+        op = operation(call.name, flags)
+        closes = call.name in OPENS and "O_CLOEXEC" in flags
+        yield Seen(call.line, number, op, plain(path), call.error, makes, real, is_bare(call), closes)
 
 
 def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:
@@ -353,7 +326,7 @@ def _named(call: Call, place: Place) -> Iterator[tuple[str, str]]:
 
 def _follow(call: Call, place: Place) -> None:
     """Update ``place`` with the effect of a successful call."""
-    if call.name in _OPENS:
+    if call.name in OPENS:
         if (number := natural(call.result)) is not None:
             place.opened.set(number, call.result_path)
     elif call.name == "fchdir":

@@ -119,6 +119,7 @@ def load_trace(directory: Path, *units: str) -> Trace:
         log_lines=found.lines,
         resident=parse_resident(texts["resident.log"]),
         loaded=parse_units(texts["units.log"]),
+        uses_network=found.network,
         changed=found.changed,
     )
 

@@ -204,6 +204,28 @@ def test_the_identifier_that_the_distribution_s_client_has_sent(
     assert {packet.get(61, b"").hex() for packet in said(tmp_path)} == {sent}
 
 
+@pytest.mark.parametrize(
+    ("kept", "asked"),
+    [
+        (f"{MACHINE}:ff00123456{DUID}:192.168.9.59", "c0a8093b"),
+        (f"{MACHINE}::192.168.9.59", "c0a8093b"),
+        (f"{MACHINE}:ff00123456{DUID}", ""),
+        (f"{MACHINE}:ff00123456{DUID}:192.168.9", ""),
+        (f"{MACHINE}:ff00123456{DUID}:192.168.9.59 -s /x", ""),
+        (f"{MACHINE[::-1]}::192.168.9.59", ""),
+    ],
+)
+def test_the_address_that_dhclient_will_ask_for(tmp_path: Path, kept: str, asked: str) -> None:
+    """A server that has forgotten its leases gives the address that a client asks for (RFC 2131, 4.3.1)."""
+    for name in ("etc", "var/lib/quickstart"):
+        (tmp_path / "newroot" / name).mkdir(parents=True)
+    (tmp_path / "newroot/etc/machine-id").write_text(f"{MACHINE}\n")
+    (tmp_path / "newroot/var/lib/quickstart/client-id").symlink_to(kept)
+    ran(tmp_path, f"ip link set ens3 address {CARD}; start_dhcp; leased; end_dhcp")
+    first = said(tmp_path)[0]
+    assert (first[53], first.get(50, b"").hex()) == (b"\x01", asked)
+
+
 @pytest.mark.parametrize("shell", ["dash", "busybox sh"])
 @pytest.mark.parametrize(
     ("network", "file", "words", "kept"),
@@ -222,6 +244,19 @@ def test_the_identifier_that_the_distribution_s_client_has_sent(
             f"{MACHINE}:ff001234562573225c",
         ),
         ("ifupdown", "dhclient.ens3.leases", "lease {\n}\n", ""),
+        (
+            "ifupdown",
+            "dhclient.ens3.leases",
+            'default-duid "\\000\\001\\000\\0012\\231\\373-RT\\000\\0224V";\nlease {\n  fixed-address 10.0.2.14;\n}\n'
+            "lease {\n  fixed-address 10.0.2.15;\n  expire 4 2026/11/26 03:00:00;\n}\n",
+            f"{MACHINE}:ff00123456{DUID}:10.0.2.15",
+        ),
+        (
+            "ifupdown",
+            "dhclient.ens3.leases",
+            "lease {\n  fixed-address 10.0.2.15;\n}\n",
+            f"{MACHINE}::10.0.2.15",
+        ),
         ("ifupdown", "other", "", ""),
         ("networkd", "7", "# x\nCLIENTID=ffe1e2e3e4\n", f"{MACHINE}:ffe1e2e3e4"),
         ("networkd", "7", "CLIENTID=../x\n", ""),
@@ -325,3 +360,44 @@ def test_sysctl_d_comes_before_the_first_advertisement(
         accept_ra,
         Path("/proc/sys/kernel/hostname").read_text().strip(),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cards", "words", "said"),
+    [
+        ({"eth0": "device"}, "", "link set eth0 name ens3"),
+        ({"ens3": "device"}, "", ""),
+        ({"eth0": "device", "eth1": "device"}, "", "refused"),
+        # net_failover: the others serve the first.
+        ({"eth0": "device", "eth1": "device master", "eth2": "device master"}, "", "link set eth0 name ens3"),
+        ({"ens3": "device", "eth1": "device"}, "", ""),
+        ({"eth0": "device"}, "OWN_CARDS=52:54:00:00:00:01", "link set eth0 name ens3"),
+        ({"eth0": "device"}, "OWN_CARDS=52:54:00:00:00:02", "refused"),
+        ({"ens3": "device"}, "OWN_CARDS=52:54:00:00:00:02", "refused"),
+        ({"ens3": "device"}, "OTHER_CARDS='a:b 52:54:00:*'", "refused"),
+        ({"ens3": "device"}, "OTHER_CARDS=52:54:00:00:00:02", ""),
+    ],
+)
+def test_the_card_gets_its_name_only_where_a_stock_boot_gives_it(
+    tmp_path: Path, cards: dict[str, str], words: str, said: str
+) -> None:
+    for card, files in cards.items():
+        (tmp_path / card).mkdir()
+        (tmp_path / card / "address").write_text("52:54:00:00:00:01\n")
+        for name in files.split():
+            (tmp_path / card / name).write_text("")
+    first = text("first")
+    functions = first[
+        first.index("has_its_name() {") : first.index("# The identifier of the distribution's client")
+    ]
+    script = f"""
+INTERFACE=ens3 OWN_CARDS= OTHER_CARDS=
+{words}
+ip() {{ echo "$*"; }}
+{functions.replace("/sys/class/net", str(tmp_path))}
+name_interface || echo refused
+"""
+    done = subprocess.run(
+        ["busybox", "sh", "-uc", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout.strip(), done.stderr) == (said, "")

@@ -71,7 +71,7 @@ def run_named(place: Path, name: str, words: str, *, lease: str = "") -> tuple[s
     ):
         text = text.replace(path, f"{place}/{file}")
     script = (
-        f"Q={place} HAND_OFF=keep RESOLVER=yes READS_NAME_SERVERS= {words}\n{text}\n"
+        f"Q={place} HAND_OFF=keep RESOLVER=yes READS_NAME_SERVERS= USES_NETWORK= NAMING= {words}\n{text}\n"
         'fall_back() { echo "fallback: $*"; exit; }\nusleep() { sleep 0.02; }\nlives() { [ -e "/proc/$1/exe" ]; }\n'
         f"{{ sleep 0.3; [ -z '{lease}' ] || echo '{lease}' >$Q/run/host-name; echo {SERVERS.strip()} >$Q/run/resolv.conf\n"
         "echo x >$Q/run/lease; } &\nDHCP=$!\nset_host_name\ntake_from_lease; ls $Q/run | tr '\\n' ' '"
@@ -87,18 +87,40 @@ def run_named(place: Path, name: str, words: str, *, lease: str = "") -> tuple[s
     ("name", "words", "lease", "said", "becomes"),
     [
         # It goes on at once.
-        ("# mine\n\nweb", "NETWORK=ifupdown", "other", "", "web"),
+        ("# mine\n\nweb", "NETWORK=ifupdown NAMING=lease", "other", "", "web"),
         ("", "NETWORK=networkd", "other", "", "localhost"),
         # dhclient-script would give it the server's name.
-        ("", "NETWORK=ifupdown", "web1", "fallback: the machine has no name of its own", "localhost"),
         (
-            "localhost\n",
-            "NETWORK=ifupdown",
+            "",
+            "NETWORK=ifupdown NAMING=lease",
             "web1",
             "fallback: the machine has no name of its own",
             "localhost",
         ),
-        ("", "NETWORK=ifupdown", "", "lease resolv.conf ", "localhost"),
+        (
+            "localhost\n",
+            "NETWORK=ifupdown NAMING=lease",
+            "web1",
+            "fallback: the machine has no name of its own",
+            "localhost",
+        ),
+        ("", "NETWORK=ifupdown NAMING=lease", "", "lease resolv.conf ", "localhost"),
+        (
+            "localhost.localdomain\n",
+            "NETWORK=networkd NAMING=lease",
+            "web1",
+            "fallback: the machine has no name of its own",
+            "localhost.localdomain",
+        ),
+        # `supersede host-name "web1";` in dhclient.conf needs no server.
+        (
+            "",
+            "NETWORK=ifupdown NAMING=client",
+            "",
+            "fallback: the machine has no name of its own, and its DHCP client",
+            "localhost",
+        ),
+        ("web", "NETWORK=ifupdown NAMING=client", "", "", "web"),
     ],
 )
 def test_a_machine_without_a_name_waits_for_the_server_s(
@@ -172,6 +194,13 @@ def test_name_servers_behind_a_link_of_today(tmp_path: Path) -> None:
 def test_an_application_that_reads_name_servers_has_those_of_the_lease(tmp_path: Path) -> None:
     run_named(tmp_path, "web\n", "NETWORK=ifupdown READS_NAME_SERVERS=yes", lease="other")
     assert (tmp_path / "etc-resolv.conf").read_text() == SERVERS
+
+
+def test_an_application_that_uses_the_network_has_the_address_of_the_lease(tmp_path: Path) -> None:
+    said, _ = run_named(tmp_path, "web\n", "NETWORK=networkd USES_NETWORK=yes", lease="other")
+    assert said.split() == ["host-name", "lease", "resolv.conf"]
+    # Whose file it is matters to who reads it.
+    assert not (tmp_path / "etc-resolv.conf").exists()
 
 
 def test_links_are_protected_before_the_application_begins(tmp_path: Path) -> None:

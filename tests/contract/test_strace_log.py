@@ -14,7 +14,7 @@ import pytest
 
 from quickstart.host.assets import assets
 from quickstart.model import Op
-from quickstart.trace.events import Blind, Born, Seen, read_events
+from quickstart.trace.events import Asked, Blind, Born, Seen, read_events
 
 # The directory's own relative program, a link's target by "..", a failed open, a redirection in a subshell, a non-ASCII name.
 SCRIPT = """
@@ -176,6 +176,29 @@ def test_an_io_uring_is_noted(tree: Path, tmp_path: Path) -> None:
     code = "import ctypes; ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))"
     record(tree, tmp_path / "log", sys.executable, "-c", code)
     assert len(read(tmp_path / "log").blind) == 1
+
+
+def test_the_use_of_the_network_is_noted(tree: Path, tmp_path: Path) -> None:
+    """The addresses, by rtnetlink(7) and by netdevice(7), and a connection; a local socket and a terminal do not count."""
+    code = """
+import fcntl, socket
+socket.if_nameindex()
+local = socket.socket(socket.AF_UNIX)
+local.connect_ex("/nowhere")
+packets = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+packets.connect_ex(("127.0.0.1", 9))
+socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+try:
+    fcntl.ioctl(packets, 0x8915, b"lo".ljust(40, b"\\0"))
+except OSError:
+    pass
+packets.connect_ex(("192.0.2.1", 9))
+"""
+    record(tree, tmp_path / "log", sys.executable, "-c", code)
+    with (tmp_path / "log").open("rb") as file:
+        asked = [item for item in read_events(file) if isinstance(item, Asked)]
+    # if_nameindex(3) asks as well.
+    assert len(asked) == 4
 
 
 # ---------------------------------------------------------------- size

@@ -13,7 +13,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Op
 from quickstart.model.started import Changed
-from quickstart.pack.given import read_before_ready, refuse_names_too_early
+from quickstart.pack.given import needed_before_ready, refuse_names_too_early
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
@@ -173,22 +173,6 @@ def test_name_servers_that_init_does_not_write(tmp_path: Path) -> None:
     assert "/run/resolvconf/resolv.conf" in refused(tmp_path, "/run/resolvconf/resolv.conf")
 
 
-def test_a_resolver_that_reads_its_file_once() -> None:
-    """glibc opens it with O_CLOEXEC, and reads it again when it has changed; c-ares and squid use fopen(3)."""
-    path = "/etc/resolv.conf"
-    dhclient = f'{TMPFILES} rename("/etc/resolv.conf.new", "{path}") = 0'
-    glibc = (f'11 newfstatat(AT_FDCWD</>, "{path}", 0x1, 0) = 0', opened(path, "O_RDONLY|O_CLOEXEC"))
-    assert used(dhclient, *glibc) == []
-    assert used(dhclient, *glibc, opened(path)) == [path]
-    # Go's looks again; a module of Python's may not.
-    assert used(dhclient, opened(path, "O_RDONLY|O_CLOEXEC")) == []
-    python = '11 execve("/usr/bin/python3", ["python3"], ["INVOCATION_ID=1"]) = 0'
-    assert used(dhclient, python, opened(path, "O_RDONLY|O_CLOEXEC")) == [path]
-    assert used(dhclient, python, *glibc) == []
-    missing = f'11 openat(AT_FDCWD</>, "{path}", O_RDONLY) = -1 ENOENT (No such file or directory)'
-    assert used(dhclient, missing) == [path]
-
-
 @pytest.mark.parametrize(
     ("path", "given"),
     [
@@ -200,8 +184,8 @@ def test_a_resolver_that_reads_its_file_once() -> None:
     ],
 )
 def test_what_a_boot_gives_and_the_unit_reads(tmp_path: Path, path: str, given: Given) -> None:
-    assert read_before_ready([trace((Op.OPEN, path))], UNITS_OF_APP, ImageRoot(tmp_path)) == given
-    assert read_before_ready([trace((Op.LOOKUP, path))], UNITS_OF_APP, ImageRoot(tmp_path)) == Given()
+    assert needed_before_ready([trace((Op.OPEN, path))], UNITS_OF_APP, ImageRoot(tmp_path)) == given
+    assert needed_before_ready([trace((Op.LOOKUP, path))], UNITS_OF_APP, ImageRoot(tmp_path)) == Given()
 
 
 @pytest.mark.parametrize(
@@ -225,8 +209,8 @@ def test_names_are_looked_up_behind_the_lease_where_stock_waits(
     put(tmp_path, "/usr/lib/systemd/system/app.service", f"[Unit]\nAfter={after}\n[Service]\nExecStart=/a\n")
     put(tmp_path, "/etc/network/interfaces", interfaces)
     root, traces = ImageRoot(tmp_path), [trace((Op.OPEN, "/etc/resolv.conf"))]
-    assert read_before_ready(traces, UNITS_OF_APP, root) == Given(name_servers=waits)
-    assert read_before_ready([trace()], UNITS_OF_APP, root) == Given()
+    assert needed_before_ready(traces, UNITS_OF_APP, root) == Given(name_servers=waits)
+    assert needed_before_ready([trace()], UNITS_OF_APP, root) == Given()
     refuse_names_too_early(traces, UNITS_OF_APP, root)
     link(tmp_path, "/etc/resolv.conf", "/run/resolvconf/resolv.conf")
     if waits:
@@ -260,9 +244,9 @@ def test_networkd_waits_too(tmp_path: Path) -> None:
 
 def test_name_servers_that_are_read_once_are_awaited(tmp_path: Path) -> None:
     found = replace(trace(), changed=Changed((PurePosixPath("/etc/resolv.conf"),)))
-    assert read_before_ready([found], UNITS_OF_APP, ImageRoot(tmp_path)) == Given(name_servers=True)
+    assert needed_before_ready([found], UNITS_OF_APP, ImageRoot(tmp_path)) == Given(name_servers=True)
     link(tmp_path, "/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
-    assert read_before_ready([found], UNITS_OF_APP, ImageRoot(tmp_path)) == Given()
+    assert needed_before_ready([found], UNITS_OF_APP, ImageRoot(tmp_path)) == Given()
 
 
 def test_a_directory_of_the_starter_s(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.neighbours import refuse_requirements
-from quickstart.inspect.unit.pulled import is_started, pullers
+from quickstart.inspect.unit.pulled import is_started, pullers, refuse_occasional
+from quickstart.inspect.unit.read import read_unit
 from tests.unit.test_unit_sockets import link, put
 
 UNITS = "/usr/lib/systemd/system"
@@ -76,6 +77,25 @@ def test_what_a_boot_starts(tmp_path: Path) -> None:
     ]
     assert started == ["linked", "named", "triggered"]
     assert pullers(root, "lost.service") == ("lost.service", "rescue.target")
+
+
+def test_what_a_boot_starts_on_occasion_only(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", RUNS)
+    put(tmp_path, f"{UNITS}/app.path", "[Path]\nPathExists=/etc/app.on\n")
+    root = ImageRoot(tmp_path)
+    # Something else may start it, such as a generator; the reference boot shows that.
+    refuse_occasional(root, "app.service")
+    link(tmp_path, f"{GOAL}/app.path", f"{UNITS}/app.path")
+    with pytest.raises(UnsupportedUnitError, match=r"only when app\.path triggers it"):
+        read_unit(root, "app.service")
+    put(tmp_path, f"{UNITS}/front.service", f"[Unit]\nWants=app.service\n{RUNS}")
+    put(tmp_path, f"{UNITS}/bell.timer", "[Timer]\nOnBootSec=9\nUnit=front.service\n")
+    link(tmp_path, f"{GOAL}/bell.timer", f"{UNITS}/bell.timer")
+    (tmp_path / GOAL[1:] / "app.path").unlink()
+    with pytest.raises(UnsupportedUnitError, match=r"only when bell\.timer triggers it"):
+        refuse_occasional(root, "app.service")
+    link(tmp_path, f"{GOAL}/app.service", f"{UNITS}/app.service")
+    refuse_occasional(root, "app.service")
 
 
 def test_the_default_target_decides(tmp_path: Path) -> None:

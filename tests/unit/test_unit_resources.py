@@ -82,17 +82,17 @@ def test_other_attributes(tmp_path: Path, text: str, found: list[Record]) -> Non
 
 def test_what_a_slice_says_comes_first(tmp_path: Path) -> None:
     put(tmp_path, "etc/systemd/system/a.slice", "[Slice]\nMemoryMax=1M\n")
-    put(tmp_path, "etc/systemd/system/a-b.slice.d/50.conf", "[Slice]\nTasksMax=5\n")
+    put(tmp_path, "etc/systemd/system/a-b.slice.d/50.conf", "[Slice]\nTasksMax=50\n")
     put(tmp_path, "etc/systemd/system/-.slice.d/x.conf", "[Slice]\nMemoryMax=1M\n")
     found = attributes(tmp_path, "Slice=a-b.slice")
     # The root group has no attributes.
-    assert found == [("2", "memory.max", "1048576"), ("1", "pids.max", "5"), DEFAULT]
+    assert found == [("2", "memory.max", "1048576"), ("1", "pids.max", "50"), DEFAULT]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        *("TasksMax=0", "TasksMax=many", "TasksMax=101%", "TasksMax=1.234%"),
+        *("TasksMax=0", "TasksMax=7", "TasksMax=many", "TasksMax=101%", "TasksMax=1.234%"),
         *(
             "MemoryMax=0",
             "MemoryLimit=0",

@@ -12,7 +12,14 @@ import re
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.dhcpconf import NOTHING_SENT, HostName, Sent, sent_by_dhclient, sent_by_dhcpcd
+from quickstart.inspect.unit.dhcpconf import (
+    NOTHING_SENT,
+    HostName,
+    Sent,
+    gives_host_name,
+    sent_by_dhclient,
+    sent_by_dhcpcd,
+)
 from quickstart.inspect.unit.hooks import interface_files
 from quickstart.inspect.unit.networkd import sent_by_networkd
 
@@ -39,6 +46,11 @@ def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
     else:
         return NOTHING_SENT
     return Sent(HostName(fixed=fixed[-1]), found.routes) if fixed else found
+
+
+def client_gives_name(root: ImageRoot) -> bool:
+    """Whether ifupdown's DHCP client gives a machine without a name a name of its own configuration."""
+    return _is_there(root, "/sbin/dhclient") and gives_host_name(_text(root, "/etc/dhcp/dhclient.conf"))
 
 
 def _is_there(root: ImageRoot, program: str) -> bool:

@@ -23,6 +23,7 @@ _DHCLIENT_STATEMENT = re.compile(
     r"|(?:timeout|retry|reboot|select-timeout|initial-interval|initial-delay|backoff-cutoff) \d+"
     r"|(?:supersede|prepend|append|default) (?:domain-name|domain-search|domain-name-servers|host-name|ntp-servers|dhcp6\.\S+) .*"
 )
+_DHCLIENT_OWN_NAME = re.compile(r"(?:supersede|prepend|append|default) host-name .*")
 _DHCLIENT_NAME = re.compile(r'send host-name ?(?:= ?)?(?:gethostname\(\)|"(.*)")')
 # Classless static routes (RFC 3442). dhclient has no name of its own for them.
 _DHCLIENT_ROUTES = re.compile(r"option (\S+) code 121 = .+")
@@ -111,6 +112,13 @@ def sent_by_dhclient(text: str) -> Sent:
         elif statement.startswith("also request"):
             asked |= set(_words(statement))
     return Sent(name, bool(names & asked))
+
+
+def gives_host_name(text: str) -> bool:
+    """Whether dhclient, with this dhclient.conf, takes a host name into a lease that may have none. dhclient's script
+    then gives this name to a machine without a name.
+    """
+    return any(_DHCLIENT_OWN_NAME.fullmatch(statement) for statement in _statements(text))
 
 
 def sent_by_dhcpcd(text: str) -> Sent:

@@ -59,6 +59,14 @@ _MAPPING = re.compile(r"\s*mapping\b")
 _NO_DHCP = re.compile(
     r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|dhcp\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
 )
+# The first words of lines that the above does not rule out. Scripts of packages obey further words (`ip-rp-filter` of vlan).
+# dns-… is resolvconf's, ethernet-… and the like are ethtool's, wpa-… and wireless-… are those of wireless cards.
+_KNOWN_LINE = re.compile(
+    r"(?:auto|allow-\S+|iface|source|source-directory|template|rename|no-auto-down|no-scripts"
+    r"|(?:pre-|post-)?(?:up|down)|hostname|metric|leasehours|leasetime|mtu|txqueuelen|description|dhcp|request_prefix"
+    r"|accept_ra|autoconf|(?:ll|dad)-(?:attempts|interval)|address|netmask|network|broadcast|gateway"
+    r"|(?:dns|ethernet|link|offload|hardware|wpa|wireless)[-_]\S+)(?:\s.*)?|privext\s+0|#.*|"
+)
 # run-parts(8) passes by all other names.
 _RUN = re.compile(r"[A-Za-z0-9_-]+")
 _FILTER = re.compile(
@@ -91,7 +99,7 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
     configurations = [path for path in (dhclient, dhcpcd) if path is not None]
-    rules = _few(unit, _udev_rules(root))
+    rules = _few(unit, udev_rules(root))
     _refuse_long(root, unit, (*scripts, *interfaces, *configurations, *rules))
     others = _not_delivered(root, scripts)
     for script in scripts:
@@ -115,8 +123,9 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
         if _RULE_ADDRESS.search(_joined(root.read_text(file))):
             raise _refusal(unit, f"{file} gives a network card another address or setting")
     for file in interfaces:
-        for line in _joined(root.read_text(file)).splitlines():
-            if why := _why_not(line):
+        lines = _joined(root.read_text(file)).splitlines()
+        for why_not, line in itertools.product((_why_not, _why_unknown), lines):
+            if why := why_not(line):
                 raise _refusal(unit, f"{file} has `{brief(line.strip())}`, {why}")
 
 
@@ -147,6 +156,10 @@ def _why_not(line: str) -> str:
     if _NO_DHCP.match(line):
         return "and init's network is that of DHCP"
     return "and its script is not run" if _MAPPING.match(line) else ""
+
+
+def _why_unknown(line: str) -> str:
+    return "" if _KNOWN_LINE.fullmatch(line.strip()) else "and what obeys this is not run before it"
 
 
 def _refusal(unit: str, why: str) -> UnsupportedUnitError:
@@ -225,7 +238,7 @@ def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
             yield file
 
 
-def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
+def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The rules files of the administrator, and those files in the packages' directory that are not as a package
     delivered them.
     """

@@ -55,6 +55,8 @@ _WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"
 # systemd.syntax(7), and YAML's.
 _YES = frozenset({"yes", "true", "on", "1", "y", "t"})
 _NO = frozenset({"no", "false", "off", "0", "n", "f"})
+# Of networkd and of netplan.
+_OWN_NAME = re.compile(rf"(?im)^\s*(?:usehostname\s*=|use-hostname:)\s*(?:{'|'.join(sorted(_NO))})\s*$")
 _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
 # Interfaces of containers, virtual machines and tunnels, by the names that their programs give them.
 _MADE_LATER = re.compile(
@@ -83,7 +85,7 @@ def refuse_networkd(root: ImageRoot, unit: str) -> None:
     other than one network card with the address that DHCP offers.
     """
     left = _MOST_CHARACTERS
-    for path in _few(unit, _files(root)):
+    for path in _few(unit, own_files(root)):
         text = root.read_text(path)
         left -= len(text)
         if left < 0:
@@ -98,15 +100,29 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
     machine shows which file applies to its card.
     """
     found: dict[HostName, PurePosixPath] = {}
-    for path in _files(root):
+    for path in own_files(root):
         if path.suffix == ".yaml":
             found[_name_by_netplan(root.read_text(path))] = path
         elif path.suffix == ".network" and not _is_of_others(root.read_text(path)):
-            drop_ins = [root.read_text(each) for each in _files(root) if each.parent.name == f"{path.name}.d"]
+            drop_ins = [
+                root.read_text(each) for each in own_files(root) if each.parent.name == f"{path.name}.d"
+            ]
             found[_name_by_networkd((root.read_text(path), *drop_ins))] = path
     if len(found) > 1:
         raise _refusal(unit, list(found.values())[-1], "has another host name for DHCP than other files have")
     return Sent(next(iter(found), HostName(NameRule.NETWORKD)), routes=True)
+
+
+def takes_host_name(root: ImageRoot) -> bool:
+    """Whether networkd may give the host name of a lease to a machine without a name (UseHostname=, which is on unless
+    a file says otherwise).
+    """
+    texts = [(path, root.read_text(path)) for path in own_files(root)]
+    return not texts or any(
+        _OWN_NAME.search(text) is None
+        for path, text in texts
+        if path.suffix == ".yaml" or (path.suffix == ".network" and not _is_of_others(text))
+    )
 
 
 def _name_by_networkd(texts: tuple[str, ...]) -> HostName:
@@ -146,7 +162,8 @@ def _refusal(unit: str, path: PurePosixPath, why: str) -> UnsupportedUnitError:
     )
 
 
-def _files(root: ImageRoot) -> Iterator[PurePosixPath]:
+def own_files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The files of networkd, netplan and systemd-udevd for network cards, except systemd's own and masked ones."""
     paths = [
         path for place in _PLACES for each in _PATTERNS for path in root.glob(PurePosixPath(place) / each)
     ]

@@ -18,6 +18,7 @@ from quickstart.inspect.unit.files import all_names, assignments, names_of, name
 from quickstart.inspect.unit.initscripts import SCRIPTS, script_of, started_scripts
 from quickstart.inspect.unit.instances import wrapper_of
 from quickstart.inspect.unit.order import PULLING_KEYS, Budget, owned_texts, pulled_by_links, values_by_name
+from quickstart.parse.printable import brief
 
 _DEFAULT = "default.target"
 _SERVICE = ".service"
@@ -30,6 +31,8 @@ _NEVER_STARTS = "Requisite"
 # What these units start besides what they pull in.
 _TRIGGERING = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit"}
 _TRIGGERS = ("socket", "path", "timer")
+# These trigger a unit when something happens, and not always in a boot.
+_OCCASIONS = (".path", ".timer")
 # A desktop's units have some ten thousand together.
 _MOST_CHARACTERS = 4 << 20
 
@@ -70,10 +73,30 @@ def is_started(root: ImageRoot, unit: str, known: PulledBy | None = None) -> boo
     return bool(started_of(root, (unit,), known))
 
 
-def started_of(root: ImageRoot, units: Iterable[str], known: PulledBy | None = None) -> frozenset[str]:
+def refuse_occasional(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when a boot starts ``unit`` only by way of a path or timer unit. The conditions of the
+    path or timer unit, and what it waits for, decide whether the boot starts ``unit``.
+
+    A condition of a unit that pulls in ``unit`` decides nothing: systemd examines the condition when it starts the
+    pulling unit, and by then it has a start job for ``unit`` (systemd.unit(5), "Conditions and Asserts").
+    """
+    known = pulled_by(root)
+    if started_of(root, (unit,), known) and not started_of(root, (unit,), known, on_occasion=False):
+        occasions = (name for name in pullers(root, unit, known=known) if name.endswith(_OCCASIONS))
+        by = sorted(started_of(root, occasions, known))
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: a boot starts it only when {brief(by[0])} triggers it",
+            hint=f"enable {unit} itself in the image",
+        )
+
+
+def started_of(
+    root: ImageRoot, units: Iterable[str], known: PulledBy | None = None, *, on_occasion: bool = True
+) -> frozenset[str]:
     """Those of ``units`` that a boot of the image starts: the units that the default target pulls in, directly or
     through other units, and the init scripts that have a link for a run level. ``known`` is the result of
-    ``pulled_by``, for callers that call this function several times.
+    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, units that only a path
+    or timer unit triggers are left out.
     """
     asked = tuple(units)
     if not asked:
@@ -86,7 +109,8 @@ def started_of(root: ImageRoot, units: Iterable[str], known: PulledBy | None = N
     starts: defaultdict[str, list[str]] = defaultdict(list)
     for name, above in ways.items():
         for each in above:
-            starts[each].append(name)
+            if on_occasion or not each.endswith(_OCCASIONS):
+                starts[each].append(name)
     linked = started_scripts(root)
     left = [name for name in ways if name in goals or _script(root, name, known) in linked]
     found: set[str] = set()

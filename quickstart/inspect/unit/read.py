@@ -46,6 +46,7 @@ from quickstart.inspect.unit.neighbours import (
 )
 from quickstart.inspect.unit.networkd import refuse_networkd
 from quickstart.inspect.unit.policies import refuse_policies
+from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
@@ -169,6 +170,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     refuse_mounts(root, unit)
     refuse_tmpfiles(root, unit)
     refuse_split_usr(root, unit)
+    refuse_occasional(root, unit)
     return socket_units
 
 

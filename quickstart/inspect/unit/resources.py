@@ -34,6 +34,8 @@ Record = tuple[str, ...]
 
 # systemd-system.conf(5): of the tasks that the machine may have.
 _DEFAULT_TASKS_MAX = "15%"
+# What systemd runs in place of the unit's command (initramfs/init/adopt) is a shell with up to three programs.
+_FEWEST_TASKS = 8
 _OOM_POLICIES = ("continue", "stop", "kill")
 _MEMORY = {
     "MemoryMin": "memory.min",
@@ -162,7 +164,12 @@ def _tasks(value: str) -> Record | None:
     share = _share(value, _WHOLE)
     if share is not None:
         return "tasks", str(share), str(_WHOLE)
-    return (integer(value, 1, INT64_MAX),)
+    number = integer(value, 1, INT64_MAX)
+    if int(number) < _FEWEST_TASKS:
+        raise BadValueError(
+            "is too low: at the hand-off, some programs run beside the application in its control group"
+        )
+    return (number,)
 
 
 def _memory(name: str, value: str) -> Record | None:

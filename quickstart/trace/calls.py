@@ -1,0 +1,70 @@
+"""Tell what kind of action a system call is (pure)."""
+
+from __future__ import annotations
+
+import re
+
+from quickstart.model import Op
+from quickstart.trace.strace import Call
+
+OPENS = frozenset({"open", "openat", "openat2", "creat"})
+# Calls that tell whether a process uses the network. None of them has a path.
+ASKING = frozenset({"socket", "connect", "ioctl"})
+_EXECS = frozenset({"execve", "execveat"})
+_CHANGES = frozenset(
+    {
+        *("rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat"),
+        *("mknod", "mknodat", "unlink", "unlinkat", "rmdir", "truncate", "chmod", "fchmodat", "fchmodat2"),
+        *("chown", "lchown", "fchownat", "utime", "utimes", "utimensat", "futimesat"),
+        *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
+    }
+)
+_WRITE_FLAGS = re.compile(r"\bO_(?:WRONLY|RDWR|CREAT|TRUNC)\b")
+_NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
+# netdevice(7): the addresses of all cards, and of one.
+_ADDRESSES = re.compile(r", SIOCGIF(?:CONF|ADDR|DSTADDR|BRDADDR|NETMASK)\b")
+# The address in connect(2); it is matched at one place of the arguments.
+_PEER = re.compile(
+    r"[0-9]+(?:<[^>]*+>)?, \{sa_family=AF_INET6?, [^\"]{0,100}?(?:inet_addr\(|inet_pton\(AF_INET6, )\"([0-9a-f:.]{2,45})\""
+)
+_OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
+
+
+def uses_network(call: Call) -> bool:
+    """Whether a call of the kinds ``ASKING`` says that a process asks for the machine's addresses and routes
+    (rtnetlink(7), netdevice(7)), or connects to another machine.
+    """
+    if call.name == "socket":
+        # For getifaddrs(3), and for getaddrinfo(3) with AI_ADDRCONFIG.
+        return call.error is None and "AF_NETLINK" in call.arguments and "NETLINK_ROUTE" in call.arguments
+    if call.name == "ioctl":
+        return _ADDRESSES.search(call.arguments) is not None
+    peer = _PEER.match(call.arguments)
+    return peer is not None and _OWN.fullmatch(peer[1]) is None
+
+
+def is_bare(call: Call) -> bool:
+    """Whether a program got an environment other than its unit's. In the unit's environment, systemd always
+    sets INVOCATION_ID (systemd.exec(5)). The result is False when strace could not read the environment.
+    """
+    return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
+
+
+def gives_content(flags: str) -> bool:
+    # A file of O_TMPFILE has no name. The path is that of its directory.
+    return _NEW_CONTENT_FLAGS.search(flags) is not None and "O_TMPFILE" not in flags
+
+
+def operation(name: str, flags: str) -> Op:
+    if name in _EXECS:
+        return Op.EXEC
+    if name in OPENS and "O_TMPFILE" in flags:
+        # The file has no name; the path is its directory's.
+        return Op.LOOKUP
+    if name in OPENS:
+        return Op.WRITE if name == "creat" or _WRITE_FLAGS.search(flags) else Op.OPEN
+    if name == "getdents64":
+        return Op.LIST
+    if name == "mmap":
+        return Op.MAP
+    return Op.WRITE if name in _CHANGES else Op.LOOKUP
