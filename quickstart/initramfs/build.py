@@ -28,6 +28,7 @@ from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import tmp_options
 from quickstart.inspect.unit.sysctl import kernel_settings
+from quickstart.inspect.unit.tmpfiles import written_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.model.words import Payload
 from quickstart.store.store import source_digest
@@ -168,7 +169,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         bound=recipe.bound_by_unit,
         watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
-        settings=kernel_settings(root),
+        settings=(*kernel_settings(root), *written_settings(root)),
         tmp_options=tmp_options(root),
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),

@@ -62,7 +62,8 @@ class GuestConfig:
     a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of the
     image that part B consists of, or empty when part B has plain files. ``bound`` are the packed files that
     are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
-    compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5).
+    compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
+    and tmpfiles.d(5).
     ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
     succeeds (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in
     during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
@@ -115,8 +116,8 @@ def late_binds_text(unit: UnitStart) -> str:
 def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. For each setting, there is a line
     `setting always|as-built KEY VALUE [SPARED…]`. Init applies a setting with the word ``as-built`` only when
-    the volume is untouched since the build (rule (a)). SPARED are paths that match the pattern KEY, but that
-    the setting does not change.
+    the volume is untouched since the build (rule (a)). KEY is as in KernelSetting. SPARED are paths that match
+    the pattern KEY, but that the setting does not change.
     """
     rows = (
         ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
