@@ -14,7 +14,7 @@ from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.initramfs.guestconfig import Given, GuestConfig, HandOff, Served
 from quickstart.initramfs.layout import image_part_b, part_a, part_b
-from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set
+from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set, queues
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.initramfs.payload import check_kernel, packing
 from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
@@ -126,7 +126,7 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     root = ImageRoot(recipe.reference.tree)
     check_kernel(root, recipe.reference.kernel_version, recipe.payload)
     config = _config(recipe, root)
-    wanted = (*WANTED, *IMAGE_MODULES) if config.image else WANTED
+    wanted = (*WANTED, *queues(config.settings), *(IMAGE_MODULES if config.image else ()))
     modules = module_set(root, recipe.reference.kernel_version, wanted)
     target.unlink(missing_ok=True)
     in_part_b = tuple(part_b(config, start_set, root))
