@@ -27,6 +27,7 @@ from quickstart.inspect.unit.dhcpclient import sent_by_client
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import tmp_options
+from quickstart.inspect.unit.pidone import raises_nr_open
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.inspect.unit.tmpfiles import written_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
@@ -170,6 +171,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=(*kernel_settings(root), *written_settings(root)),
+        raises_nr_open=raises_nr_open(root),
         tmp_options=tmp_options(root),
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),

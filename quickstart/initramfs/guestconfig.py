@@ -63,7 +63,7 @@ class GuestConfig:
     image that part B consists of, or empty when part B has plain files. ``bound`` are the packed files that
     are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
     compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
-    and tmpfiles.d(5).
+    and tmpfiles.d(5). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
     ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
     succeeds (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in
     during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
@@ -88,6 +88,7 @@ class GuestConfig:
     image: str = ""
     watched: Watched = NOTHING
     settings: tuple[KernelSetting, ...] = ()
+    raises_nr_open: bool = False
     tmp_options: tuple[str, ...] = ()
     nologin: bool = False
     cloud_init: bool = False
@@ -146,6 +147,7 @@ def config_text(config: GuestConfig) -> str:
         "NETWORK": config.network,
         "EARLY": config.early,
         "IMAGE": config.image,
+        "RAISES_NR_OPEN": "yes" if config.raises_nr_open else "",
         "TMP_OPTIONS": " ".join(config.tmp_options),
         "CLOUD_INIT": "yes" if config.cloud_init else "",
         "RESOLVER": "yes" if config.resolver else "",

@@ -48,6 +48,8 @@ def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str, fixed: str = FIX
         *("systemd.run=/bin/true", "systemd.volatile=yes"),
         # What PID 1 hands on to each service, and who makes the kernel's settings.
         *("systemd.setenv=HTTP_PROXY=http://x/", "systemd.cpu_affinity=0", "systemd.cpu-affinity=0"),
+        *("sysctl.fs.file-max=9", "sysctl/fs/file-max=9", "modules_load=x", "modules-load=x"),
+        "systemd.early_core_pattern=/core",
         *("systemd.mask=systemd-sysctl", "systemd.mask=systemd-sysctl.service"),
         # Another target by its run level, questions before each start, more units; a name, a language, control groups, mounts.
         *(
