@@ -26,7 +26,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpclient import sent_by_client
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.inspect.unit.mounted import tmp_options
+from quickstart.inspect.unit.mounted import fstab_options, tmp_options
 from quickstart.inspect.unit.pidone import raises_nr_open
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.inspect.unit.tmpfiles import written_settings
@@ -173,6 +173,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         settings=(*kernel_settings(root), *written_settings(root)),
         raises_nr_open=raises_nr_open(root),
         tmp_options=tmp_options(root),
+        shm_options=fstab_options(root, "/dev/shm") or "",  # noqa: S108
+        proc_options=fstab_options(root, "/proc") or "",
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),
         given=recipe.given,

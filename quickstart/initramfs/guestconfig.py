@@ -65,7 +65,8 @@ class GuestConfig:
     compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
     and tmpfiles.d(5). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
     ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
-    succeeds (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in
+    succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further options for /dev/shm and
+    /proc. ``nologin`` says whether ordinary users are kept from logging in
     during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
     part of a machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
     /etc/resolv.conf. ``sent`` says which options the image's own DHCP client sends
@@ -90,6 +91,8 @@ class GuestConfig:
     settings: tuple[KernelSetting, ...] = ()
     raises_nr_open: bool = False
     tmp_options: tuple[str, ...] = ()
+    shm_options: str = ""
+    proc_options: str = ""
     nologin: bool = False
     cloud_init: bool = False
     resolver: bool = False
@@ -149,6 +152,8 @@ def config_text(config: GuestConfig) -> str:
         "IMAGE": config.image,
         "RAISES_NR_OPEN": "yes" if config.raises_nr_open else "",
         "TMP_OPTIONS": " ".join(config.tmp_options),
+        "SHM_OPTIONS": config.shm_options,
+        "PROC_OPTIONS": config.proc_options,
         "CLOUD_INIT": "yes" if config.cloud_init else "",
         "RESOLVER": "yes" if config.resolver else "",
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",

@@ -16,6 +16,10 @@ from quickstart.host.namespaces import own_namespaces
 MINE, SERVERS = "nameserver 127.0.0.1\n", "nameserver 6.6.6.6\n"
 
 
+# Of fstab(5).
+NO_OPTIONS = "SHM_OPTIONS= PROC_OPTIONS="
+
+
 def second() -> str:
     return resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
 
@@ -212,7 +216,7 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
     stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
     script = tmp_path / "second"
     script.write_text(
-        f"Q={tmp_path} SOCKETS=1 HAND_OFF=no arguments=\n{stubs}{function('bind_sockets')}\n"
+        f"{NO_OPTIONS} Q={tmp_path} SOCKETS=1 HAND_OFF=no arguments=\n{stubs}{function('bind_sockets')}\n"
         f'{function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")}\n{end}\necho "application $PREPARED"\n'
     )
     says = tmp_path / "caretaker"
@@ -251,7 +255,7 @@ def test_nobody_logs_in_before_systemd_lets_them(
         (tmp_path / name).write_text("")
     body = function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")
     body = body.replace("/run/nologin", str(tmp_path / "nologin"))
-    script = f"Q={tmp_path} HAND_OFF={hand_off} NOLOGIN={nologin}\n{stubs}{body}\nprepare"
+    script = f"{NO_OPTIONS} Q={tmp_path} HAND_OFF={hand_off} NOLOGIN={nologin}\n{stubs}{body}\nprepare"
     subprocess.run(["dash", "-euc", script], check=True, timeout=60)
     assert (tmp_path / "nologin").exists() is is_there
 
@@ -286,3 +290,25 @@ def test_what_systemd_sets_before_any_service(tmp_path: Path, words: str, nr_ope
 def test_sysctl_d_has_the_last_word() -> None:
     prepare = second().partition("\nprepare() {\n")[2].partition("\n}\n")[0]
     assert prepare.splitlines()[-2:] == ["\tset_as_systemd", "\t. $Q/settings"]
+
+
+def mounts(place: Path, words: str) -> list[str]:
+    """The lines of init's table of mounts that are about memory and processes."""
+    for name in ("earlier-files", "settings"):
+        (place / name).write_text("")
+    names = ("mkdir", "mount_tmp", "set_host_name", "protect_links", "set_as_systemd", "note")
+    stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
+    body = function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")
+    script = f"Q={place} HAND_OFF=no NOLOGIN= {words}\nmounter() {{ cat; }}\n{stubs}{body}\nprepare"
+    done = subprocess.run(["busybox", "sh", "-euc", script], check=True, capture_output=True, timeout=60)
+    rows = (line.split() for line in done.stdout.decode().splitlines())
+    return [" ".join(row[2:]) for row in rows if row and row[2] in ("/dev/shm", "/proc")]
+
+
+def test_options_of_fstab(tmp_path: Path) -> None:
+    usual = "/dev/shm nodev,nosuid,strictatime,mode=1777"
+    assert mounts(tmp_path, NO_OPTIONS) == [usual]
+    assert mounts(tmp_path, "SHM_OPTIONS=noexec,size=2G PROC_OPTIONS=hidepid=2,gid=7") == [
+        f"{usual},noexec,size=2G",
+        "/proc remount,nodev,noexec,nosuid,hidepid=2,gid=7",
+    ]
