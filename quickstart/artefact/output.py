@@ -1,9 +1,11 @@
-"""Replace OUT safely. The new OUT is made next to the old one. When the new OUT is complete, the old one is
-renamed, and then the new one gets the name OUT. Two builds at the same time, or a build that is killed, do no harm.
+"""Replace OUT safely. The new OUT is made next to the old one. When the new OUT is complete, both change names in one
+step, and the old one is removed. Where the file system cannot do this (NFS), the old one is renamed, and then the new
+one gets the name OUT. Two builds at the same time, or a build that is killed, do no harm.
 
 Names in the directory that contains OUT::
 
-    .OUT.XXXXXXXX.partial    a new OUT, on which its build holds a lock (flock(2)); without a lock, a leftover that is removed
+    .OUT.XXXXXXXX.partial    a new OUT, or an old one that is being removed, on which its build holds a lock (flock(2));
+                             without a lock, a leftover that is removed
     .OUT.XXXXXXXX.old        the old OUT, between the two renames
 
 OUT itself is also locked: a running machine holds a shared lock, and a build that replaces OUT holds an
@@ -22,6 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
+from quickstart.host.exchange import exchange
 from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
 from quickstart.host.places import fault_at, place_of, swapped_by_others
@@ -196,6 +199,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
         partial.mkdir(mode=0o700)
         owner = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         _locked(owner)
+    left = True
     try:
         with full_disk_named(out.parent, "OUT in", _FULL_HINT):
             yield partial
@@ -207,15 +211,28 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
                 if keep():
                     return
                 _lock_unused(out, stack)
-                out.rename(_beside(out, "old"))
-            partial.rename(out)
+            _replace(partial, out)
+            left = False
             # Before anybody is told that it is done.
             sync_directory(out.parent)
             # A machine may run from it from now on.
             unlock(owner)
+            # The old one, which nobody else can lock.
+            with suppress(PermissionError):
+                remove_tree(partial)
     finally:
-        remove_tree(partial)
+        if left:
+            remove_tree(partial)
         os.close(owner)
+
+
+def _replace(partial: Path, out: Path) -> None:
+    """Give the new OUT ``partial`` its name. An old OUT gets the name ``partial``, or another name of a leftover."""
+    if out.exists():
+        if exchange(partial, out):
+            return
+        out.rename(_beside(out, "old"))
+    partial.rename(out)
 
 
 def _beside(out: Path, kind: str) -> Path:

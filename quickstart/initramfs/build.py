@@ -14,7 +14,7 @@ from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.initramfs.guestconfig import Given, GuestConfig, HandOff, Served
 from quickstart.initramfs.layout import image_part_b, part_a, part_b
-from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set
+from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set, queues
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.initramfs.payload import check_kernel, packing
 from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
@@ -26,8 +26,10 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpclient import sent_by_client
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.inspect.unit.mounted import tmp_options
+from quickstart.inspect.unit.mounted import fstab_options, tmp_options
+from quickstart.inspect.unit.pidone import raises_nr_open
 from quickstart.inspect.unit.sysctl import kernel_settings
+from quickstart.inspect.unit.tmpfiles import written_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.model.words import Payload
 from quickstart.store.store import source_digest
@@ -125,7 +127,7 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     root = ImageRoot(recipe.reference.tree)
     check_kernel(root, recipe.reference.kernel_version, recipe.payload)
     config = _config(recipe, root)
-    wanted = (*WANTED, *IMAGE_MODULES) if config.image else WANTED
+    wanted = (*WANTED, *queues(config.settings), *(IMAGE_MODULES if config.image else ()))
     modules = module_set(root, recipe.reference.kernel_version, wanted)
     target.unlink(missing_ok=True)
     in_part_b = tuple(part_b(config, start_set, root))
@@ -168,8 +170,11 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         bound=recipe.bound_by_unit,
         watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
-        settings=kernel_settings(root),
+        settings=(*kernel_settings(root), *written_settings(root)),
+        raises_nr_open=raises_nr_open(root),
         tmp_options=tmp_options(root),
+        shm_options=fstab_options(root, "/dev/shm") or "",  # noqa: S108
+        proc_options=fstab_options(root, "/proc") or "",
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),
         given=recipe.given,

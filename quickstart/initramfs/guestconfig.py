@@ -90,9 +90,11 @@ class GuestConfig:
     a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of the
     image that part B consists of, or empty when part B has plain files. ``bound`` are the packed files that
     are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
-    compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5).
+    compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
+    and tmpfiles.d(5). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
     ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
-    succeeds (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in
+    succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further options for /dev/shm and
+    /proc. ``nologin`` says whether ordinary users are kept from logging in
     during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
     part of a machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
     /etc/resolv.conf. ``sent`` says which options the image's own DHCP client sends
@@ -115,7 +117,10 @@ class GuestConfig:
     image: str = ""
     watched: Watched = NOTHING
     settings: tuple[KernelSetting, ...] = ()
+    raises_nr_open: bool = False
     tmp_options: tuple[str, ...] = ()
+    shm_options: str = ""
+    proc_options: str = ""
     nologin: bool = False
     cloud_init: bool = False
     resolver: bool = False
@@ -143,8 +148,8 @@ def late_binds_text(unit: UnitStart) -> str:
 def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. For each setting, there is a line
     `setting always|as-built KEY VALUE [SPARED…]`. Init applies a setting with the word ``as-built`` only when
-    the volume is untouched since the build (rule (a)). SPARED are paths that match the pattern KEY, but that
-    the setting does not change.
+    the volume is untouched since the build (rule (a)). KEY is as in KernelSetting. SPARED are paths that match
+    the pattern KEY, but that the setting does not change.
     """
     rows = (
         ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
@@ -173,7 +178,10 @@ def config_text(config: GuestConfig) -> str:
         "NETWORK": config.network,
         "EARLY": config.early,
         "IMAGE": config.image,
+        "RAISES_NR_OPEN": "yes" if config.raises_nr_open else "",
         "TMP_OPTIONS": " ".join(config.tmp_options),
+        "SHM_OPTIONS": config.shm_options,
+        "PROC_OPTIONS": config.proc_options,
         "CLOUD_INIT": "yes" if config.cloud_init else "",
         "RESOLVER": "yes" if config.resolver else "",
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",

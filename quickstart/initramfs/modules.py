@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.sysctl import KernelSetting
 
 # Every disk, bus and network device that an image may meet on QEMU, Xen or EC2, and the port of the launch agent.
 # What the kernel has built in, or not at all, is left out. The first one makes the check of the others' signatures faster; udev
@@ -42,6 +43,10 @@ LATE = ("ata_piix", "ahci")
 IMAGE_MODULES = ("loop", "squashfs")
 # What no root volume needs comes beside the mount of one.
 BESIDE = ("virtio_net", "virtio_console", "xen_netfront", "ena")
+# Among them those of network cards.
+_CARDS = ("virtio_net", "xen_netfront", "ena")
+# A queueing discipline is a module of its own. A card takes the one that is the default when the card comes up (sysctl.d(5)).
+_DEFAULT_QUEUE, _QUEUE = "net/core/default_qdisc", "sch_"
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # What a machine of QEMU loads is there as it is; what most machines never load is packed, and unpacked by insmod when it is wanted.
@@ -80,6 +85,14 @@ class ModuleSet:
 
     modules: tuple[Module, ...]
     aliases: tuple[tuple[str, str], ...]
+
+
+def queues(settings: Iterable[KernelSetting]) -> tuple[str, ...]:
+    """The modules of the queueing disciplines that ``settings`` make the default. A stock boot loads such a module
+    when it makes the setting; in the initramfs, the kernel would find no modprobe.
+    """
+    names = (f"{_QUEUE}{each.value}" for each in settings if each.key == _DEFAULT_QUEUE)
+    return tuple(dict.fromkeys(name for name in names if _NAME.fullmatch(name)))
 
 
 def module_name(path: str) -> str:
@@ -197,17 +210,20 @@ def modloader_table(modules: ModuleSet) -> str:
     - ``module NAME``: a module. These lines are in the order in which the modules are loaded.
     - ``alias PATTERN NAME…``: the modules to load for a device, with the required modules first. For a
       module in BESIDE, the line begins with ``beside`` instead of ``alias``; for a module in LATE, with ``late``.
+      A network card's line also has the queueing disciplines.
     - ``root NAME…``: the modules for the root's file system, unless it is built in. No device's alias names
       these modules. The kernel would request them in mount(2), but the initramfs has no modprobe.
     - ``image NAME…``: the modules for the file system of part B, when part B is an image.
     """
     requires = {module.name: module.requires for module in modules.modules}
+    queueing = tuple(each for name in requires if name.startswith(_QUEUE) for each in (*requires[name], name))
     lines = [f"device {_CPU_DEVICE}", *(f"bus {place}" for _, place in _BUSES)]
     lines += [f"child {place}" for _, place in _CHILD_BUSES]
     lines += [f"module {name}" for name in requires]
     for pattern, name in modules.aliases:
         kind = "late" if name in LATE else "beside" if name in BESIDE else "alias"
-        lines.append(" ".join((kind, pattern, *requires[name], name)))
+        beside = queueing if name in _CARDS else ()
+        lines.append(" ".join((kind, pattern, *beside, *requires[name], name)))
     if _ROOT in requires:
         lines.append(" ".join(("root", *requires[_ROOT], _ROOT)))
     lines += [" ".join(("image", *requires[name], name)) for name in IMAGE_MODULES if name in requires]

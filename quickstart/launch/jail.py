@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.identity import Identity, unprivileged
+from quickstart.host.memory import available_bytes
 from quickstart.host.unchanged import copy_exactly
 from quickstart.image.qcow2 import virtual_bytes
 from quickstart.model import MIB
@@ -31,6 +32,8 @@ _GROUP, _OTHERS = 0o060, 0o006
 _KERNEL_BYTES = 256 * MIB
 # What the files of a machine without a disk, or the tables of an overlay, may have at most beside the disk's bytes.
 _SLACK_BYTES = 64 * MIB
+# A guest of this size touches a part of its memory; a build's have no more, unless the profile asks for it.
+_USUAL_MIB = 2048
 # No file is longer (lseek(2)), and no limit needs to be.
 _MOST_BYTES = 1 << 62
 
@@ -143,8 +146,16 @@ def limited(
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:
     """Raise BadInputError for initramfs files that do not fit into the machine's memory. Without this check,
-    they would be copied into the jail, which is in the temporary directory, before QEMU refuses them.
+    they would be copied into the jail, which is in the temporary directory, before QEMU refuses them. Raise
+    HostLacksError for a machine with unusually much memory that the host does not have: when its guest uses this
+    memory, the host's kernel would end some process.
     """
+    available_mib = available_bytes() // MIB
+    if memory_mib > max(_USUAL_MIB, available_mib):
+        raise HostLacksError(
+            f"the machine has {memory_mib} MiB of memory, the host {available_mib} MiB that are available",
+            hint="free some memory, or use another host",
+        )
     size_bytes = sum(each.stat().st_size for each in initrds)
     if size_bytes > memory_mib * MIB:
         raise BadInputError(

@@ -10,9 +10,9 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from quickstart.errors import BadInputError, GuestError, QuickStartError, VolumeError
+from quickstart.host.memory import available_bytes
 from quickstart.measure import patterns
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
@@ -40,12 +40,6 @@ class _Ended:
 def processors() -> int:
     """The number of processors of the host that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def available_bytes() -> int:
-    """The memory in bytes that is available without swapping (proc(5), MemAvailable)."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def demand_room(cell: Cell) -> None:

@@ -36,6 +36,9 @@ _NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
 # Where systemd or init may have mounted a tmpfs.
 _IN_MEMORY = ("/run", "/tmp")  # noqa: S108
+# In which the starter looks for a user's groups (sysusers.d(5) may add some).
+_USERS = (PurePosixPath("/etc/passwd"), PurePosixPath("/etc/group"))
+_OF_USERS = ("user", "main-group", "groups")
 _MOST_SHOWN = 3
 
 
@@ -71,10 +74,12 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
 
 
 def _named(unit: UnitStart, root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The unit's environment files and the paths of its mount namespace, which systemd looks up before it executes the
-    unit's program (docs/internals/starter.md, "The description"). For a path with links in the image, the result also
-    has the path to which the links lead.
+    """The unit's environment files, the paths of its mount namespace and, for a unit with a user or groups, the tables
+    of users and groups. systemd looks these up before it executes the unit's program (docs/internals/starter.md, "The
+    description"). For a path with links in the image, the result also has the path to which the links lead.
     """
+    if any(kind in _OF_USERS for kind, *_ in unit.settings):
+        yield from _USERS
     for kind, *words in unit.settings:
         if kind not in ("environment-file", "mount"):
             continue

@@ -36,6 +36,7 @@ from quickstart.pack.edited import refuse_edited
 from quickstart.pack.given import needed_before_ready, refuse_addresses_too_early, refuse_names_too_early
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
+from quickstart.pack.nodes import refuse_late_nodes
 from quickstart.pack.others import refuse_made_before
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.shadow import executed, searched, without_shadowing
@@ -137,6 +138,7 @@ def _recipe(
     refuse_other_files(traced.traces, unit, root)
     refuse_other_network(traced.traces, unit.unit)
     refuse_made_before(traced.traces, unit, root)
+    refuse_late_nodes(traced.traces, unit.unit)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)

@@ -48,6 +48,8 @@ def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str, fixed: str = FIX
         *("systemd.run=/bin/true", "systemd.volatile=yes"),
         # What PID 1 hands on to each service, and who makes the kernel's settings.
         *("systemd.setenv=HTTP_PROXY=http://x/", "systemd.cpu_affinity=0", "systemd.cpu-affinity=0"),
+        *("sysctl.fs.file-max=9", "sysctl/fs/file-max=9", "modules_load=x", "modules-load=x"),
+        "systemd.early_core_pattern=/core",
         *("systemd.mask=systemd-sysctl", "systemd.mask=systemd-sysctl.service"),
         # Another target by its run level, questions before each start, more units; a name, a language, control groups, mounts.
         *(
@@ -165,3 +167,33 @@ def test_a_profile_that_never_starts_early(tmp_path: Path, shell: tuple[str, ...
     never = FIXED.replace("EARLY=seen", "EARLY=never")
     assert unwanted(tmp_path, shell, line, never) == 'early = "never"'
     assert unwanted(tmp_path, shell, f"{line} single", never) == "single"
+
+
+@pytest.mark.parametrize(
+    ("setting", "queue"),
+    [
+        ("always net/core/default_qdisc fq", "fq"),
+        ("always net/core/* fq", "pfifo_fast"),
+        ("as-built net/core/default_qdisc fq", "pfifo_fast"),
+        ("always net/ipv4/x fq", "pfifo_fast"),
+    ],
+)
+def test_a_card_s_queue_is_chosen_before_it_is_up(tmp_path: Path, setting: str, queue: str) -> None:
+    """The setting is the whole machine's, so a directory of ours has it."""
+    (tmp_path / "sys/net/core").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "sys/net/core/default_qdisc").write_text("pfifo_fast\n")
+    first = resources.files("quickstart.initramfs").joinpath("init", "first").read_text()
+    found = [
+        re.search(rf"^{name}\(\) \{{.*?^\}}", first, re.MULTILINE | re.DOTALL)
+        for name in ("setting", "set_for_now")
+    ]
+    text = "\n".join(each[0] for each in found if each).replace("/proc/sys", f"{tmp_path}/sys")
+    script = f"Q={tmp_path} INTERFACE=ens3 BEFORE=\nis_as_built() {{ return 1; }}\n{text}\nsetting {setting}"
+    subprocess.run(["busybox", "sh", "-euc", script], check=True, timeout=60)
+    assert (tmp_path / "sys/net/core/default_qdisc").read_text() == f"{queue}\n"
+    # A fallback puts it back.
+    before = tmp_path / "run/before"
+    assert not before.exists() or before.read_text().endswith("/default_qdisc pfifo_fast\n")
+    assert before.exists() is (queue == "fq")
+    assert text.count("default_qdisc") == 1

@@ -17,7 +17,7 @@ from typing import cast
 
 import pytest
 
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.identity import Identity, unprivileged
 from quickstart.launch import accel
@@ -212,6 +212,20 @@ def test_only_a_regular_file_goes_into_a_jail(tmp_path: Path) -> None:
         assert given(jail, jail.directory) == Path(jail.directory.name)
     with pytest.raises(BadInputError, match="the initramfs has 300 MiB, the machine 256 MiB"):
         demand_room([tmp_path / "huge"], 256)
+
+
+def test_a_machine_of_others_is_not_larger_than_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest may say 64 GiB; a guest of the usual size takes less than it has."""
+    monkeypatch.setattr("quickstart.launch.jail.available_bytes", lambda: 3000 * MIB)
+    demand_room([], 3000)
+    with pytest.raises(
+        HostLacksError, match="the machine has 3001 MiB of memory, the host 3000 MiB that are"
+    ):
+        demand_room([], 3001)
+    monkeypatch.setattr("quickstart.launch.jail.available_bytes", lambda: 100 * MIB)
+    demand_room([], 2048)
+    with pytest.raises(HostLacksError):
+        demand_room([], 2049)
 
 
 @pytest.mark.parametrize(

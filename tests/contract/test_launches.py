@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import GuestError, HostLacksError, MissingToolError, VolumeError
+from quickstart.host.memory import available_bytes
 from quickstart.launch import archive
 from quickstart.launch.accel import tcg
 from quickstart.launch.qemu import QemuLauncher
@@ -92,11 +93,11 @@ def test_a_tool_that_is_missing_is_no_censored_sample(
 def test_memory_is_asked_for_before_anything_is_started(
     bench: Bench, boot: Boot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(launches.TAKES_MIB, "small", launches.available_bytes() // MIB)
+    monkeypatch.setitem(launches.TAKES_MIB, "small", available_bytes() // MIB)
     missing = dataclasses.replace(bench, volume=Path("/nowhere/volume"))
     with pytest.raises(HostLacksError, match="3 machines at a time take"):
         launch(missing, boot, WALL, load_model("ebs-warm"), CELL, 1)
-    assert 0 < launches.available_bytes() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < available_bytes() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_volume_that_dies_while_all_fetch_censors_all(bench: Bench, boot: Boot) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,6 +65,23 @@ def test_options_are_flags_or_the_file_systems_own(program: Path, place: Path) -
     assert words[-3:-1] == ["tmpfs", "here"]
     assert {"size=64k", "mode=711"} <= set(words[-1].split(","))
     assert set(found.mounts["b"].split()[5].split(",")) == {"ro", "nosuid"}
+
+
+def test_times_of_access(program: Path, place: Path) -> None:
+    found = mounted(program, place, f"tmpfs x {place}/a noatime\ntmpfs x {place}/b relatime\n")
+    assert (found.status, found.said) == (0, "")
+    assert [set(found.mounts[name].split()[5].split(",")) for name in "ab"] == [
+        {"rw", "noatime"},
+        {"rw", "relatime"},
+    ]
+
+
+def test_other_users_processes_are_hidden_later(program: Path, place: Path) -> None:
+    """As a line of fstab has it; each mount of proc has options of its own since Linux 5.8."""
+    table = f"proc proc {place}/a nodev,nosuid,noexec\n"
+    found = mounted(program, place, table, f"proc proc {place}/a remount,nodev,noexec,nosuid,hidepid=2\n")
+    assert (found.status, found.said) == (0, "")
+    assert {"hidepid=invisible", "nosuid"} <= set(re.split("[ ,]", found.mounts["a"]))
 
 
 def test_bind_remount_and_move(program: Path, place: Path) -> None:

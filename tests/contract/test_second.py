@@ -16,6 +16,10 @@ from quickstart.host.namespaces import own_namespaces
 MINE, SERVERS = "nameserver 127.0.0.1\n", "nameserver 6.6.6.6\n"
 
 
+# Of fstab(5).
+NO_OPTIONS = "SHM_OPTIONS= PROC_OPTIONS="
+
+
 def second() -> str:
     return resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
 
@@ -234,6 +238,7 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(
         "mount_tmp",
         "set_host_name",
         "protect_links",
+        "set_as_systemd",
         "make_machine_id",
         "take_from_lease",
         "note_sockets",
@@ -244,7 +249,8 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(
     (tmp_path / "hand-off").write_text("hand_off() { :; }\n")
     script = tmp_path / "second"
     script.write_text(
-        f"Q={tmp_path} SOCKETS=1 JOURNAL_SOCKETS=2 HAND_OFF={hand_off} NOLOGIN= arguments=\n{stubs}{function('bind_sockets')}\n"
+        f"{NO_OPTIONS} Q={tmp_path} SOCKETS=1 JOURNAL_SOCKETS=2 HAND_OFF={hand_off} NOLOGIN= arguments=\n"
+        f"{stubs}{function('bind_sockets')}\n"
         f'{function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")}\n{end}\necho "application $PREPARED"\n'
     )
     says = tmp_path / "caretaker"
@@ -271,12 +277,75 @@ def test_nobody_logs_in_before_systemd_lets_them(
     tmp_path: Path, hand_off: str, nologin: str, is_there: bool
 ) -> None:
     """An sshd that starts early asks pam_nologin(8), too. Without a hand-off nobody would remove the file."""
-    names = ("mkdir", "mounter", "mount_tmp", "set_host_name", "protect_links", "note", "fall_back")
+    names = (
+        "mkdir",
+        "mounter",
+        "mount_tmp",
+        "set_host_name",
+        "protect_links",
+        "set_as_systemd",
+        "note",
+        "fall_back",
+    )
     stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
     for name in ("earlier-files", "settings"):
         (tmp_path / name).write_text("")
     body = function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")
     body = body.replace("/run/nologin", str(tmp_path / "nologin"))
-    script = f"Q={tmp_path} HAND_OFF={hand_off} NOLOGIN={nologin}\n{stubs}{body}\nprepare"
+    script = f"{NO_OPTIONS} Q={tmp_path} HAND_OFF={hand_off} NOLOGIN={nologin}\n{stubs}{body}\nprepare"
     subprocess.run(["dash", "-euc", script], check=True, timeout=60)
     assert (tmp_path / "nologin").exists() is is_there
+
+
+def set_as_systemd(place: Path, words: str) -> dict[str, str]:
+    """What init's function writes into a directory of ours, where fs.nr_open has the kernel's own bound."""
+    names = ("kernel/printk_devkmsg", "fs/file-max", "fs/nr_open", "net/unix/max_dgram_qlen")
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("1\n")
+    text = function("set_as_systemd").replace("/proc/sys", str(place))
+    bound = 'echo() { [ "$1" != 2147483640 ] && printf "%s\\n" "$1"; }'
+    subprocess.run(
+        ["busybox", "sh", "-c", f"{words}\n{bound}\n{text}\nset_as_systemd"], check=True, timeout=60
+    )
+    return {name: (place / name).read_text().strip() for name in names}
+
+
+@pytest.mark.parametrize(
+    ("words", "nr_open"), [("RAISES_NR_OPEN=", "1"), ("RAISES_NR_OPEN=yes", "1073741816")]
+)
+def test_what_systemd_sets_before_any_service(tmp_path: Path, words: str, nr_open: str) -> None:
+    """The values are those of Debian's kernel under systemd 252 and 257."""
+    assert set_as_systemd(tmp_path, words) == {
+        "kernel/printk_devkmsg": "on",
+        "fs/file-max": str((1 << 63) - 1),
+        "fs/nr_open": nr_open,
+        "net/unix/max_dgram_qlen": "512",
+    }
+
+
+def test_sysctl_d_has_the_last_word() -> None:
+    prepare = second().partition("\nprepare() {\n")[2].partition("\n}\n")[0]
+    assert prepare.splitlines()[-2:] == ["\tset_as_systemd", "\t. $Q/settings"]
+
+
+def mounts(place: Path, words: str) -> list[str]:
+    """The lines of init's table of mounts that are about memory and processes."""
+    for name in ("earlier-files", "settings"):
+        (place / name).write_text("")
+    names = ("mkdir", "mount_tmp", "set_host_name", "protect_links", "set_as_systemd", "note")
+    stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
+    body = function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")
+    script = f"Q={place} HAND_OFF=no NOLOGIN= {words}\nmounter() {{ cat; }}\n{stubs}{body}\nprepare"
+    done = subprocess.run(["busybox", "sh", "-euc", script], check=True, capture_output=True, timeout=60)
+    rows = (line.split() for line in done.stdout.decode().splitlines())
+    return [" ".join(row[2:]) for row in rows if row and row[2] in ("/dev/shm", "/proc")]
+
+
+def test_options_of_fstab(tmp_path: Path) -> None:
+    usual = "/dev/shm nodev,nosuid,strictatime,mode=1777"
+    assert mounts(tmp_path, NO_OPTIONS) == [usual]
+    assert mounts(tmp_path, "SHM_OPTIONS=noexec,size=2G PROC_OPTIONS=hidepid=2,gid=7") == [
+        f"{usual},noexec,size=2G",
+        "/proc remount,nodev,noexec,nosuid,hidepid=2,gid=7",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from quickstart.host.namespaces import own_namespaces
 from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.sysctl import kernel_settings
+from quickstart.inspect.unit.sysctl import KernelSetting, kernel_settings
 from tests.unit.test_sysctl import deliver
 
 SYSTEMD_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
@@ -80,11 +81,13 @@ def by_systemd(image: Path, settings: Path) -> dict[str, str]:
     return written(settings)
 
 
-def by_init(image: Path, settings: Path, as_built: str, shell: tuple[str, ...]) -> tuple[dict[str, str], str]:
+def by_init(
+    image: Path, settings: Path, as_built: str, shell: tuple[str, ...], more: Iterable[KernelSetting] = ()
+) -> tuple[dict[str, str], str]:
     second = resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
     function = re.search(r"^setting\(\) \{.*?^\}", second, re.MULTILINE | re.DOTALL)
     assert function
-    text = settings_text(kernel_settings(ImageRoot(image)))
+    text = settings_text((*kernel_settings(ImageRoot(image)), *more))
     script = f'AS_BUILT={as_built}\nnote() {{ echo "$*"; }}\n{function[0]}\n{text}'.replace(
         "/proc/sys", str(settings)
     )
@@ -129,3 +132,15 @@ def test_kernel_modules_are_locked_by_systemd_alone(image: Path, tmp_path: Path)
     ours, said = by_init(image, unset_tree(tmp_path / "ours"), "yes", ("busybox", "sh"))
     assert (ours["kernel/modules_disabled"], ours["kernel/x"]) == ("?", "1\n")
     assert "kernel/modules_disabled is left to systemd-sysctl" in said
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+def test_what_tmpfiles_d_writes(image: Path, tmp_path: Path, shell: tuple[str, ...]) -> None:
+    """As systemd-tmpfiles does it: without the end of a line."""
+    place = unset_tree(tmp_path / "ours")
+    keys = [(f"{place}/net/ipv4/conf/eth*/rp_filter", "a  b"), (f"{place}/absent", "1"), ("a/b", "9")]
+    more = [KernelSetting(key, value, False) for key, value in keys]
+    ours, said = by_init(image, place, "no", shell, more)
+    assert [ours[f"net/ipv4/conf/{name}/rp_filter"] for name in ("eth0", "eth0.7")] == ["a  b", "a  b"]
+    assert ours["a/b"] == "9\n"
+    assert "\nabsent is left to systemd-tmpfiles\n" in said

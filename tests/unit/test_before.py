@@ -11,7 +11,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.before import settling_files, settling_places
+from quickstart.inspect.unit.before import refuse_filters, settling_files, settling_places
 from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.read import HAND_OFF_DROP_IN
 from tests.unit.test_unit import SERVICE, put, read
@@ -80,12 +80,38 @@ def test_many_names_of_one_long_unit_are_not_read_for_hours(tmp_path: Path) -> N
     put(tmp_path, "/usr/lib/systemd/system/long.service", "[Unit]\n" + "After=x.service\n" * 100_000)
     for number in range(12):
         (tmp_path / f"usr/lib/systemd/system/b{number}.service").symlink_to("long.service")
-    with pytest.raises(UnsupportedUnitError, match="have more than 16777216 bytes"):
+    with pytest.raises(UnsupportedUnitError, match="have more than 16777216 characters"):
         list(settling_files(ImageRoot(tmp_path)))
     for number in range(12):
         enable(tmp_path, f"b{number}.service", "multi-user.target")
-    with pytest.raises(UnsupportedUnitError, match="have more than 16777216 bytes"):
+    with pytest.raises(UnsupportedUnitError, match="have more than 16777216 characters"):
         read(tmp_path, SERVICE)
+
+
+def test_many_drop_ins_of_many_services_are_not_read_for_each(tmp_path: Path) -> None:
+    """They belong to each service with this beginning."""
+    for number in range(100):
+        put(tmp_path, f"/etc/systemd/system/u-.service.d/{number}.conf", "[Unit]\nAfter=x.service\n")
+        put(tmp_path, f"/usr/lib/systemd/system/u-{number}.service", "[Unit]\n")
+        enable(tmp_path, f"u-{number}.service", "other.target")
+    root = ImageRoot(tmp_path)
+    list(settling_files(root))
+    refuse_filters(root, "app.service")
+    assert root._spent[1] < 2000
+    put(tmp_path, "/etc/systemd/system/u-.service.d/7.conf", "[Unit]\nBefore=network-pre.target\n")
+    with pytest.raises(UnsupportedUnitError, match=r"u-0\.service is enabled"):
+        refuse_filters(root, "app.service")
+
+
+@pytest.mark.parametrize("place", ["service.d", "u-.service.d", "alias.service.d"])
+def test_a_drop_in_of_another_name(tmp_path: Path, place: str) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/u-1.service", "[Service]\nExecStart=/x\n")
+    enable(tmp_path, "u-1.service", "multi-user.target")
+    (tmp_path / "etc/systemd/system/alias.service").symlink_to("/usr/lib/systemd/system/u-1.service")
+    refuse_filters(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, f"/etc/systemd/system/{place}/a.conf", "[Unit]\nBefore=network-pre.target\n")
+    with pytest.raises(UnsupportedUnitError, match=r"u-1\.service is enabled"):
+        refuse_filters(ImageRoot(tmp_path), "app.service")
 
 
 def test_an_image_has_no_thousands_of_services(tmp_path: Path) -> None:

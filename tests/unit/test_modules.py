@@ -11,6 +11,7 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.modules import (
+    WANTED,
     Module,
     ModuleSet,
     modloader_table,
@@ -19,8 +20,10 @@ from quickstart.initramfs.modules import (
     module_set,
     parse_aliases,
     parse_dependencies,
+    queues,
 )
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.sysctl import KernelSetting
 
 # As depmod writes it for Debian's cloud kernel: the requirement to be loaded first comes last.
 DEP = """\
@@ -205,3 +208,16 @@ def test_a_root_file_system_that_is_a_module_is_loaded_by_name() -> None:
     ext4 = Module("ext4", PurePosixPath("ext4"), names)
     text = modloader_table(ModuleSet((*modules, ext4), ()))
     assert text.endswith("\nroot crc16 mbcache jbd2 ext4\n")
+
+
+def test_a_default_queue_is_there_before_the_card(tmp_path: Path) -> None:
+    """The kernel asks modprobe for it, which the initramfs has not."""
+    settings = [KernelSetting("net/core/default_qdisc", value, False) for value in ("fq", "fq", "../x")]
+    names = queues([*settings, KernelSetting("net/core/other", "cake", False)])
+    assert names == ("sch_fq",)
+    root = image(tmp_path, f"{DEP}kernel/net/sched/sch_fq.ko: kernel/lib/crc16.ko\n")
+    table = rules(modloader_table(module_set(root, VERSION, (*WANTED, *names))))
+    assert ("beside", "virtio:d00000001v*", "crc16 sch_fq virtio failover virtio_net") in table
+    assert [names for _, _, names in table if "sch_fq" in names] == [
+        "crc16 sch_fq virtio failover virtio_net"
+    ]

@@ -14,6 +14,7 @@ from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Op
 from quickstart.model.started import Changed
 from quickstart.pack.given import needed_before_ready, refuse_names_too_early
+from quickstart.pack.nodes import refuse_late_nodes
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
@@ -108,6 +109,41 @@ def test_what_systemd_looks_up_for_the_unit(pid: int, tmp_path: Path) -> None:
     ):
         with pytest.raises(UnsupportedUnitError, match=r"made or changed /etc/app\.env before"):
             refuse_made_before(booted, app(record), ImageRoot(tmp_path))
+
+
+def test_a_group_that_the_boot_gives_to_a_user(tmp_path: Path) -> None:
+    """systemd-sysusers renames its own copy over the file; systemd's child looks the user's groups up there."""
+    made = f'{TMPFILES} rename("/etc/.#group", "/etc/group") = 0'
+    looked = '1 openat(AT_FDCWD</>, "/etc/group", O_RDONLY|O_CLOEXEC) = 3</etc/group>'
+    log = unit_log(made, looked)
+    assert log.changed.before_manager == (PurePosixPath("/etc/group"),)
+    booted = [replace(trace("/x"), changed=log.changed)]
+    refuse_made_before(booted, app(("umask", "022")), ImageRoot(tmp_path))
+    with pytest.raises(UnsupportedUnitError, match=r"made or changed /etc/group before"):
+        refuse_made_before(booted, app(("user", "www-data")), ImageRoot(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "is_refused"),
+    [
+        ("/dev/net/tun", None, True),
+        ("/dev/watchdog", None, True),
+        ("/dev/disk/by-uuid/x", None, True),
+        ("/dev/hugepages", None, True),
+        ("/dev/net/tun", "ENOENT", False),
+        *((f"/dev/{name}", None, False) for name in ("null", "urandom", "tty", "ttyS0", "vda1", "rtc0")),
+        *((f"/dev/{name}", None, False) for name in ("pts/0", "shm", "shm/a/b", "fd/3", "stdout", "log")),
+        ("/dev", None, False),
+        ("/srv/dev/fuse", None, False),
+    ],
+)
+def test_a_device_that_comes_later(path: str, error: str | None, *, is_refused: bool) -> None:
+    booted = [trace((Op.OPEN, path) if error is None else (Op.OPEN, path, error))]
+    if not is_refused:
+        refuse_late_nodes(booted, "app.service")
+        return
+    with pytest.raises(UnsupportedUnitError, match=f"it uses {path}, which comes later in a boot"):
+        refuse_late_nodes(booted, "app.service")
 
 
 def test_two_spellings_of_run() -> None:

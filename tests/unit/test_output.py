@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -13,6 +14,7 @@ import pytest
 from quickstart.artefact import output
 from quickstart.artefact.output import check_unused, in_use, new_directory, settled
 from quickstart.errors import ArtefactError, BadInputError, HostLacksError, OutputExistsError
+from quickstart.host.exchange import exchange
 from quickstart.host.files import remove_tree
 
 
@@ -141,6 +143,50 @@ def test_what_is_not_a_leftover_of_this_out_stays(out: Path) -> None:
     assert names(out.parent) == sorted([*others, ".out.22222222.partial", "out"])
 
 
+def test_out_is_there_at_each_moment(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that is killed leaves nothing but what the next one removes."""
+    seen: list[list[str]] = []
+    monkeypatch.setattr(output, "sync_directory", lambda directory: seen.append(names(directory)))
+    with new_directory(out) as new:
+        (new / "new").write_text("")
+    assert [(len(each), each[0][-8:], each[1]) for each in seen] == [(2, ".partial", "out")]
+    assert (names(out.parent), names(out)) == (["out"], ["new"])
+
+
+def test_an_old_out_that_cannot_be_removed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something in it is somebody else's; the new one is there all the same."""
+
+    def remove(path: Path) -> None:
+        raise PermissionError(1, "no", str(path))
+
+    monkeypatch.setattr(output, "remove_tree", remove)
+    with new_directory(out) as new:
+        (new / "new").write_text("")
+    assert (len(names(out.parent)), names(out)) == (2, ["new"])
+
+
+def test_a_file_system_that_cannot_exchange(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        number = errno.EINVAL
+
+        def renameat2(self, *_: object) -> int:
+            ctypes.set_errno(self.number)
+            return -1
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ctypes, "CDLL", lambda *_, **__: Library())
+        assert exchange(out, out.parent) is False
+        patched.setattr(Library, "number", errno.ENOENT)
+        with pytest.raises(FileNotFoundError):
+            exchange(out, out.parent)
+        patched.setattr(ctypes, "CDLL", lambda *_, **__: object())
+        assert exchange(out, out.parent) is False
+    monkeypatch.setattr(output, "exchange", lambda one, other: False)
+    with new_directory(out) as new:
+        (new / "new").write_text("")
+    assert (names(out.parent), names(out)) == (["out"], ["new"])
+
+
 def test_an_error_between_the_renames_brings_the_old_out_back(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +197,7 @@ def test_an_error_between_the_renames_brings_the_old_out_back(
             raise KeyboardInterrupt
         return rename(self, target)
 
+    monkeypatch.setattr(output, "exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", second_fails)
     with pytest.raises(KeyboardInterrupt), new_directory(out):
         pass

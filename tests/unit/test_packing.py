@@ -75,3 +75,10 @@ def test_a_child_that_is_not_packed_keeps_its_profile(image: Image, packed: pack
     put(image.base, "/etc/apparmor.d/helper", f"{HELPER} {{\n}}\n")
     with pytest.raises(UnsupportedUnitError, match=f"confines {HELPER}"):
         packing_of(*given(image), PackOptions(arranged=False), CONTEXT)
+
+
+def test_a_device_that_comes_later(image: Image, packed: packing.Packing) -> None:
+    subject, traced = given(image)
+    late = replace(traced, traces=(*traced.traces, trace((Op.OPEN, "/dev/fuse"))))
+    with pytest.raises(UnsupportedUnitError, match="it uses /dev/fuse"):
+        packing_of(subject, late, PackOptions(arranged=False), CONTEXT)

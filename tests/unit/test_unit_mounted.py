@@ -8,7 +8,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.mounted import refuse_mounts, tmp_options
+from quickstart.inspect.unit.mounted import fstab_options, refuse_mounts, tmp_options
 from quickstart.inspect.unit.read import read_unit
 from tests.unit.test_unit_sockets import UNITS, link, put
 
@@ -38,10 +38,13 @@ def refused(base: Path, fstab: str = "", service: str = SERVICE) -> str:
         "LABEL=data /media/data ext4 defaults 0 2",
         "LABEL=data /var/lib/app ext4 nofail,x-systemd.before=app.service 0 2",
         "LABEL=data /data ext4 noauto,x-systemd.wanted-by=multi-user.target 0 2",
-        "tmpfs /tmp tmpfs nosuid,noexec 0 0",
+        "tmpfs /tmp tmpfs nosuid,x-systemd.automount 0 0",
+        "/dev/vdb /tmp ext4 nosuid,noexec 0 0",
+        "tmpfs /tmp tmpfs uid=5 0 0",
         "tmpfs /var/my\\040app tmpfs defaults 0 0",
-        "proc /proc proc hidepid=2 0 0",
-        "tmpfs /dev/shm tmpfs defaults,noexec 0 0",
+        "proc /proc proc hidepid=9 0 0",
+        "proc /proc proc hidepid=2,gid=proc 0 0",
+        "tmpfs /dev/shm tmpfs defaults,noexec,mode=0700 0 0",
         "/srv/x /opt none bind,x-systemd.automount 0 0",
         "overlay /usr/lib/app overlay lowerdir=/a:/b",
     ],
@@ -148,3 +151,35 @@ def test_an_unusual_mount_of_tmp(tmp_path: Path, text: str) -> None:
     link(tmp_path, f"{UNITS}/multi-user.target.wants/tmp.mount", "../tmp.mount")
     with pytest.raises(UnsupportedUnitError, match="in an unusual way"):
         tmp_options(ImageRoot(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "options"),
+    [
+        ("tmpfs /dev/shm tmpfs defaults,nodev,nosuid,noexec 0 0", "/dev/shm", "noexec"),
+        ("tmpfs /dev/shm tmpfs rw,nodev,nosuid,relatime,size=2G 0 0", "/dev/shm", "size=2G"),
+        ("tmpfs /dev/shm/ tmpfs defaults", "/dev/shm", ""),
+        ("proc /proc proc defaults,hidepid=2,gid=7 0 0", "/proc", "hidepid=2,gid=7"),
+        ("proc /proc proc nosuid,nodev,noexec,relatime,hidepid=invisible", "/proc", "hidepid=invisible"),
+        (
+            "tmpfs /tmp tmpfs defaults,rw,nosuid,nodev,noexec,relatime,size=2G 0 0",
+            "/tmp",
+            "nosuid,nodev,noexec,relatime,size=2G",
+        ),
+        ("tmpfs /tmp tmpfs defaults 0 0", "/tmp", ""),
+    ],
+)
+def test_a_line_that_init_follows(tmp_path: Path, line: str, place: str, options: str) -> None:
+    assert refused(tmp_path, f"{line}\n") == ""
+    root = ImageRoot(tmp_path)
+    assert fstab_options(root, place) == options
+    assert tmp_options(root) == ((options or "rw",) if place == "/tmp" else ())
+    # Two lines for one place are none that can be followed.
+    refused(tmp_path, f"{line}\n{line}\n")
+    assert fstab_options(ImageRoot(tmp_path), place) is None
+
+
+@pytest.mark.parametrize("name", [f"{OWN}/tmp.mount", f"{UNITS}/tmp.mount.d/a.conf"])
+def test_a_line_for_tmp_that_is_not_the_last_word(tmp_path: Path, name: str) -> None:
+    put(tmp_path, name, "[Mount]\nWhat=tmpfs\nWhere=/tmp\nType=tmpfs\n")
+    assert "mounts /tmp, " in refused(tmp_path, "tmpfs /tmp tmpfs nosuid 0 0\n")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles
+from quickstart.inspect.unit.sysctl import KernelSetting
+from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles, unpacked_tmpfiles, written_settings
 from tests.unit.test_unit_hooks import script
 from tests.unit.test_unit_sockets import link, put
 
@@ -45,6 +46,14 @@ def refused(base: Path) -> str:
         "f /./run/./app.conf",
         "Z /srv/private 0700 root root",
         "a+ /srv/private - - - - d:group::r-x",
+        "w /sys/kernel/security/lockdown - - - - integrity",
+        "w /sys/devices/system/cpu/smt/control - - - - forceoff",
+        "w /sys/kernel/mm/ksm/run - - - - %m",
+        "w /sys/kernel/mm/../x - - - - 1",
+        "w /sys/kernel/mm/./ksm/run - - - - 1",
+        "z /dev/x 0600 root root",
+        "m /sys/kernel/x 0600",
+        "c /dev/x 0600 root root - 1:5",
     ],
 )
 @pytest.mark.parametrize("place", ["/etc", "/usr/local/lib", "/usr/lib"])
@@ -71,7 +80,9 @@ def test_what_removes_or_overwrites(tmp_path: Path, place: str, line: str) -> No
         "f+! /run/nologin 0644",
         "L /run/shm - - - - /dev/shm",
         "C /run/systemd/tpm2-pcr-public-key.pem 0444 root root - /.extra/tpm2",
-        "w /sys/kernel/x - - - - 1",
+        "w /sys/kernel/mm/transparent_hugepage/enabled - - - - never",
+        "x /sys/kernel/x",
+        "# z /dev/x 0600",
         "a+ /var/log/journal - - - - d:group::r-x",
         "z /var/log/journal 2755 root systemd-journal",
         "R",
@@ -95,6 +106,54 @@ def test_a_directory_of_the_image_with_another_mode(tmp_path: Path, mode: str, *
         f"d /srv/private {mode} root root -\nd /srv/new 0700\nd %S/new 0700\nd %h/x 0700\n",
     )
     assert (refused(tmp_path) != "") is is_refused
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("d /srv/private - nobody -", True),
+        ("d /srv/private - - nogroup", True),
+        ("f /srv/private/file - 65534", True),
+        ("f /srv/private/file 0600", True),
+        ("e /srv/private - unknown -", True),
+        ("d /srv/private - root root", False),
+        ("d /srv/private 0755 0 0", False),
+        ("d /srv/private - :nobody :nogroup", False),
+        ("d /srv/new 0700 nobody nogroup", False),
+        ("f /srv/private/file", False),
+    ],
+)
+def test_something_of_the_image_with_another_owner(tmp_path: Path, line: str, *, is_refused: bool) -> None:
+    put(tmp_path, "/srv/private/file", "")
+    (tmp_path / "srv/private").chmod(0o755)
+    (tmp_path / "srv/private/file").chmod(0o644)
+    put(tmp_path, "/etc/passwd", "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
+    put(tmp_path, "/etc/group", "root:x:0:\nnogroup:x:65534:\n")
+    put(tmp_path, "/etc/tmpfiles.d/app.conf", f"{line}\n")
+    assert (refused(tmp_path) != "") is is_refused
+
+
+def test_a_value_for_a_file_of_the_kernel_s(tmp_path: Path) -> None:
+    """Init writes it before the application, and a package's only on the volume of the build."""
+    line = "w! /sys/block/*/queue/scheduler  - - - - mq-deadline\n"
+    own = "w /proc/sys/kernel/kptr_restrict - - - - 2\nw /sys/module/x/parameters/y - - - - a b\nw /sys/x - - - - 1\n"
+    script(tmp_path, "/usr/lib/tmpfiles.d/a.conf", line, is_packaged=True)
+    put(tmp_path, "/etc/tmpfiles.d/b.conf", own)
+    put(tmp_path, "/usr/lib/tmpfiles.d/c.conf", "w /sys/kernel/mm/ksm/run - - - - 1\n")
+    put(tmp_path, "/etc/tmpfiles.d/d.conf", "w /sys/kernel/mm/ksm/secret - - - - 1\n").chmod(0o600)
+    root = ImageRoot(tmp_path)
+    assert written_settings(root) == (
+        KernelSetting("/sys/block/*/queue/scheduler", "mq-deadline", True),
+        KernelSetting("kernel/kptr_restrict", "2", False),
+        KernelSetting("/sys/module/x/parameters/y", "a b", False),
+        KernelSetting("/sys/kernel/mm/ksm/run", "1", False),
+    )
+    assert unpacked_tmpfiles(root) == {PurePosixPath("/usr/lib/tmpfiles.d/c.conf")}
+
+
+def test_a_value_that_is_not_for_all_to_read(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/tmpfiles.d/d.conf", "w /sys/kernel/mm/ksm/run - - - - 1\n").chmod(0o600)
+    assert "cannot be started early" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ static const struct option {
     {"nodev", MS_NODEV},
     {"noexec", MS_NOEXEC},
     {"strictatime", MS_STRICTATIME},
+    {"relatime", MS_RELATIME},
+    {"noatime", MS_NOATIME},
     {"bind", MS_BIND},
     {"remount", MS_REMOUNT},
     {"move", MS_MOVE},

@@ -8,17 +8,22 @@ application that starts early would be open to the network before the filter is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.aliases import UnitNames
 from quickstart.inspect.unit.files import (
     UNIT_PATHS,
+    all_names,
     assignments,
     directives,
     drop_in_places,
+    names_of,
+    names_with_directories,
+    unit_file,
     unit_files,
     unit_texts,
 )
@@ -92,6 +97,8 @@ _NO_FILTERS = ("cloud-", "systemd-")
 # Debian with a desktop has some four hundred, with less than a MiB together.
 _MOST_SERVICES = 2048
 _MOST_BYTES = 16 << 20
+# To look a file up takes as long as to read some text. Without it, a drop-in of all services would be read any number of times.
+_BYTES_OF_A_FILE = 512
 
 
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
@@ -169,15 +176,21 @@ def _before_the_network(
             f"the image has {len(names)} services; up to {_MOST_SERVICES} are looked at"
         )
     left_bytes = _MOST_BYTES
+    said = {owner for _, (owner, *_), text in owned_texts(root) if _NETWORK_PRE in text}
+    known = all_names(root, ".service")
     for name in sorted(names):
         try:
+            if not _has_texts_of(root, name, said, known):
+                # It has to be there all the same.
+                unit_file(root, name)
+                continue
             files = unit_files(root, name)
         except UnsupportedUnitError:
             if all_are_there:
                 raise
             # A change of it counts by itself.
             continue
-        left_bytes -= sum(root.host(file).stat().st_size for file in files)
+        left_bytes -= sum(root.host(file).stat().st_size + _BYTES_OF_A_FILE for file in files)
         if left_bytes < 0:
             raise UnsupportedUnitError(
                 f"the image's services and their drop-ins have more than {_MOST_BYTES} bytes, up to {name}"
@@ -186,6 +199,17 @@ def _before_the_network(
         before = directives(assignments(texts, "[Unit]")).get("Before", ())
         if _NETWORK_PRE in " ".join(before).split():
             yield name, texts
+
+
+def _has_texts_of(root: ImageRoot, unit: str, owners: Collection[str], known: UnitNames) -> bool:
+    """Whether a file or drop-in of ``unit`` has one of the names ``owners``: a unit's, a template's, a prefix
+    (``app-.service``) or a type (``service``).
+    """
+    return any(
+        name in owners
+        for each in names_of(root, unit, known)
+        for name in (each, *names_with_directories(each))
+    )
 
 
 def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:

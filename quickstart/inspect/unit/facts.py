@@ -33,6 +33,7 @@ from quickstart.inspect.unit.pulled import pullers
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
+from quickstart.inspect.unit.tmpfiles import unpacked_tmpfiles
 
 # systemd.unit(5): links in these make one unit pull in another.
 _PULLING = (".wants", ".requires", ".upholds")
@@ -140,6 +141,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
         yield _OWN / "sockets.target"
     yield from generating_files(unit)
     yield from settling_files(root)
+    yield from sorted(unpacked_tmpfiles(root))
     texts = unit_texts(root, unit)
     yield from _negated_conditions(texts)
     names = {name for name, _ in assignments(texts, "[Service]")}

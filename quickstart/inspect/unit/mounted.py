@@ -16,7 +16,14 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_file, unit_texts
+from quickstart.inspect.unit.files import (
+    UNIT_PATHS,
+    assignments,
+    directives,
+    drop_ins_of,
+    unit_file,
+    unit_texts,
+)
 from quickstart.inspect.unit.order import words_of
 from quickstart.inspect.unit.pulled import is_started, started_of
 from quickstart.inspect.unit.words import unescape_name
@@ -40,6 +47,27 @@ _PLACES_OF_TMP = ("/etc/systemd/system", UNIT_PATHS[-1])
 # tmpfs(5), and words of systemd's own for what the mount may do without (systemd.mount(5), x-systemd.graceful-option=).
 _TMP_OPTIONS = re.compile(r"[a-z0-9_=%,.-]+")
 _GRACEFUL = "x-systemd.graceful-option="
+# Of a line for one of these, init gives the file system these options as well: systemd-remount-fs gives them to the kernel's own
+# file systems, and systemd-fstab-generator makes a mount of /tmp, both before any service.
+_MADE_BY_INIT = {
+    "/dev/shm": ("tmpfs", re.compile(r"noexec|size=\d+[kmgKMG%]?")),  # noqa: S108
+    "/proc": (
+        "proc",
+        re.compile(r"hidepid=(?:[0124]|off|noaccess|invisible|ptraceable)|gid=\d+"),
+    ),
+    "/tmp": (  # noqa: S108
+        "tmpfs",
+        re.compile(
+            r"nodev|nosuid|noexec|(?:strict|rel|no)atime|size=\d+[kmgKMG%]?|nr_inodes=\d+[kmgKMG]?|mode=[0-7]{3,4}"
+        ),
+    ),
+}
+# What says nothing more than init does by itself, for each of them.
+_SAID_ALREADY = frozenset(
+    {*_USUAL, "noexec", "relatime", "strictatime", "noatime", "mode=1777", "mode=01777"}
+)
+# Before what the generator makes (systemd.unit(5), "Unit File Load Path").
+_BEFORE_GENERATED = UNIT_PATHS[:3]
 # systemd.mount(5): each of them has a mount made that noauto leaves out. An automount comes when somebody opens the place.
 _MADE_ALL_THE_SAME = (
     "x-systemd.automount",
@@ -95,6 +123,8 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
 
     Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs or that has unusual options.
     """
+    if (said := fstab_options(root, "/tmp")) is not None:  # noqa: S108
+        return (said or "rw",)
     try:
         texts = unit_texts(root, _TMP)
     except (StartSetError, UnsupportedUnitError):
@@ -115,7 +145,37 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
     return tuple(dict.fromkeys(",".join(each) for each in ((*plain, *graceful), plain)))
 
 
-def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
+def fstab_options(root: ImageRoot, place: str) -> str | None:
+    """The options of fstab's line for ``place``, one of /dev/shm, /proc and /tmp, that init adds to those which it
+    gives to this file system anyway. None when fstab has no such line, or one that init cannot follow.
+    """
+    rows = [words for words in _rows(root) if PurePosixPath(words[1]) == PurePosixPath(place)]
+    fs_type, known = _MADE_BY_INIT[place]
+    if len(rows) != 1 or rows[0][2] != fs_type:
+        return None
+    is_tmp = place.startswith("/tmp")  # noqa: S108
+    if is_tmp and _has_own_tmp(root):
+        return None
+    options = _options(rows[0])
+    said = {"defaults", "rw", "auto", "nofail"} if is_tmp else _SAID_ALREADY
+    kept = [each for each in options if each not in said or known.fullmatch(each)]
+    return ",".join(kept) if all(map(known.fullmatch, kept)) else None
+
+
+def _has_own_tmp(root: ImageRoot) -> bool:
+    """Whether files of the image say otherwise than fstab how /tmp is mounted."""
+    places = (root.resolve(PurePosixPath(each)).canonical for each in _BEFORE_GENERATED)
+    return any(_TMP in root.names(each) for each in places if each is not None) or bool(
+        drop_ins_of(root, _TMP)
+    )
+
+
+def _options(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple((words[3] if len(words) > 3 else "defaults").split(","))
+
+
+def _rows(root: ImageRoot) -> Iterator[list[str]]:
+    """The words of each line of fstab that mounts something beside the root volume."""
     file = root.resolve(_FSTAB).canonical
     lines = (
         root.read_text(file, _MOST_FSTAB_BYTES).splitlines()
@@ -123,11 +183,17 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
         else ()
     )
     for words in (line.split() for line in lines if not line.lstrip().startswith("#")):
-        if len(words) < 3 or not words[1].startswith("/") or words[1] == "/" or words[2] == "swap":
-            continue
+        if len(words) >= 3 and words[1].startswith("/") and words[1] != "/" and words[2] != "swap":
+            yield words
+
+
+def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
+    for words in _rows(root):
         place = PurePosixPath(words[1].replace("\\040", " "))
-        options = frozenset((words[3] if len(words) > 3 else "defaults").split(","))
+        options = frozenset(_options(words))
         if _is_below(place, _KERNELS) and options <= _usual_options(place):
+            continue
+        if str(place) in _MADE_BY_INIT and fstab_options(root, str(place)) is not None:
             continue
         # A disk with nofail that is absent now may be there on another machine, and hide what was written below it.
         is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)

@@ -56,18 +56,20 @@ Owned = tuple[PurePosixPath, tuple[str, ...], str]
 @dataclass
 class Budget:
     """A limit for the text of units: ``most`` characters altogether, of which ``used`` were read. ``what`` names
-    the text in messages.
+    the text in messages. Each text counts as ``each_more`` characters more than it has, because a file takes time to
+    look up, and a drop-in may belong to any number of units.
     """
 
     what: str = "the units that the image starts, with their drop-ins,"
     most: int = _MAX_STARTED_CHARACTERS
     used: int = 0
+    each_more: int = 256
 
     def take(self, unit: str, texts: Iterable[str]) -> None:
         """Add the characters of ``texts``, which belong to ``unit``. Raises UnsupportedUnitError when ``used`` then
         exceeds ``most``.
         """
-        self.used += sum(map(len, texts))
+        self.used += sum(len(text) + self.each_more for text in texts)
         if self.used > self.most:
             raise UnsupportedUnitError(
                 f"{self.what} have more than {self.most} characters, the last read is {unit}"
@@ -267,7 +269,7 @@ def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
     is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
-    left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS)
+    left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS, each_more=0)
     for path, names, text in files:
         values = [value for key, value in _assigned(text) if key == "Before"]
         may_start = (name for name in names if name in started or "@." in name or path.parent == SCRIPTS)

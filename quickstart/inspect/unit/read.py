@@ -45,6 +45,7 @@ from quickstart.inspect.unit.neighbours import (
     refuse_shared_namespaces,
 )
 from quickstart.inspect.unit.networkd import refuse_networkd
+from quickstart.inspect.unit.pidone import limits_of_pid_one
 from quickstart.inspect.unit.policies import refuse_policies
 from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
@@ -140,7 +141,7 @@ def _source(root: ImageRoot, unit: str) -> Source:
     assigned, defaults = assignments(texts, "[Service]"), assignments(manager, "[Manager]")
     # Only who needs them pays for reading systemd's library.
     groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
-    source = Source(unit, assigned, directives(defaults), groups)
+    source = Source(unit, assigned, {**limits_of_pid_one(root), **directives(defaults)}, groups)
     refuse_unknown(source)
     slices = (text for name in slice_names(source) for text in slice_texts(root, name))
     _refuse_faults(unit, (*texts, *manager, *slices))

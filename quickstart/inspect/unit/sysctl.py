@@ -37,7 +37,8 @@ _MOST_COMPARED = 1 << 20
 @dataclass(frozen=True)
 class KernelSetting:
     """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not
-    apply to the paths in ``spared``.
+    apply to the paths in ``spared``. A key that begins with a slash is a path, or a pattern, of its own
+    (inspect/unit/tmpfiles.py).
 
     ``is_packages`` says that the setting is only in files of packages. An upgrade of a package may change
     such a setting without causing a stock boot.

@@ -4,6 +4,7 @@ systemd-tmpfiles has not run when a service starts early.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -12,10 +13,14 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
+from quickstart.inspect.unit.files import hidden_at
+from quickstart.inspect.unit.sysctl import KernelSetting
+from quickstart.parse.bounded import natural
 from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
 
-_PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
+_PACKAGES = "/usr/lib/tmpfiles.d"
+_PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", _PACKAGES)
 # `d` and `D` make a directory; `!`, `-`, `+` … behind them say when and how, which does not matter for one that is not there.
 _LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
 # Of services that systemd itself starts; nobody can count on them before it. (A look-up of their users would read the volume.)
@@ -49,13 +54,27 @@ _NOBODYS = frozenset(
 _FILE = re.compile(r"[fFpLCwcb]\S*")
 # What gives a file another mode, owner, ACL or attribute.
 _CHANGES = re.compile(r"[zZmaAtThH]\S*")
-_DIRECTORY = re.compile(r"[dDevqQ]\S*")
+# What makes something, and gives it this mode and these owners when it is there already.
+_GIVES_ACCESS = re.compile(r"[dDevqQfpCcb]\S*")
 _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
 # systemd.unit(5), "Specifiers"
 _SPECIFIERS = {"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log"}
 _SPECIFIERS |= {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
+# The kernel's, where a line changes what a service finds.
+_KERNELS = ("/dev/", "/proc/", "/sys/")
+# All types but `x` and `X`, which matter to a clean-up only.
+_ACTS = re.compile(r"[a-wyzA-WYZ]\S*")
+# A line that writes a plain value: neither quotes, nor escapes, nor specifiers.
+_WRITE = re.compile(r"\s*w[!+-]*\s+(/[\w./:*?-]+)(?:\s+[\w~:.-]+){4}\s+([\w.,:=/+-]+(?: [\w.,:=/+-]+)*)")
+# Files that keep the value that is written: systemd-tmpfiles may write it once more after init.
+_KEPT_VALUES = re.compile(
+    r"/(?:proc/sys|sys/kernel/mm|sys/module/[^/]+/parameters|sys/devices/system/cpu"
+    r"|sys/(?:class/)?block/[^/]+/queue|sys/class/net/[^/]+/queues)/.+"
+)
+# The kernel takes it once (cpu_smt_control).
+_ONCE = "forceoff"
 
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
@@ -80,18 +99,23 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     of places such as /tmp, /var/tmp and /run. In a stock boot, systemd-tmpfiles obeys such a line before the
     application starts. In a fast start, systemd-tmpfiles obeys the line only after the application has started.
 
-    In a file that belongs to no package, two more kinds of lines are refused: a line that makes a file below /run,
-    and a line that gives a file another mode, owner or attribute. All other lines are allowed. The reference boot
-    shows whether the application uses the files that these lines make (pack/others.py).
+    In a file that belongs to no package, three more kinds of lines are refused: a line that makes a file below /run;
+    a line that gives an existing file another mode, owner or attribute; and a line that changes something below /dev,
+    /proc or /sys, unless init does the same before the application starts (``written_settings``). All other lines are
+    allowed. The reference boot shows whether the application uses the files that these lines make (pack/others.py).
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
     for path, text in files:
-        for line in text.splitlines():
-            kind, place, mode, *_ = (*(word.strip("\"'") for word in line.split()), "", "", "")
+        is_done = hidden_at(root, path) is None
+        for line in text.split("\n"):
+            words = [word.strip("\"'") for word in line.split()]
+            kind, place, mode, user, group, *_ = (*words, "", "", "", "", "")
             what, is_own = _plain(place), path not in packaged
-            if what and (
-                _is_refused(kind, what, is_own=is_own) or (is_own and _tightens(root, kind, what, mode))
+            if not what or (is_done and _setting(line, is_packages=False)):
+                continue
+            if _is_refused(kind, what, is_own=is_own) or (
+                is_own and _changes(root, kind, what, mode, user, group)
             ):
                 raise UnsupportedUnitError(
                     f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
@@ -99,10 +123,54 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
                 )
 
 
+def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
+    """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in their order. Init
+    applies them before the application starts. Only lines with a plain value are in the result, and only for files
+    that keep the value, because systemd-tmpfiles writes it again some seconds later. Files of tmpfiles.d that are not
+    world-readable are left out, because their content must not enter our initramfs.
+    """
+    files = tuple(_files(root))
+    packaged = owners(root, [path for path, _ in files]) if files else {}
+    found = (
+        _setting(line, is_packages=path in packaged and path.is_relative_to(_PACKAGES))
+        for path, text in files
+        if hidden_at(root, path) is None
+        for line in text.split("\n")
+    )
+    return tuple(each for each in found if each is not None)
+
+
+def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
+    """The files of tmpfiles.d in the packages' directory that no package has: whoever made the image has put them
+    there. Such files count as the administrator's.
+    """
+    below = root.resolve(PurePosixPath(_PACKAGES)).canonical
+    names = root.names(below) if below is not None and root.host(below).is_dir() else []
+    paths = [below / name for name in names if below is not None and name.endswith(".conf")]
+    return frozenset(paths) - owners(root, paths).keys() if paths else frozenset()
+
+
+def _setting(line: str, *, is_packages: bool) -> KernelSetting | None:
+    """The setting that the line ``line`` writes, or None when init cannot do the same."""
+    match = _WRITE.fullmatch(line)
+    if (
+        match is None
+        or {"", ".", ".."} & set(match[1].split("/")[1:])
+        or not _KEPT_VALUES.fullmatch(match[1])
+    ):
+        return None
+    path, value = match[1], match[2]
+    return (
+        None if value in ("-", _ONCE) else KernelSetting(path.removeprefix("/proc/sys/"), value, is_packages)
+    )
+
+
 def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
     """Whether a line of the type ``kind`` for ``path`` is refused. ``is_own`` says that the line's file belongs to
     no package.
     """
+    if is_own and path.startswith(_KERNELS):
+        return bool(_ACTS.fullmatch(kind))
     if is_own and path.startswith("/run/") and (_CHANGES.fullmatch(kind) or _FILE.fullmatch(kind)):
         return not _is_known(path)
     if path in _NOBODYS or _is_own_place(path):
@@ -110,20 +178,44 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
     return bool(_DESTRUCTIVE.fullmatch(kind) or (is_own and _CHANGES.fullmatch(kind)))
 
 
-def _tightens(root: ImageRoot, kind: str, path: str, mode: str) -> bool:
-    """Whether a line of the type ``kind`` with the mode ``mode`` may give an existing directory of the image another
-    mode. A path with a wildcard may name any directory.
+def _changes(root: ImageRoot, kind: str, path: str, mode: str, user: str, group: str) -> bool:
+    """Whether a line of the type ``kind`` may give another mode, user or group to something that the image has. A path
+    with a wildcard may name anything.
     """
     wanted = _ANY_MODE.fullmatch(mode)
-    if not wanted or not _DIRECTORY.fullmatch(kind) or _is_own_place(path):
+    names = ("" if name.startswith((":", "-")) else name for name in (user, group))
+    owner_names = tuple(zip(("/etc/passwd", "/etc/group"), names, strict=True))
+    if not _GIVES_ACCESS.fullmatch(kind) or not (wanted or any(name for _, name in owner_names)):
         return False
     # A glob is one of `e` only; of the other specifiers, none is a usual place.
-    if "%" in path or not path.startswith("/"):
+    if _is_own_place(path) or "%" in path or not path.startswith("/"):
         return False
     if set(path) & set("*?["):
         return True
     found = root.resolve(PurePosixPath(path)).canonical
-    return found is not None and stat.S_IMODE(root.host(found).stat().st_mode) != int(wanted[1], 8)
+    if found is None:
+        return False
+    status = root.host(found).stat()
+    own = _guests(status.st_uid, os.geteuid()), _guests(status.st_gid, os.getegid())
+    return bool(wanted and stat.S_IMODE(status.st_mode) != int(wanted[1], 8)) or any(
+        name and _number(root, file, name) != number
+        for (file, name), number in zip(owner_names, own, strict=True)
+    )
+
+
+def _guests(number: int, ours: int) -> int:
+    # An ordinary user's tree is root's in the guest (store/treehash.py).
+    return 0 if number == ours else number
+
+
+def _number(root: ImageRoot, file: str, name: str) -> int | None:
+    """The ID of the user or group ``name``, or None when the image does not have the name."""
+    if name == "root" or natural(name) is not None:
+        return 0 if name == "root" else natural(name)
+    path = root.resolve(PurePosixPath(file)).canonical
+    rows = root.read_text(path, MAX_TABLE_BYTES).splitlines() if path else ()
+    found = (row.split(":") for row in rows)
+    return next((natural(words[2]) for words in found if words[0] == name and len(words) > 2), None)
 
 
 def _plain(path: str) -> str:

@@ -1,0 +1,29 @@
+"""renameat2(2) with RENAME_EXCHANGE: two names change places in one step."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+# The file system cannot (NFS), or the kernel.
+_CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let the names ``one`` and ``other`` change places. Return False, and change nothing, where the file system
+    cannot do this. Raises OSError as renameat2(2) does.
+    """
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        # A C library without it (musl).
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT:
+        return False
+    raise OSError(number, os.strerror(number), str(one))

@@ -1,0 +1,47 @@
+"""What the image's systemd sets as PID 1 before it starts anything, where its versions differ (main.c of systemd's
+src/core). Init does everything else of this kind for each image (initramfs/init/second).
+
+Distributions switch these steps off when they build systemd. So a step is looked for in the program itself: a step that
+is compiled in has a message of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import Directives
+
+_PROGRAM = PurePosixPath("/usr/lib/systemd/systemd")
+_LIBRARIES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
+_RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
+_RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
+# systemd 257's have 4 MiB.
+_MOST_BYTES = 64 << 20
+
+
+def raises_nr_open(root: ImageRoot) -> bool:
+    """Whether PID 1 raises fs.nr_open, which bounds LimitNOFILE= (Debian 13's does, Debian 12's does not)."""
+    return _has(root, _RAISES_NR_OPEN)
+
+
+def limits_of_pid_one(root: ImageRoot) -> Directives:
+    """The limits that PID 1 gives to itself, so that its services have them too, as directives of system.conf
+    (Debian 13's PID 1 has no limit for core dumps; Debian 12's has the kernel's).
+    """
+    return {"DefaultLimitCORE": ("infinity",)} if _has(root, _RAISES_CORE_LIMIT) else {}
+
+
+def _has(root: ImageRoot, message: bytes) -> bool:
+    return any(message in root.read_bytes(path, _MOST_BYTES) for path in _programs(root))
+
+
+def _programs(root: ImageRoot) -> Iterator[PurePosixPath]:
+    libraries = (
+        path for place in _LIBRARIES for path in root.glob(PurePosixPath(place) / "libsystemd-core-*.so")
+    )
+    for path in (_PROGRAM, *libraries):
+        canonical = root.resolve(path).canonical
+        if canonical is not None and root.host(canonical).is_file():
+            yield canonical

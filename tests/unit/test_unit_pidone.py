@@ -1,0 +1,43 @@
+"""What systemd does as PID 1 before it starts anything depends on how it was built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.inspect.unit.pidone import limits_of_pid_one, raises_nr_open
+from quickstart.inspect.unit.read import read_unit
+from tests.unit.test_unit_settings import image, of
+from tests.unit.test_unit_sockets import put
+
+CORE = 4
+OF_13 = "Failed to bump fs.nr_open, ignoring: %m\0Failed to set RLIMIT_CORE: %m\0"
+OF_12 = "Failed to bump fs.file-max, ignoring: %m\0"
+PROGRAM = "/usr/lib/systemd/systemd"
+LIBRARY = "/usr/lib/x86_64-linux-gnu/systemd/libsystemd-core-258.so"
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "raises"),
+    [(PROGRAM, OF_13, True), (LIBRARY, OF_13, True), (PROGRAM, OF_12, False), ("/usr/bin/x", OF_13, False)],
+)
+def test_what_it_raises(tmp_path: Path, place: str, text: str, raises: bool) -> None:
+    root = image(tmp_path, "")
+    put(tmp_path, place, text)
+    assert raises_nr_open(root) is raises
+    assert bool(limits_of_pid_one(root)) is raises
+    assert (("limit", str(CORE), "infinity", "infinity") in read_unit(root, "app.service").settings) is raises
+
+
+def test_who_says_otherwise(tmp_path: Path) -> None:
+    root = image(tmp_path, "")
+    put(tmp_path, PROGRAM, OF_13)
+    put(tmp_path, "/etc/systemd/system.conf", "[Manager]\nDefaultLimitCORE=0\n")
+    limits = of(read_unit(root, "app.service"), "limit")
+    assert [words for words in limits if words[1] == str(CORE)] == [("limit", str(CORE), "0", "0")]
+    image(tmp_path, "LimitCORE=1M")
+    limits = of(read_unit(root, "app.service"), "limit")
+    assert [words for words in limits if words[1] == str(CORE)] == [
+        ("limit", str(CORE), "1048576", "1048576")
+    ]
