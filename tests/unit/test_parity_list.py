@@ -26,7 +26,7 @@ def process(pid: int, **changed: str) -> Process:
         "environ": f"INVOCATION_ID={pid}\nHOME=/",
         "cmdline": "/usr/bin/x",
         "exe": "/usr/bin/x",
-        "streams": f"/dev/null\n/{pid}\n/{pid}",
+        "streams": "/dev/null\nJOURNAL_STREAM\nJOURNAL_STREAM",
     }
     return Process("main", pid, {**files, **changed})
 
@@ -51,7 +51,7 @@ def test_anything_else_is_one() -> None:
         "environ": "HOME=/root",
         "cmdline": "x",
         "exe": "/usr/bin/y",
-        "streams": "/dev/tty\n/\n/",
+        "streams": "/dev/null\n/var/log/app\nJOURNAL_STREAM",
     }.items():
         found = compared(process(7, **{file: text}), ordinary)
         assert len(found) == 1
