@@ -394,6 +394,25 @@ def test_the_environment(box: Box) -> None:
     assert variables == expected
 
 
+def test_files_of_variables_by_a_pattern(box: Box) -> None:
+    """glob(7), as with systemd: in the order of the names."""
+    for name, text in {"b.env": "A=b\nB=b\n", "a.env": "A=a\nC=a\n", "c.other": "A=other\n"}.items():
+        (box.work / name).write_text(text)
+    found = box.start(
+        ("type", "exec"),
+        ("environment-file", "required", "/run/box/*.env"),
+        ("environment-file", "optional", "/run/box/*.none"),
+        SLEEP,
+        environment="tr '\\0' '\\n' </proc/$MAIN/environ | grep '^[ABC]=' | sort",
+    )
+    assert found.answers["environment"].split() == ["A=b", "B=b", "C=a"], found.reason
+
+
+def test_a_pattern_of_files_that_has_to_match(box: Box) -> None:
+    found = box.start(("type", "exec"), ("environment-file", "required", "/run/box/*.env"), SLEEP)
+    assert found.reason == "Exec main: /run/box/*.env cannot be read: there is no such file"
+
+
 def test_variables_in_words(box: Box) -> None:
     words = ("$MANY", "${MANY}", "x${ONE}y$ONE", "$$ONE", "$NONE", "${NONE}", "$QUOTED", "a$", "${open")
     found = box.start(

@@ -61,6 +61,7 @@ def of(found: UnitStart, *keys: str) -> list[Record]:
         ("Environment=A=1\nEnvironment=\nEnvironment=B=2", [("environment", "B=2")]),
         ("EnvironmentFile=-/etc/default/%p", [("environment-file", "optional", "/etc/default/app")]),
         ("EnvironmentFile=/etc/x", [("environment-file", "required", "/etc/x")]),
+        ("EnvironmentFile=-/etc/%p.d/*", [("environment-file", "optional", "/etc/app.d/*")]),
         ("PassEnvironment=A B", [("pass-environment", "A"), ("pass-environment", "B")]),
         ("UnsetEnvironment=A B=1", [("unset-environment", "A"), ("unset-environment", "B=1")]),
         ("OOMScoreAdjust=-900", [("oom-score-adjust", "-900")]),

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -187,6 +188,20 @@ static void add_own(struct list *environment, const struct command *command, pid
     assign(environment, text("SYSTEMD_EXEC_PID=%d", (int)getpid()));
 }
 
+/* `environment-file required|optional PATTERN`: a pattern of glob(7), as systemd takes any path there; in the order of the names. */
+static void read_files(const struct record *r, struct list *into) {
+    glob_t found;
+    bool optional = strcmp(r->words[0], "optional") == 0;
+    int status = glob(r->words[1], 0, NULL, &found);
+    if (status == GLOB_NOMATCH) {
+        if (!optional) fail("%s cannot be read: there is no such file", r->words[1]);
+        return;
+    }
+    if (status != 0) fail("%s cannot be read", r->words[1]);
+    for (size_t i = 0; i < found.gl_pathc; i++) read_variables(found.gl_pathv[i], optional, into);
+    globfree(&found);
+}
+
 /* Call it in the process that executes the command, because two variables have its own PID. */
 struct list command_environment(const struct command *command, pid_t main_pid) {
     struct list environment = {0};
@@ -197,8 +212,7 @@ struct list command_environment(const struct command *command, pid_t main_pid) {
         for (size_t i = 0; i < r->count; i++)
             if (getenv(r->words[i])) assign(&environment, text("%s=%s", r->words[i], getenv(r->words[i])));
     assign_all(&environment, "environment");
-    for (const struct record *r = NULL; (r = next_record(r, "environment-file"));)
-        read_variables(r->words[1], strcmp(r->words[0], "optional") == 0, &environment);
+    for (const struct record *r = NULL; (r = next_record(r, "environment-file"));) read_files(r, &environment);
     for (const struct record *r = NULL; (r = next_record(r, "unset-environment"));)
         for (size_t i = 0; i < r->count; i++) take_away(&environment, r->words[i]);
     return environment;

@@ -124,8 +124,6 @@ def _environment(source: Source) -> Iterator[Record]:
         yield "environment", assignment
     for value in source.all("EnvironmentFile"):
         path = source.plain_path("EnvironmentFile", value.removeprefix("-"))
-        if set(path) & set("*?["):
-            raise source.refusal("EnvironmentFile", value, BadValueError("is no absolute path of one file"))
         yield "environment-file", "optional" if value.startswith("-") else "required", path
     yield from (("unset-environment", source.names.expand(word)) for word in source.words("UnsetEnvironment"))
 
