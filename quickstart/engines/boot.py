@@ -21,7 +21,7 @@ from quickstart.initramfs.payload import check_kernel, compressors
 from quickstart.initramfs.serving import Delivery, without_hidden
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_stack, refuse_bound_port, unit_texts
+from quickstart.inspect.unit import read_stack, unit_texts
 from quickstart.model import (
     MIB,
     Artefact,
@@ -36,6 +36,7 @@ from quickstart.model import (
 from quickstart.model.machine import Machine, NetworkAccess, machine
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
+from quickstart.pack.checks import check_image
 from quickstart.pack.packing import PackOptions, made_of, pack, packing_of
 from quickstart.pack.startset import check_includes, compute
 from quickstart.reference import entry
@@ -227,8 +228,7 @@ def _check_image(
     image has cloud-init, but not the guest package, which would record that cloud-init has completed a boot.
     """
     root = ImageRoot(reference.tree)
-    refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)
-    check_includes(root, profile.files)
+    check_image(root, profile)
     check_kernel(root, reference.kernel_version, payload_of(profile, options.payload))
     if not options.tracing.guest_package and early_start(root, profile.early) == Early.SEEN:
         context.progress.note(_NEVER_SEEN)

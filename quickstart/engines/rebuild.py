@@ -20,12 +20,11 @@ from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_stack, refuse_bound_port
 from quickstart.model import MIB, Artefact, Profile, RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, KernelOptions, Payload
+from quickstart.pack.checks import check_image
 from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
-from quickstart.pack.startset import check_includes
 from quickstart.store.context import Context
 from quickstart.store.store import key_of, source_digest
 
@@ -94,9 +93,8 @@ def _packing(
     """
     reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)
-    refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)
+    check_image(root, profile)
     door.need_tools(*form.payload.tools)
-    check_includes(root, profile.files)
     check_kernel(root, reference.kernel_version, form.payload)
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
     subject = Subject(profile, reference, disk)

@@ -21,6 +21,7 @@ from quickstart.errors import (
     QuickStartError,
 )
 from quickstart.guest import executing
+from quickstart.host.cpulimit import cpu_limit
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import check_kernel
@@ -230,7 +231,8 @@ def refusals(
     )
     for check in checks:
         try:
-            check()
+            with cpu_limit("the image"):
+                check()
         except QuickStartError as error:
             found.append(error)
     return found

@@ -15,6 +15,7 @@ from pathlib import Path
 from quickstart.artefact.directory import Made
 from quickstart.artefact.useddisk import UsedDisk, with_times_of
 from quickstart.host import door
+from quickstart.host.cpulimit import cpu_limit
 from quickstart.image.arrange import move, plan_moves
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
@@ -96,7 +97,8 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
     """
     used = options.times_of
     start_set = with_times_of(traced.start_set, used) if used else traced.start_set
-    recipe = _recipe(subject, traced, start_set, options, context)
+    with cpu_limit("the image and the log of its boot"):
+        recipe = _recipe(subject, traced, start_set, options, context)
     if used:
         files = with_times_of(StartSet(recipe.watched.files, ()), used).files
         recipe = dataclasses.replace(recipe, watched=dataclasses.replace(recipe.watched, files=files))

@@ -5,6 +5,7 @@ findings (docs/users/audit.md).
 from quickstart.artefact.audit.findings import ERROR, MOST_FINDINGS, NOTE, Finding, Findings
 from quickstart.artefact.audit.given import LAUNCH_MARKS, gather
 from quickstart.artefact.audit.judge import judge
+from quickstart.host.cpulimit import cpu_limit
 from quickstart.model import Artefact
 
 __all__ = ["ERROR", "LAUNCH_MARKS", "MOST_FINDINGS", "NOTE", "Finding", "Findings", "audit"]
@@ -14,4 +15,6 @@ def audit(artefact: Artefact) -> Findings:
     """The findings about an artefact, errors first. Raises ArtefactError when the artefact is too damaged to
     be read.
     """
-    return judge(gather(artefact))
+    given = gather(artefact)
+    with cpu_limit("OUT"):
+        return judge(given)
