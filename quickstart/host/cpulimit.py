@@ -1,7 +1,7 @@
 """Limit the CPU time that reading a stranger's image or artefact may take.
 
 Our readers bound the sizes of what they read. This limit is for what such bounds miss: an input of some kilobytes
-that is slow to read. An ordinary image takes one or two seconds.
+that is slow to read. Reading the units of an ordinary image takes half a second.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import NoReturn
 
 from quickstart.errors import BadInputError
 
-# The time of a fast and of a slow host differs by a factor of three or four.
-LIMIT_S = 20.0
+LIMIT_S = 10.0
 
 
 @contextmanager

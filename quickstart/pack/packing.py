@@ -44,6 +44,8 @@ from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
 from quickstart.store.context import Context
 
+# An application with a start set of some thousand files takes some seconds.
+_LIMIT_S = 20.0
 _DISK = "root.raw"
 _EMPTY = StartSet((), ())
 
@@ -97,7 +99,7 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
     """
     used = options.times_of
     start_set = with_times_of(traced.start_set, used) if used else traced.start_set
-    with cpu_limit("the image and the log of its boot"):
+    with cpu_limit("the image and the log of its boot", _LIMIT_S):
         recipe = _recipe(subject, traced, start_set, options, context)
     if used:
         files = with_times_of(StartSet(recipe.watched.files, ()), used).files
