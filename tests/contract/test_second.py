@@ -92,6 +92,7 @@ def run_named(place: Path, name: str, words: str, *, lease: str = "") -> tuple[s
     [
         # It goes on at once.
         ("# mine\n\nweb", "NETWORK=ifupdown NAMING=lease", "other", "", "web"),
+        ("# mine\r\n\r\nweb\r\n", "NETWORK=ifupdown NAMING=lease", "other", "", "web"),
         ("", "NETWORK=networkd", "other", "", "localhost"),
         # dhclient-script would give it the server's name.
         (
