@@ -18,6 +18,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
 from quickstart.guest import Executes, executing
+from quickstart.host.cpulimit import cpu_limit
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import BlockMap, read_block_map
 from quickstart.launch.rawdisk import made_raw
@@ -197,7 +198,7 @@ def _trace(guest: Executes) -> GuestTrace | UntraceableError:
         )
     packed.seek(0)
     try:
-        with gzip.GzipFile(fileobj=packed) as file:
+        with gzip.GzipFile(fileobj=packed) as file, cpu_limit("the guest's trace"):
             return parse(_trace_lines(cast("BinaryIO", file)), said)
     except UntraceableError as error:
         return error
