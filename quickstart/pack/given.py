@@ -39,8 +39,8 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
     a program read the name servers after the rest of the boot had written them, and it may read them only once
     (trace/resolvers.py). In the second case, any program read them, and a stock boot starts the units only when the
     network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
-    which virtual hosts Apache has. ``network`` is true if a program asked for the machine's addresses or connected to
-    another machine, and a stock boot starts the units only when the network is up.
+    which virtual hosts Apache has. ``network`` is true if a program looked for the network (trace/calls.py,
+    ``uses_network``), and a stock boot starts the units only when the network is up.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
