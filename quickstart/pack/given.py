@@ -18,12 +18,17 @@ from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.cardnames import names_by_mac
 from quickstart.inspect.unit.dhcpclient import client_gives_name
-from quickstart.inspect.unit.hooks import interface_files
+from quickstart.inspect.unit.hooks import interface_files, writes_resolver
 from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
 from quickstart.model import NetworkFacts, Op, Trace
 
 RESOLVER = PurePosixPath("/etc/resolv.conf")
+_TO_FILE = f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target"
+_TO_CLIENT = (
+    "let the image's DHCP client write the servers of the lease alone: dhclient without `prepend` or `supersede` of them,"
+    " or dhcpcd with its hook resolv.conf, and no resolvconf"
+)
 _ONLINE = "network-online.target"
 _NETWORK = ("networking.service", "network.target")
 _WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
@@ -63,7 +68,7 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
     if opened and not can_await_name_servers(root) and stock_waits(root, units):
         raise UnsupportedUnitError(
             f"{units[-1]} cannot be started early: it reads {RESOLVER}, which another program writes before it",
-            hint=f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target",
+            hint=_TO_FILE if _is_written_by_another(root) else _TO_CLIENT,
         )
 
 
@@ -129,8 +134,15 @@ def _network(root: ImageRoot) -> str:
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
-    """Whether init writes the name servers of its DHCP lease into /etc/resolv.conf, as the image's DHCP client does.
-    Init does not do this in two cases: /etc/resolv.conf is a link, which leads to another program's file; or networkd
-    is the image's DHCP client, because networkd does not write /etc/resolv.conf.
+    """Whether init writes the name servers of its DHCP lease into /etc/resolv.conf before it starts a unit (take_resolver
+    in initramfs/init/second), as the image's DHCP client does. Init does not do this in three cases: /etc/resolv.conf is
+    a link, which leads to another program's file; networkd is the image's DHCP client, and does not write
+    /etc/resolv.conf; or ifupdown's DHCP client writes something else into it than the lease's name servers
+    (``writes_resolver``).
     """
-    return root.link_target(RESOLVER) is None and _network(root) != "networkd"
+    return not _is_written_by_another(root) and writes_resolver(root)
+
+
+def _is_written_by_another(root: ImageRoot) -> bool:
+    """Whether another program than ifupdown's DHCP client writes /etc/resolv.conf."""
+    return root.link_target(RESOLVER) is not None or _network(root) == "networkd"

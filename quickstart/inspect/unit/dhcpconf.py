@@ -28,6 +28,7 @@ _DHCLIENT_NAME = re.compile(r'send host-name ?(?:= ?)?(?:gethostname\(\)|"(.*)")
 # Classless static routes (RFC 3442). dhclient has no name of its own for them.
 _DHCLIENT_ROUTES = re.compile(r"option (\S+) code 121 = .+")
 _DHCPCD_ROUTES = frozenset({"classless_static_routes", "121"})
+_DHCPCD_NAME_SERVERS = frozenset({"domain_name_servers", "6"})
 # What init's client takes of a lease.
 _TAKEN = frozenset(("routers", "subnet-mask"))
 _OWN_RESOLVER = re.compile(
@@ -149,6 +150,19 @@ def takes_name_servers(text: str) -> bool:
     bare = re.sub(r"#.*", "", text)
     asks = all("domain-name-servers" in words for words in re.findall(r"\brequest\b([^;]*)", bare))
     return asks and _OWN_RESOLVER.search(bare) is None and re.search(r"\bignore\b", bare) is None
+
+
+def takes_name_servers_of_dhcpcd(text: str) -> bool:
+    """Whether dhcpcd, with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted, asks for name servers for each
+    interface, and its hook writes them into /etc/resolv.conf.
+    """
+    lines = [_words(line) for line in _lines(text)]
+    own = (number for number, (keyword, *_) in enumerate(lines) if keyword in ("interface", "ssid"))
+    asked = {
+        word for keyword, *words in lines[: next(own, len(lines))] if keyword == "option" for word in words
+    }
+    skipped = {word for keyword, *words in lines if keyword == "nohook" for word in words}
+    return not asked.isdisjoint(_DHCPCD_NAME_SERVERS) and not any("resolv" in word for word in skipped)
 
 
 def _statements(text: str) -> Iterator[str]:
