@@ -22,8 +22,8 @@ from quickstart.inspect.unit.hooks import interface_files, writes_resolver
 from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
 from quickstart.model import NetworkFacts, Op, Trace
+from quickstart.pack.lookups import RESOLVER, looks_up_names
 
-RESOLVER = PurePosixPath("/etc/resolv.conf")
 _TO_FILE = f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target"
 _TO_CLIENT = (
     "let the image's DHCP client write the servers of the lease alone: dhclient without `prepend` or `supersede` of them,"
@@ -42,18 +42,18 @@ _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/m
 def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
     """What programs of ``units`` looked for in a traced boot. ``name_servers`` is true in two cases. In the first case,
     a program read the name servers after the rest of the boot had written them, and it may read them only once
-    (trace/resolvers.py). In the second case, any program read them, and a stock boot starts the units only when the
-    network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
+    (trace/resolvers.py). In the second case, any program looked up names, and a stock boot starts the units only when
+    the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
     which virtual hosts Apache has. ``network`` is true if a program looked for the network (trace/calls.py,
     ``uses_network``), and a stock boot starts the units only when the network is up.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
-    uses_network = any(trace.uses_network for trace in traces)
-    waits = (uses_network or RESOLVER in opened) and stock_waits(root, units)
+    uses_network, names = any(trace.uses_network for trace in traces), looks_up_names(traces)
+    waits = (uses_network or names) and stock_waits(root, units)
     return Given(
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
-        name_servers=can_await_name_servers(root) and (RESOLVER in changed or (RESOLVER in opened and waits)),
+        name_servers=can_await_name_servers(root) and (RESOLVER in changed or (names and waits)),
         network=uses_network and waits,
         naming=_naming(root, units),
         cards=_cards(traces[0].network, names_by_mac(root, units[-1])),
@@ -64,10 +64,9 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
     """Raise UnsupportedUnitError if programs of ``units`` look up names before ready, a stock boot starts the units
     only when the network is up, and init cannot write the name servers in time.
     """
-    opened = any(event.path == RESOLVER for trace in traces for event in trace.events if event.op is Op.OPEN)
-    if opened and not can_await_name_servers(root) and stock_waits(root, units):
+    if looks_up_names(traces) and not can_await_name_servers(root) and stock_waits(root, units):
         raise UnsupportedUnitError(
-            f"{units[-1]} cannot be started early: it reads {RESOLVER}, which another program writes before it",
+            f"{units[-1]} cannot be started early: it looks up names by {RESOLVER}, which another program writes before it",
             hint=_TO_FILE if _is_written_by_another(root) else _TO_CLIENT,
         )
 

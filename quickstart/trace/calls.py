@@ -35,6 +35,9 @@ _GROUPS = re.compile(
     r"[0-9]+(?:<[^>]*+>)?, SOL_IP(?:V6)?, (?:IP(?:V6)?_(?:ADD_(?:SOURCE_)?MEMBERSHIP|JOIN_GROUP|MULTICAST_IF|JOIN_ANYCAST)"
     r"|MCAST_JOIN_(?:SOURCE_)?GROUP)\b"
 )
+# nscd(8) and unscd(8), which look up names, users and groups for a process.
+NAME_CACHE = "/run/nscd/socket"
+_TO_CACHE = re.compile(rf"[0-9]+(?:<[^>]*+>)?, \{{sa_family=AF_UNIX, sun_path=\"(?:/var)?{NAME_CACHE}\"\}}, ")
 _OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
 
 
@@ -57,6 +60,11 @@ def uses_network(call: Call) -> bool:
     else:
         named = _NAMED.match(call.arguments)
     return named is not None and _OWN.fullmatch(named[1]) is None
+
+
+def asks_cache(call: Call) -> bool:
+    """Whether a process has connected to nscd or unscd."""
+    return call.name == "connect" and call.error is None and _TO_CACHE.match(call.arguments) is not None
 
 
 def is_bare(call: Call) -> bool:

@@ -16,6 +16,7 @@ from quickstart.pack.given import (
     refuse_names_too_early,
     stock_waits,
 )
+from quickstart.pack.lookups import looks_up_names
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
 from tests.unit.test_unit_sockets import link, put
@@ -103,6 +104,24 @@ def test_what_uses_the_network(call: str, uses: bool) -> None:
     assert unit_log(f"11 {call}").network is uses
     # Of another unit, and of systemd's child.
     assert not unit_log(f"20 {call}", f"1 {call}").network
+
+
+@pytest.mark.parametrize(
+    ("result", "asks"), [("= 0", True), ("= -1 ENOENT (No such file or directory)", False)]
+)
+@pytest.mark.parametrize("place", ["/run", "/var/run"])
+def test_names_from_nscd(tmp_path: Path, place: str, result: str, asks: bool) -> None:
+    """Then the application does not read /etc/resolv.conf. Without nscd, it would."""
+    found = unit_log(
+        f'11 connect(3<socket:[8]>, {{sa_family=AF_UNIX, sun_path="{place}/nscd/socket"}}, 110) {result}'
+    )
+    traces = [replace(trace(), events=found.events)]
+    assert looks_up_names(traces) is asks
+    assert not found.network
+    root = image(tmp_path, "network.target", AUTO)
+    put(tmp_path, "/sbin/dhclient", "")
+    put(tmp_path, "/etc/dhcp/dhclient.conf", "")
+    assert needed_before_ready(traces, UNITS, root) == Given(name_servers=asks)
 
 
 @pytest.mark.parametrize(
