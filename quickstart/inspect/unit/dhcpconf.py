@@ -165,6 +165,13 @@ def takes_name_servers_of_dhcpcd(text: str) -> bool:
     return not asked.isdisjoint(_DHCPCD_NAME_SERVERS) and not any("resolv" in word for word in skipped)
 
 
+def takes_advertisements(text: str) -> bool:
+    """Whether dhcpcd, with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted, handles IPv6 router advertisements,
+    and makes the addresses itself.
+    """
+    return not any(_words(line)[0] in ("noipv6", "noipv6rs") for line in _lines(text))
+
+
 def _statements(text: str) -> Iterator[str]:
     statements = (" ".join(each.split()) for each in re.sub(r"#.*", "", text).split(";"))
     return (each for each in statements if each)
