@@ -18,7 +18,7 @@ from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.cardnames import names_by_mac
 from quickstart.inspect.unit.dhcpclient import client_gives_name
-from quickstart.inspect.unit.hooks import interface_files, writes_resolver
+from quickstart.inspect.unit.hooks import interface_files, keeps_resolver, writes_resolver
 from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
 from quickstart.model import NetworkFacts, Op, Trace
@@ -27,7 +27,7 @@ from quickstart.pack.lookups import RESOLVER, looks_up_names
 _TO_FILE = f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target"
 _TO_CLIENT = (
     "let the image's DHCP client write the servers of the lease alone: dhclient without `prepend` or `supersede` of them,"
-    " or dhcpcd with its hook resolv.conf, and no resolvconf"
+    " or dhcpcd with its hook resolv.conf, and no resolvconf; or write what `supersede` names into the image's file"
 )
 _ONLINE = "network-online.target"
 _NETWORK = ("networking.service", "network.target")
@@ -133,13 +133,14 @@ def _network(root: ImageRoot) -> str:
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
-    """Whether init writes the name servers of its DHCP lease into /etc/resolv.conf before it starts a unit (take_resolver
-    in initramfs/init/second), as the image's DHCP client does. Init does not do this in three cases: /etc/resolv.conf is
+    """Whether /etc/resolv.conf has the name servers of a stock boot before init starts a unit: init writes those of its
+    DHCP lease (take_resolver in initramfs/init/second), or the file has servers that do not depend on the lease
+    (``keeps_resolver``). It is not so in three cases: /etc/resolv.conf is
     a link, which leads to another program's file; networkd is the image's DHCP client, and does not write
     /etc/resolv.conf; or ifupdown's DHCP client writes something else into it than the lease's name servers
     (``writes_resolver``).
     """
-    return not _is_written_by_another(root) and writes_resolver(root)
+    return not _is_written_by_another(root) and (writes_resolver(root) or keeps_resolver(root))
 
 
 def _is_written_by_another(root: ImageRoot) -> bool:

@@ -13,7 +13,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Op
 from quickstart.model.started import Changed
-from quickstart.pack.given import needed_before_ready, refuse_names_too_early
+from quickstart.pack.given import can_await_name_servers, needed_before_ready, refuse_names_too_early
 from quickstart.pack.nodes import refuse_late_nodes
 from quickstart.pack.others import refuse_made_before
 from tests.unit.imagebuilder import trace
@@ -21,6 +21,7 @@ from tests.unit.test_strace_unit import unit_log
 from tests.unit.test_unit_sockets import link, put
 
 TMPFILES = "20"
+MINE = "nameserver 10.0.2.9\n"
 UNITS_OF_APP = ("app.service",)
 
 
@@ -295,8 +296,42 @@ def test_name_servers_that_the_client_does_not_take_of_the_lease_alone(
     put(tmp_path, "/etc/network/interfaces", "auto ens3\niface ens3 inet dhcp\n")
     with pytest.raises(UnsupportedUnitError, match="which another program writes before it") as caught:
         refuse_names_too_early(traces, UNITS_OF_APP, root)
-    assert "write the servers of the lease alone" in caught.value.hint
+    assert "write the servers of the lease alone" in str(caught.value.hint)
     refuse_names_too_early([trace()], UNITS_OF_APP, root)
+
+
+@pytest.mark.parametrize(
+    ("conf", "file", "is_kept"),
+    [
+        (
+            "supersede domain-name-servers 10.0.2.9, 10.0.2.8;\n",
+            "nameserver 10.0.2.9\nnameserver 10.0.2.8\n",
+            True,
+        ),
+        ("supersede domain-name-servers 10.0.2.9;\n", "nameserver 10.0.2.3\n", False),
+        # Init would write the lease's into it, in the first boot.
+        ("supersede domain-name-servers 10.0.2.9;\n", "", False),
+        ("request subnet-mask, routers;\n", "# mine\nnameserver\t10.0.2.9\n", True),
+        ("request subnet-mask, routers;\n", "#nameserver 10.0.2.9\n", False),
+        ("ignore domain-name-servers;\n", "nameserver 10.0.2.9\n", True),
+        (
+            "request routers, subnet-mask;\nalso request domain-name-servers;\nprepend domain-name x;\n",
+            MINE,
+            False,
+        ),
+        ("supersede domain-name-servers 10.0.2.9;\nappend domain-name-servers 10.0.2.8;\n", MINE, False),
+        ("default domain-name-servers 10.0.2.9;\n", MINE, False),
+    ],
+)
+def test_name_servers_that_do_not_depend_on_the_lease(
+    tmp_path: Path, conf: str, file: str, is_kept: bool
+) -> None:
+    put_client(tmp_path, conf)
+    put(tmp_path, "/etc/resolv.conf", file)
+    assert can_await_name_servers(ImageRoot(tmp_path)) is is_kept
+    # A package's hook writes it in its own way.
+    put(tmp_path, "/etc/dhcp/dhclient-enter-hooks.d/resolvconf", "make_resolv_conf() { resolvconf -a x; }\n")
+    assert not can_await_name_servers(ImageRoot(tmp_path))
 
 
 def test_networkd_waits_too(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from quickstart.inspect.delivered import changed
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpconf import (
+    fixed_name_servers,
     other_dhclient_statement,
     other_dhcpcd_line,
     takes_name_servers,
@@ -53,6 +54,9 @@ _DHCPCD_CONF = PurePosixPath("/etc/dhcpcd.conf")
 _DHCLIENT_PROGRAM, _UDHCPC_PROGRAM, _DHCPCD_PROGRAM = (
     PurePosixPath(f"/sbin/{name}") for name in ("dhclient", "udhcpc", "dhcpcd")
 )
+_RESOLV_CONF = PurePosixPath("/etc/resolv.conf")
+# resolv.conf(5)
+_NAME_SERVER = re.compile(r"^nameserver[ \t]+(\S+)", re.MULTILINE)
 # dhcpcd's hook that writes /etc/resolv.conf, what the administrator adds to that file, and the program that the hook calls instead.
 _DHCPCD_WRITER = _DHCPCD[0] / "20-resolv.conf"
 OWN_NAME_SERVERS = (PurePosixPath("/etc/resolv.conf.head"), PurePosixPath("/etc/resolv.conf.tail"))
@@ -277,18 +281,29 @@ def writes_resolver(root: ImageRoot) -> bool:
     return not _is_there(root, _UDHCPC_PROGRAM) and _is_there(root, _DHCPCD_PROGRAM) and _dhcpcd_writes(root)
 
 
-def _dhclient_writes(root: ImageRoot) -> bool:
-    """For the hook scripts, it is enough to check that none of them mentions make_resolv_conf, because ``refuse_hooks``
-    accepts only scripts that are as a package has delivered them. The scripts for systemd-resolved, which come with
-    trixie's dhclient, do nothing without systemd-resolved.
+def keeps_resolver(root: ImageRoot) -> bool:
+    """Whether the image's /etc/resolv.conf has the name servers that dhclient gives it in each boot, whatever the lease
+    says (`supersede`, or no request for name servers). Init leaves such a file alone.
     """
-    conf = _regular(root, _DHCLIENT_CONF)
-    idle = () if _is_there(root, _RESOLVED) else _OF_RESOLVED
-    if conf is None or any(
-        "make_resolv_conf" in root.read_text(each) for each in _scripts(root) if each.name not in idle
-    ):
+    file, conf = _regular(root, _RESOLV_CONF), _regular(root, _DHCLIENT_CONF)
+    named = tuple(_NAME_SERVER.findall(root.read_text(file))) if file is not None else ()
+    if not named or conf is None or not _is_there(root, _DHCLIENT_PROGRAM) or _has_other_writer(root):
         return False
-    return takes_name_servers(root.read_text(conf))
+    return fixed_name_servers(root.read_text(conf)) in ((), named)
+
+
+def _dhclient_writes(root: ImageRoot) -> bool:
+    conf = _regular(root, _DHCLIENT_CONF)
+    return conf is not None and not _has_other_writer(root) and takes_name_servers(root.read_text(conf))
+
+
+def _has_other_writer(root: ImageRoot) -> bool:
+    """Whether a hook script of dhclient may write /etc/resolv.conf in another way. It is enough to check that none of them
+    mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as a package has delivered them. The
+    scripts for systemd-resolved, which come with trixie's dhclient, do nothing without systemd-resolved.
+    """
+    idle = () if _is_there(root, _RESOLVED) else _OF_RESOLVED
+    return any("make_resolv_conf" in root.read_text(each) for each in _scripts(root) if each.name not in idle)
 
 
 def _dhcpcd_writes(root: ImageRoot) -> bool:
