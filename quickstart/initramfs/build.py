@@ -23,7 +23,7 @@ from quickstart.initramfs.serving import Delivery, bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.dhcpclient import sent_by_client
+from quickstart.inspect.unit.dhcpclient import client_does_ipv6, sent_by_client
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import fstab_options, tmp_options
@@ -177,6 +177,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         proc_options=fstab_options(root, "/proc") or "",
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),
+        leaves_ipv6=client_does_ipv6(root, network),
         given=recipe.given,
         sent=sent_by_client(root, network, recipe.unit.unit),
         nologin=root.resolve(_NOLOGIN).canonical is not None,

@@ -96,8 +96,9 @@ class GuestConfig:
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further options for /dev/shm and
     /proc. ``nologin`` says whether ordinary users are kept from logging in
     during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
-    part of a machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
-    /etc/resolv.conf. ``sent`` says which options the image's own DHCP client sends
+    part of a machine's configuration, such as the network's. ``resolver`` says whether the DHCP client writes
+    /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves the card's IPv6 addresses to networkd or dhcpcd.
+    ``sent`` says which options the image's own DHCP client sends
     (dhcpclient.sent_by_client). ``given`` says whether the application needs the machine-id and the name
     servers before it is ready.
     """
@@ -124,6 +125,7 @@ class GuestConfig:
     nologin: bool = False
     cloud_init: bool = False
     resolver: bool = False
+    leaves_ipv6: bool = False
     sent: Sent = NOTHING_SENT
     given: Given = field(default_factory=Given)
 
@@ -184,6 +186,7 @@ def config_text(config: GuestConfig) -> str:
         "PROC_OPTIONS": config.proc_options,
         "CLOUD_INIT": "yes" if config.cloud_init else "",
         "RESOLVER": "yes" if config.resolver else "",
+        "LEAVES_IPV6": "yes" if config.leaves_ipv6 else "",
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
         "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",
         "USES_NETWORK": "yes" if config.given.network else "",

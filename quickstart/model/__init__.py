@@ -197,8 +197,8 @@ class Trace:
     programs with an io_uring, by which a program may open files that strace does not see. ``mapped`` are the mapped files at
     ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd named for it. ``modules_before`` are the kernel modules
     when PID 1 began, ``modules`` those at ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of the
-    large files that the unit opened. ``uses_network`` says that the unit asked for the machine's addresses or connected to another
-    machine. ``changed`` has paths that processes outside of the unit changed. ``trace_hash`` is the SHA-256 of the logs.
+    large files that the unit opened. ``uses_network`` says that the unit looked for the network (trace/calls.py).
+    ``changed`` has paths that processes outside of the unit changed. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]

@@ -28,6 +28,7 @@ from quickstart.pack.harmless import (
     may_be_copied,
     may_be_generated,
 )
+from quickstart.pack.lookups import answering
 from quickstart.parse.printable import brief
 
 _KINDS = (".service", ".mount", ".automount", ".socket")
@@ -64,9 +65,9 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
                 raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
             _refuse_root(unit, trace.loaded.roots)
             _refuse_last(loaded, unit)
-            asked_for = _asked_for(root, loaded[unit])
+            asked_for, answers = _asked_for(root, loaded[unit]), answering(traces, loaded[unit])
             for name in sorted(units_before(loaded, unit) - stack):
-                if why := _why_not(loaded[name], asked_for, has_command):
+                if why := _why_not(loaded[name], asked_for, answers, has_command):
                     raise UnsupportedUnitError(
                         f"{unit} cannot be started early: the reference boot started {brief(name)} before it{why}",
                         hint=_hint(name),
@@ -139,10 +140,15 @@ def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
     )
 
 
-def _why_not(unit: LoadedUnit, asked_for: Collection[str], has_command: Callable[[str], bool]) -> str | None:
+def _why_not(
+    unit: LoadedUnit,
+    asked_for: Collection[str],
+    answers: Collection[str],
+    has_command: Callable[[str], bool],
+) -> str | None:
     """The reason why the application must not start before ``unit``, as the end of a message. None when it may.
-    ``asked_for`` is the result of `_asked_for`. ``has_command`` says for the path of a unit file or drop-in whether
-    the file may have a command.
+    ``asked_for`` is the result of `_asked_for`, and ``answers`` that of `answering`. ``has_command`` says for the path of
+    a unit file or drop-in whether the file may have a command.
     """
     if unit.name.endswith(".socket"):
         is_known = is_generated_socket(unit.name) and _is_below(unit.file, _GENERATED)
@@ -152,6 +158,8 @@ def _why_not(unit: LoadedUnit, asked_for: Collection[str], has_command: Callable
         return ", and what it prepares is not known"
     if is_asked_for(unit.name) and unit.name in asked_for:
         return ", because the unit itself comes after it"
+    if unit.name in answers:
+        return ", and the unit looks up what that service knows"
     is_service = unit.name.endswith(".service")
     # A mount that a program made has no file.
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)

@@ -18,12 +18,17 @@ from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.cardnames import names_by_mac
 from quickstart.inspect.unit.dhcpclient import client_gives_name
-from quickstart.inspect.unit.hooks import interface_files
+from quickstart.inspect.unit.hooks import interface_files, keeps_resolver, writes_resolver
 from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
 from quickstart.model import NetworkFacts, Op, Trace
+from quickstart.pack.lookups import RESOLVER, looks_up_names
 
-RESOLVER = PurePosixPath("/etc/resolv.conf")
+_TO_FILE = f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target"
+_TO_CLIENT = (
+    "let the image's DHCP client write the servers of the lease alone: dhclient without `prepend` or `supersede` of them,"
+    " or dhcpcd with its hook resolv.conf, and no resolvconf; or write what `supersede` names into the image's file"
+)
 _ONLINE = "network-online.target"
 _NETWORK = ("networking.service", "network.target")
 _WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
@@ -37,18 +42,18 @@ _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/m
 def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
     """What programs of ``units`` looked for in a traced boot. ``name_servers`` is true in two cases. In the first case,
     a program read the name servers after the rest of the boot had written them, and it may read them only once
-    (trace/resolvers.py). In the second case, any program read them, and a stock boot starts the units only when the
-    network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
-    which virtual hosts Apache has. ``network`` is true if a program asked for the machine's addresses or connected to
-    another machine, and a stock boot starts the units only when the network is up.
+    (trace/resolvers.py). In the second case, any program looked up names, and a stock boot starts the units only when
+    the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
+    which virtual hosts Apache has. ``network`` is true if a program looked for the network (trace/calls.py,
+    ``uses_network``), and a stock boot starts the units only when the network is up.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
-    uses_network = any(trace.uses_network for trace in traces)
-    waits = (uses_network or RESOLVER in opened) and stock_waits(root, units)
+    uses_network, names = any(trace.uses_network for trace in traces), looks_up_names(traces)
+    waits = (uses_network or names) and stock_waits(root, units)
     return Given(
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
-        name_servers=can_await_name_servers(root) and (RESOLVER in changed or (RESOLVER in opened and waits)),
+        name_servers=can_await_name_servers(root) and (RESOLVER in changed or (names and waits)),
         network=uses_network and waits,
         naming=_naming(root, units),
         cards=_cards(traces[0].network, names_by_mac(root, units[-1])),
@@ -59,11 +64,10 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
     """Raise UnsupportedUnitError if programs of ``units`` look up names before ready, a stock boot starts the units
     only when the network is up, and init cannot write the name servers in time.
     """
-    opened = any(event.path == RESOLVER for trace in traces for event in trace.events if event.op is Op.OPEN)
-    if opened and not can_await_name_servers(root) and stock_waits(root, units):
+    if looks_up_names(traces) and not can_await_name_servers(root) and stock_waits(root, units):
         raise UnsupportedUnitError(
-            f"{units[-1]} cannot be started early: it reads {RESOLVER}, which another program writes before it",
-            hint=f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target",
+            f"{units[-1]} cannot be started early: it looks up names by {RESOLVER}, which another program writes before it",
+            hint=_TO_FILE if _is_written_by_another(root) else _TO_CLIENT,
         )
 
 
@@ -129,8 +133,16 @@ def _network(root: ImageRoot) -> str:
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
-    """Whether init writes the name servers of its DHCP lease into /etc/resolv.conf, as the image's DHCP client does.
-    Init does not do this in two cases: /etc/resolv.conf is a link, which leads to another program's file; or networkd
-    is the image's DHCP client, because networkd does not write /etc/resolv.conf.
+    """Whether /etc/resolv.conf has the name servers of a stock boot before init starts a unit: init writes those of its
+    DHCP lease (take_resolver in initramfs/init/second), or the file has servers that do not depend on the lease
+    (``keeps_resolver``). It is not so in three cases: /etc/resolv.conf is
+    a link, which leads to another program's file; networkd is the image's DHCP client, and does not write
+    /etc/resolv.conf; or ifupdown's DHCP client writes something else into it than the lease's name servers
+    (``writes_resolver``).
     """
-    return root.link_target(RESOLVER) is None and _network(root) != "networkd"
+    return not _is_written_by_another(root) and (writes_resolver(root) or keeps_resolver(root))
+
+
+def _is_written_by_another(root: ImageRoot) -> bool:
+    """Whether another program than ifupdown's DHCP client writes /etc/resolv.conf."""
+    return root.link_target(RESOLVER) is not None or _network(root) == "networkd"

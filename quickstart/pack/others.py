@@ -17,7 +17,8 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.model import Trace
-from quickstart.pack.given import RESOLVER, can_await_name_servers
+from quickstart.pack.given import can_await_name_servers
+from quickstart.pack.lookups import RESOLVER
 from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
 

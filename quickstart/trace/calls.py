@@ -9,7 +9,7 @@ from quickstart.trace.strace import Call
 
 OPENS = frozenset({"open", "openat", "openat2", "creat"})
 # Calls that tell whether a process uses the network. None of them has a path.
-ASKING = frozenset({"socket", "connect", "ioctl"})
+ASKING = frozenset({"socket", "connect", "bind", "sendto", "setsockopt", "ioctl"})
 _EXECS = frozenset({"execve", "execveat"})
 _CHANGES = frozenset(
     {
@@ -23,24 +23,48 @@ _WRITE_FLAGS = re.compile(r"\bO_(?:WRONLY|RDWR|CREAT|TRUNC)\b")
 _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 # netdevice(7): the addresses of all cards, and of one.
 _ADDRESSES = re.compile(r", SIOCGIF(?:CONF|ADDR|DSTADDR|BRDADDR|NETMASK)\b")
-# The address in connect(2); it is matched at one place of the arguments.
-_PEER = re.compile(
-    r"[0-9]+(?:<[^>]*+>)?, \{sa_family=AF_INET6?, [^\"]{0,100}?(?:inet_addr\(|inet_pton\(AF_INET6, )\"([0-9a-f:.]{2,45})\""
+_FAMILY = "{sa_family=AF_INET"
+# The address in connect(2) and bind(2), and the last one in sendto(2); each is matched at one place of the arguments.
+_ADDRESS = (
+    rf"{re.escape(_FAMILY)}6?, [^\"]{{0,100}}?(?:inet_addr\(|inet_pton\(AF_INET6, )\"([0-9a-f:.]{{2,45}})\""
 )
+_NAMED = re.compile(rf"[0-9]+(?:<[^>]*+>)?, {_ADDRESS}")
+_SENT_TO = re.compile(rf"{_ADDRESS}[^{{}}]{{0,100}}\}}, [0-9]+")
+# ip(7), ipv6(7): the kernel looks for the card, or for its address.
+_GROUPS = re.compile(
+    r"[0-9]+(?:<[^>]*+>)?, SOL_IP(?:V6)?, (?:IP(?:V6)?_(?:ADD_(?:SOURCE_)?MEMBERSHIP|JOIN_GROUP|MULTICAST_IF|JOIN_ANYCAST)"
+    r"|MCAST_JOIN_(?:SOURCE_)?GROUP)\b"
+)
+# nscd(8) and unscd(8), which look up names, users and groups for a process.
+NAME_CACHE = "/run/nscd/socket"
+_TO_CACHE = re.compile(rf"[0-9]+(?:<[^>]*+>)?, \{{sa_family=AF_UNIX, sun_path=\"(?:/var)?{NAME_CACHE}\"\}}, ")
 _OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
 
 
 def uses_network(call: Call) -> bool:
     """Whether a call of the kinds ``ASKING`` says that a process asks for the machine's addresses and routes
-    (rtnetlink(7), netdevice(7)), or connects to another machine.
+    (rtnetlink(7), netdevice(7)), binds a socket to one of the machine's addresses other than loopback, joins a group of
+    multicast, or connects or sends to another machine. A call that failed counts, too: the reference boot's machine may
+    not have the address. sendmsg(2) is not recorded, because most of its calls are those of the message bus.
     """
     if call.name == "socket":
         # For getifaddrs(3), and for getaddrinfo(3) with AI_ADDRCONFIG.
         return call.error is None and "AF_NETLINK" in call.arguments and "NETLINK_ROUTE" in call.arguments
     if call.name == "ioctl":
         return _ADDRESSES.search(call.arguments) is not None
-    peer = _PEER.match(call.arguments)
-    return peer is not None and _OWN.fullmatch(peer[1]) is None
+    if call.name == "setsockopt":
+        return _GROUPS.match(call.arguments) is not None
+    if call.name == "sendto":
+        at = call.arguments.rfind(_FAMILY)
+        named = _SENT_TO.fullmatch(call.arguments, at) if at >= 0 else None
+    else:
+        named = _NAMED.match(call.arguments)
+    return named is not None and _OWN.fullmatch(named[1]) is None
+
+
+def asks_cache(call: Call) -> bool:
+    """Whether a process has connected to nscd or unscd."""
+    return call.name == "connect" and call.error is None and _TO_CACHE.match(call.arguments) is not None
 
 
 def is_bare(call: Call) -> bool:

@@ -43,8 +43,8 @@ class UnitLog:
     that have a process which executed a program.
 
     ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
-    the programs that set up an io_uring. ``network`` says that one of their programs asked for the machine's addresses
-    or connected to another machine. ``changed`` has the paths that other processes of the boot had changed
+    the programs that set up an io_uring. ``network`` says that one of their programs looked for the network (calls.py,
+    ``uses_network``). ``changed`` has the paths that other processes of the boot had changed
     before a program of the units, or systemd, used them, in the order of the first use. ``lines`` is the number
     of the last line in the log that has an action.
     """

@@ -19,7 +19,16 @@ from typing import NamedTuple
 from quickstart.errors import TraceError
 from quickstart.model import Op
 from quickstart.parse.bounded import PATH_MAX, natural
-from quickstart.trace.calls import ASKING, OPENS, gives_content, is_bare, operation, uses_network
+from quickstart.trace.calls import (
+    ASKING,
+    NAME_CACHE,
+    OPENS,
+    asks_cache,
+    gives_content,
+    is_bare,
+    operation,
+    uses_network,
+)
 from quickstart.trace.place import MAX_PLACE_CHARACTERS, Bind, Place, join, plain, under
 from quickstart.trace.strace import Call, Ended, read_calls, unescape
 
@@ -275,6 +284,8 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
     if call.name in ASKING:
         if uses_network(call):
             yield Asked(call.line, number)
+        elif asks_cache(call):
+            yield Seen(call.line, number, Op.LOOKUP, NAME_CACHE, None, False)
         return
     for count, (path, flags) in enumerate(_paths(call, place)):
         makes = call.error is None and (

@@ -49,6 +49,7 @@ WORDS = {
     "NAME_RULE": "",
     "FIXED_NAME": "",
     "ROUTES": "yes",
+    "LEAVES_IPV6": "",
     "SERVED": "/fast",
     "ROOT_OPTIONS": "",
     "SB_MOUNTS": "1",
@@ -309,21 +310,31 @@ def addresses(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("inet") or " via " in line]
 
 
-@pytest.mark.parametrize("network", ["ifupdown", "networkd"])
+@pytest.mark.parametrize("leaves_ipv6", ["", "yes"])
 @pytest.mark.parametrize("wait", ["leased", "begun", ":"])
-def test_the_stock_boot_gets_the_card_as_it_was(tmp_path: Path, network: str, wait: str) -> None:
+def test_the_stock_boot_gets_the_card_as_it_was(tmp_path: Path, leaves_ipv6: str, wait: str) -> None:
     """Nobody would renew the lease. The script of a client that is told to end may still be running."""
     (tmp_path / "settings").write_text(
         "setting always net/ipv6/conf/all/disable_ipv6 1\nsetting as-built net/ipv6/conf/*/accept_ra 2\n"
     )
     script = f"{STOCK}; start_dhcp; {wait}; boot_stock why; show"
-    lines = ran(tmp_path, script, {"NETWORK": network}, is_slow=True)
+    lines = ran(tmp_path, script, {"LEAVES_IPV6": leaves_ipv6}, is_slow=True)
     assert lines[0] == "fallback 1: why; the stock init takes over"
     assert addresses(lines) == []
     assert [
         line for line in lines if line.split()[0] in ("accept_ra", "addr_gen_mode", "disable_ipv6")
     ] == UNTOUCHED
     assert "UP" not in lines[1].partition("<")[2].partition(">")[0].split(",")
+
+
+@pytest.mark.parametrize(
+    ("leaves_ipv6", "at_start"), [("", ["1", "0"]), ("yes", ["0", "1"])], ids=["the kernel", "dhcpcd"]
+)
+def test_who_makes_the_addresses_of_ipv6(tmp_path: Path, leaves_ipv6: str, at_start: list[str]) -> None:
+    """What the card has at the moment when it is brought up. The kernel's address would stay beside dhcpcd's."""
+    conf = "/proc/sys/net/ipv6/conf/ens3"
+    watch = f'ip() {{ [ "$*" != "link set ens3 up" ] || cat {conf}/accept_ra {conf}/addr_gen_mode; busybox ip "$@"; }}; '
+    assert ran(tmp_path, f"{watch}start_dhcp; end_dhcp", {"LEAVES_IPV6": leaves_ipv6}) == at_start
 
 
 def test_a_client_that_does_not_end_is_killed(tmp_path: Path) -> None:

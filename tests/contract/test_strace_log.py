@@ -179,9 +179,16 @@ def test_an_io_uring_is_noted(tree: Path, tmp_path: Path) -> None:
 
 
 def test_the_use_of_the_network_is_noted(tree: Path, tmp_path: Path) -> None:
-    """The addresses, by rtnetlink(7) and by netdevice(7), and a connection; a local socket and a terminal do not count."""
+    """The addresses, by rtnetlink(7) and by netdevice(7), a connection, a socket of one address, a group of multicast and a
+    datagram; a local socket and a terminal do not count.
+    """
     code = """
 import fcntl, socket
+def tried(call, *words):
+    try:
+        call(*words)
+    except OSError:
+        pass
 socket.if_nameindex()
 local = socket.socket(socket.AF_UNIX)
 local.connect_ex("/nowhere")
@@ -193,12 +200,21 @@ try:
 except OSError:
     pass
 packets.connect_ex(("192.0.2.1", 9))
+for family, addresses in (
+    (socket.AF_INET, ("127.0.0.1", "0.0.0.0", "192.0.2.1")),
+    (socket.AF_INET6, ("::1", "::", "2001:db8::1")),
+):
+    for address in addresses:
+        tried(socket.socket(family).bind, (address, 0))
+        tried(socket.socket(family, socket.SOCK_DGRAM).sendto, b"x", (address, 9))
+group = socket.inet_aton("224.0.0.251") + socket.inet_aton("192.0.2.1")
+tried(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).setsockopt, socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
 """
     record(tree, tmp_path / "log", sys.executable, "-c", code)
     with (tmp_path / "log").open("rb") as file:
         asked = [item for item in read_events(file) if isinstance(item, Asked)]
     # if_nameindex(3) asks as well.
-    assert len(asked) == 4
+    assert len(asked) == 9
 
 
 # ---------------------------------------------------------------- size

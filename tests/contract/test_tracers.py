@@ -61,8 +61,8 @@ def test_the_library_is_for_strace_only(place: Path) -> None:
     assert "strace-filter" not in (place / "log").read_text()
 
 
-def test_only_calls_that_name_a_file_are_recorded(place: Path) -> None:
-    script = 'import os; file = os.open("/etc/hostname", 0); os.fstat(file); os.stat("/etc/passwd")'
+def recorded(place: Path, calls: str, script: str) -> str:
+    """The log of a Python script under the guest's strace with our filter."""
     tracer = (
         "./ld.so",
         "--library-path",
@@ -73,23 +73,39 @@ def test_only_calls_that_name_a_file_are_recorded(place: Path) -> None:
         "-f",
         "--seccomp-bpf",
     )
-    words = [
-        "unshare",
-        "-Ur",
-        *tracer,
-        "-o",
-        "log",
-        "-e",
-        "trace=%file,mmap",
-        "/usr/bin/python3",
-        "-c",
-        script,
-    ]
+    words = ["unshare", "-Ur", *tracer, "-o", "log", "-e", f"trace={calls}", "/usr/bin/python3", "-c", script]
     subprocess.run(words, cwd=place, timeout=60, check=True)
-    log = (place / "log").read_text()
+    return (place / "log").read_text()
+
+
+def test_only_calls_that_name_a_file_are_recorded(place: Path) -> None:
+    script = 'import os; file = os.open("/etc/hostname", 0); os.fstat(file); os.stat("/etc/passwd")'
+    log = recorded(place, "%file,mmap", script)
     assert "stat" in log and '"/etc/passwd"' in log and "PROT_EXEC" in log
     assert "AT_EMPTY_PATH" not in log and "MAP_ANONYMOUS" not in log
     assert all("PROT_EXEC" in line for line in log.splitlines() if " mmap(" in line)
+
+
+def test_of_sockets_only_calls_that_may_look_for_the_network_are_recorded(place: Path) -> None:
+    """What a server sends over its connections would make the log long."""
+    script = """
+import socket
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+one.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+socket.socket(socket.AF_INET6).setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+socket.socket(socket.AF_INET).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+one.bind(("127.0.0.1", 0))
+one.sendto(b"named", one.getsockname())
+one.connect(one.getsockname())
+one.send(b"connected")
+"""
+    log = recorded(place, "bind,sendto,setsockopt", script)
+    calls = [
+        line.partition("(")[0].split()[-1] for line in log.splitlines() if "(" in line and "---" not in line
+    ]
+    assert calls == ["setsockopt", "setsockopt", "bind", "sendto"], log
+    assert "IP_MULTICAST_LOOP" in log and "IPV6_V6ONLY" in log and '"named"' in log
 
 
 def test_what_is_in_the_page_cache(programs: Mapping[str, Path], tmp_path: Path) -> None:

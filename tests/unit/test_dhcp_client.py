@@ -8,7 +8,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.dhcpclient import sent_by_client
+from quickstart.inspect.unit.dhcpclient import client_does_ipv6, sent_by_client
 from quickstart.inspect.unit.dhcpconf import NO_NAME, HostName, NameRule, other_dhclient_statement
 from tests.unit.test_unit_sockets import put
 
@@ -130,3 +130,29 @@ def test_netplan(tmp_path: Path, overrides: str, name: HostName) -> None:
     text = f"network:\n  ethernets:\n    ens3:\n      dhcp4: true\n      {overrides}-overrides:\n        send-hostname: no # x\n"
     put(tmp_path, "/etc/netplan/50.yaml", text)
     assert sent_by_client(ImageRoot(tmp_path), "networkd", "app.service").name == name
+
+
+@pytest.mark.parametrize(
+    ("network", "clients", "conf", "does"),
+    [
+        # Debian's, as it is.
+        ("ifupdown", "dhcpcd", "hostname\nslaac private\n", True),
+        ("ifupdown", "dhcpcd", "slaac private\nnoipv6rs\n", False),
+        ("ifupdown", "dhcpcd", "noipv6\n", False),
+        ("ifupdown", "dhcpcd", "#noipv6\n", True),
+        # ifupdown takes these first.
+        ("ifupdown", "dhclient dhcpcd", "slaac private\n", False),
+        ("ifupdown", "udhcpc dhcpcd", "slaac private\n", False),
+        ("ifupdown", "", "", False),
+        # Without a hand-off, nobody but the kernel does it.
+        ("", "dhcpcd", "slaac private\n", False),
+        ("networkd", "", "", True),
+    ],
+)
+def test_who_makes_the_addresses_of_ipv6(
+    tmp_path: Path, network: str, clients: str, conf: str, does: bool
+) -> None:
+    for client in clients.split():
+        put(tmp_path, f"/sbin/{client}", "")
+    put(tmp_path, "/etc/dhcpcd.conf", conf)
+    assert client_does_ipv6(ImageRoot(tmp_path), network) is does

@@ -12,7 +12,7 @@ import pytest
 
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import Trace
+from quickstart.model import Op, Trace
 from quickstart.model.started import Card, Loaded, LoadedUnit, RootMount, Route, Wired
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.trace.started import parse_units
@@ -162,7 +162,7 @@ def test_what_only_waits_for_the_network_may_wait_for_another_interface(tmp_path
 
 @pytest.mark.parametrize("name", ["unbound", "nslcd", "systemd-timesyncd", "open-iscsi"])
 def test_what_is_asked_for_by_name_is_not_overtaken(tmp_path: Path, name: str) -> None:
-    """nginx comes after nss-lookup.target, and a name server before that; neither knows of the other."""
+    """nginx comes after nss-lookup.target, and a name server before that; it looks up no names."""
     word = name.replace("-", "__")
     by_target = {"nss__lookup_target": f"{name}.service", f"{word}_service": ""}
     assert refused(tmp_path, booted(app_service="network.target nss-lookup.target", **by_target)) == ""
@@ -170,6 +170,62 @@ def test_what_is_asked_for_by_name_is_not_overtaken(tmp_path: Path, name: str) -
     assert f"started {name}.service before it, because the unit itself comes after it" in refused(
         tmp_path, named
     )
+
+
+def looking_up(base: Trace, *events: tuple[Op, str]) -> Trace:
+    return replace(base, events=trace(*events).events)
+
+
+READS_NAMES = (Op.OPEN, "/etc/resolv.conf")
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        ("unbound", READS_NAMES),
+        ("dnsmasq", READS_NAMES),
+        ("named", READS_NAMES),
+        # nscd asks it for the application.
+        ("unbound", (Op.LOOKUP, "/run/nscd/socket")),
+        ("avahi-daemon", (Op.OPEN, "/lib/x86_64-linux-gnu/libnss_mdns4_minimal.so.2")),
+        ("nslcd", (Op.OPEN, "/lib/x86_64-linux-gnu/libnss_ldap.so.2")),
+    ],
+)
+def test_what_answers_the_application_is_not_overtaken(
+    tmp_path: Path, name: str, event: tuple[Op, str]
+) -> None:
+    """Apache leaves out a virtual host, and its access rules, when its name does not resolve."""
+    word = name.replace("-", "__")
+    boot = booted(
+        app_service="network.target nss-lookup.target",
+        nss__lookup_target=f"{name}.service",
+        **{f"{word}_service": ""},
+    )
+    assert refused(tmp_path, boot) == ""
+    assert refused(tmp_path, looking_up(boot, (Op.LOOKUP, "/etc/resolv.conf"), (Op.OPEN, "/etc/hosts"))) == ""
+    message = refused(tmp_path, boot, looking_up(boot, event))
+    assert f"started {name}.service before it, and the unit looks up what that service knows" in message
+
+
+@pytest.mark.parametrize(
+    "name", ["nscd", "unscd", "systemd-resolved", "systemd-timesyncd", "avahi-daemon", "nslcd"]
+)
+def test_what_does_not_answer_names_may_be_overtaken(tmp_path: Path, name: str) -> None:
+    """nscd only keeps answers; systemd-resolved has none without the network (test_others.py)."""
+    by_target = {"nss__lookup_target": f"{name}.service", f"{name.replace('-', '__')}_service": ""}
+    boot = booted(app_service="network.target nss-lookup.target", **by_target)
+    assert refused(tmp_path, looking_up(boot, READS_NAMES)) == ""
+    without = booted(app_service="network.target nss-lookup.target", nss__lookup_target="")
+    assert refused(tmp_path, looking_up(without, READS_NAMES)) == ""
+
+
+def test_users_that_another_machine_knows(tmp_path: Path) -> None:
+    """cron passes by the table of a user that it does not find."""
+    by_target = {"nss__user__lookup_target": "nslcd.service", "nslcd_service": ""}
+    asks = booted(app_service="nss-user-lookup.target", **by_target)
+    assert "started nslcd.service before it, and the unit looks up" in refused(tmp_path, asks)
+    login = {"login_target": "nss-user-lookup.target", **by_target}
+    assert refused(tmp_path, booted(app_service="login.target", **login)) == ""
 
 
 @pytest.mark.parametrize(

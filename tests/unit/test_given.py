@@ -16,6 +16,7 @@ from quickstart.pack.given import (
     refuse_names_too_early,
     stock_waits,
 )
+from quickstart.pack.lookups import looks_up_names
 from tests.unit.imagebuilder import trace
 from tests.unit.test_strace_unit import unit_log
 from tests.unit.test_unit_sockets import link, put
@@ -24,6 +25,12 @@ UNITS = ("app.service",)
 AUTO = "auto lo ens3\niface ens3 inet dhcp\n"
 HOTPLUG = "auto lo\niface lo inet loopback\nallow-hotplug ens3\niface ens3 inet dhcp\n"
 SYSTEM = "/usr/lib/systemd/system"
+# As strace prints them.
+V4 = '{{sa_family=AF_INET, sin_port=htons(5432), sin_addr=inet_addr("{}")}}, 16'
+V6 = (
+    "{{sa_family=AF_INET6, sin6_port=htons(1), sin6_flowinfo=htonl(0),"
+    ' inet_pton(AF_INET6, "{}", &sin6_addr), sin6_scope_id=if_nametoindex("ens3")}}, 28'
+)
 
 
 def image(place: Path, after: str, interfaces: str) -> ImageRoot:
@@ -66,6 +73,29 @@ def image(place: Path, after: str, interfaces: str) -> ImageRoot:
             False,
         ),
         ('connect(3<socket:[8]>, {sa_family=AF_UNIX, sun_path="/dev/log"}, 110) = 0', False),
+        # PostgreSQL with listen_addresses = '127.0.0.1,10.0.1.5' goes on with the first alone. The build's machine
+        # has neither.
+        (f"bind(3<socket:[8]>, {V4.format('10.0.1.5')}) = -1 EADDRNOTAVAIL (Cannot assign)", True),
+        (f"bind(3<socket:[8]>, {V6.format('2001:db8::1')}) = 0", True),
+        (f"bind(3<socket:[8]>, {V4.format('127.0.0.1')}) = 0", False),
+        (f"bind(3<socket:[8]>, {V4.format('0.0.0.0')}) = 0", False),  # noqa: S104
+        (f"bind(3<socket:[8]>, {V6.format('::')}) = 0", False),
+        ('bind(3<socket:[8]>, {sa_family=AF_UNIX, sun_path="/run/a"}, 110) = 0', False),
+        ("bind(3<socket:[8]>, {sa_family=AF_NETLINK, nl_pid=0, nl_groups=00000000}, 12) = 0", False),
+        (f'sendto(3<socket:[8]>, "x", 1, 0, {V4.format("10.0.1.5")}) = -1 ENETUNREACH (Unreachable)', True),
+        (f'sendto(3<socket:[8]>, "x", 1, 0, {V6.format("2001:db8::1")}) = 1', True),
+        (f'sendto(3<socket:[8]>, "x", 1, 0, {V4.format("127.0.0.1")}) = 1', False),
+        # What is sent is not an address.
+        (f"""sendto(3<socket:[8]>, "{V4.format("10.0.1.5")}", 9, 0, {V4.format("127.0.0.1")}) = 9""", False),
+        (f'sendto(3<socket:[8]>, "{V4.format("10.0.1.5")}", 9, 0, NULL, 0) = 9', False),
+        (
+            'setsockopt(3<socket:[8]>, SOL_IP, IP_ADD_MEMBERSHIP, {imr_multiaddr=inet_addr("224.0.0.251"),'
+            ' imr_interface=inet_addr("0.0.0.0")}, 8) = -1 ENODEV (No such device)',
+            True,
+        ),
+        ("setsockopt(3<socket:[8]>, SOL_IPV6, MCAST_JOIN_GROUP, {gr_interface=2}, 136) = 0", True),
+        ("setsockopt(3<socket:[8]>, SOL_IPV6, IPV6_V6ONLY, [1], 4) = 0", False),
+        ("setsockopt(3<socket:[8]>, SOL_IP, IP_RECVERR, [1], 4) = 0", False),
         ('openat(AT_FDCWD</>, "/proc/net/if_inet6", O_RDONLY) = 3</proc/11/net/if_inet6>', True),
         ('openat(AT_FDCWD</>, "/proc/net/unix", O_RDONLY) = 3</proc/11/net/unix>', False),
     ],
@@ -74,6 +104,24 @@ def test_what_uses_the_network(call: str, uses: bool) -> None:
     assert unit_log(f"11 {call}").network is uses
     # Of another unit, and of systemd's child.
     assert not unit_log(f"20 {call}", f"1 {call}").network
+
+
+@pytest.mark.parametrize(
+    ("result", "asks"), [("= 0", True), ("= -1 ENOENT (No such file or directory)", False)]
+)
+@pytest.mark.parametrize("place", ["/run", "/var/run"])
+def test_names_from_nscd(tmp_path: Path, place: str, result: str, asks: bool) -> None:
+    """Then the application does not read /etc/resolv.conf. Without nscd, it would."""
+    found = unit_log(
+        f'11 connect(3<socket:[8]>, {{sa_family=AF_UNIX, sun_path="{place}/nscd/socket"}}, 110) {result}'
+    )
+    traces = [replace(trace(), events=found.events)]
+    assert looks_up_names(traces) is asks
+    assert not found.network
+    root = image(tmp_path, "network.target", AUTO)
+    put(tmp_path, "/sbin/dhclient", "")
+    put(tmp_path, "/etc/dhcp/dhclient.conf", "")
+    assert needed_before_ready(traces, UNITS, root) == Given(name_servers=asks)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@
 // (seccomp(2)), so this prctl leaves the attribute alone.
 //
 // strace's filter stops a process for each call of a set, whatever its arguments are. A third of these calls of a boot name no file: stat of a
-// descriptor, and mappings that are not executable. This prctl puts a filter in front that lets them pass.
+// descriptor, and mappings that are not executable. Others do not tell whether the network is used: data for a connected socket, and options of
+// other levels than IP. This prctl puts a filter in front that lets them pass.
 //
 // A filter sees a name's address only. So a newfstatat(2) with AT_EMPTY_PATH passes even if its name is not empty, and the trace does not have
 // this look-up.
@@ -16,6 +17,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
@@ -32,11 +34,18 @@ enum { ARGUMENTS = 4, ARGUMENT_BYTES = 8 };
 
 static const struct sock_filter passing[] = {
     LOAD(offsetof(struct seccomp_data, arch)),
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0, 10),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0, 17),
     LOAD(offsetof(struct seccomp_data, nr)),
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_newfstatat, 0, 2),
     LOAD(ARGUMENT(3)),
-    BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, AT_EMPTY_PATH, 5, 6),
+    BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, AT_EMPTY_PATH, 12, 13),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 2),
+    LOAD(ARGUMENT(4)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 9, 10),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 3),
+    LOAD(ARGUMENT(1)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_IP, 7, 0),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_IPV6, 6, 5),
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 5),
     LOAD(ARGUMENT(2)),
     BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 2),

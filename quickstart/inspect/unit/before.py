@@ -27,7 +27,7 @@ from quickstart.inspect.unit.files import (
     unit_files,
     unit_texts,
 )
-from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS, OWN_RULES
+from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS, OWN_NAME_SERVERS, OWN_RULES, RESOLVCONF
 from quickstart.inspect.unit.linked import PULLING_DIRECTORIES, enabled_services, may_start
 from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.policies import AUDITORS, EARLY_POLICY, IMA_POLICY, MODULE_PLACES
@@ -47,7 +47,7 @@ _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netp
 _MACHINE_FILES = (
     *("/etc/crypttab", "/etc/dhcp/dhclient.conf"),
     *("/etc/dhcpcd.conf", "/etc/udhcpc/default.script", "/etc/systemd/networkd.conf"),
-    *map(str, OWN_HOOKS),
+    *map(str, (*OWN_HOOKS, *OWN_NAME_SERVERS)),
     *("/etc/default/networking", "/etc/rc.local"),
     # systemd.offline-updates(7): a boot that updates the machine does not start the application.
     *("/system-update", "/etc/system-update"),
@@ -106,6 +106,8 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from map(PurePosixPath, (*_KERNEL_FILES, *_MACHINE_FILES, *ROOT_FILES))
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*AUDITORS, *_FILTERS))
+    # One that is installed later writes /etc/resolv.conf in its own way.
+    yield from (path for path in RESOLVCONF if root.resolve(path).canonical is None)
     yield from _filters_links(root)
     yield from sorted(unpacked_files(root))
     if not has_cloud_init(root):

@@ -8,6 +8,7 @@ configuration files with their state at the build (before.py).
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import PurePosixPath
 
@@ -19,12 +20,15 @@ from quickstart.inspect.unit.dhcpconf import (
     gives_host_name,
     sent_by_dhclient,
     sent_by_dhcpcd,
+    takes_advertisements,
 )
 from quickstart.inspect.unit.hooks import interface_files
 from quickstart.inspect.unit.networkd import sent_by_networkd
 
 # interfaces(5), for the clients that ifupdown gives a name. It takes the first program of these that is there.
 _HOST_NAME = re.compile(r"^[ \t]*hostname[ \t]+([A-Za-z0-9.-]{1,63})[ \t]*$", re.MULTILINE)
+
+_FIRST = ("/sbin/dhclient", "/sbin/udhcpc")
 
 
 def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
@@ -51,6 +55,16 @@ def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
 def client_gives_name(root: ImageRoot) -> bool:
     """Whether ifupdown's DHCP client gives a machine without a name a name of its own configuration."""
     return _is_there(root, "/sbin/dhclient") and gives_host_name(_text(root, "/etc/dhcp/dhclient.conf"))
+
+
+def client_does_ipv6(root: ImageRoot, network: str) -> bool:
+    """Whether the image's DHCP client gives the network card its IPv6 addresses in the kernel's place. dhclient and udhcpc
+    leave them to the kernel. ``network`` is as in `sent_by_client`.
+    """
+    if network == "networkd":
+        return True
+    is_dhcpcd = _is_there(root, "/sbin/dhcpcd") and not any(map(functools.partial(_is_there, root), _FIRST))
+    return network == "ifupdown" and is_dhcpcd and takes_advertisements(_text(root, "/etc/dhcpcd.conf"))
 
 
 def _is_there(root: ImageRoot, program: str) -> bool:

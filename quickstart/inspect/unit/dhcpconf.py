@@ -28,6 +28,8 @@ _DHCLIENT_NAME = re.compile(r'send host-name ?(?:= ?)?(?:gethostname\(\)|"(.*)")
 # Classless static routes (RFC 3442). dhclient has no name of its own for them.
 _DHCLIENT_ROUTES = re.compile(r"option (\S+) code 121 = .+")
 _DHCPCD_ROUTES = frozenset({"classless_static_routes", "121"})
+_DHCLIENT_NAME_SERVERS = "domain-name-servers"
+_DHCPCD_NAME_SERVERS = frozenset({"domain_name_servers", "6"})
 # What init's client takes of a lease.
 _TAKEN = frozenset(("routers", "subnet-mask"))
 _OWN_RESOLVER = re.compile(
@@ -149,6 +151,46 @@ def takes_name_servers(text: str) -> bool:
     bare = re.sub(r"#.*", "", text)
     asks = all("domain-name-servers" in words for words in re.findall(r"\brequest\b([^;]*)", bare))
     return asks and _OWN_RESOLVER.search(bare) is None and re.search(r"\bignore\b", bare) is None
+
+
+def takes_name_servers_of_dhcpcd(text: str) -> bool:
+    """Whether dhcpcd, with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted, asks for name servers for each
+    interface, and its hook writes them into /etc/resolv.conf.
+    """
+    lines = [_words(line) for line in _lines(text)]
+    own = (number for number, (keyword, *_) in enumerate(lines) if keyword in ("interface", "ssid"))
+    asked = {
+        word for keyword, *words in lines[: next(own, len(lines))] if keyword == "option" for word in words
+    }
+    skipped = {word for keyword, *words in lines if keyword == "nohook" for word in words}
+    return not asked.isdisjoint(_DHCPCD_NAME_SERVERS) and not any("resolv" in word for word in skipped)
+
+
+def fixed_name_servers(text: str) -> tuple[str, ...] | None:
+    """The name servers that dhclient, with this dhclient.conf, writes into /etc/resolv.conf in place of a lease's. The
+    result is empty if dhclient leaves the servers in the file as they are, and None if they depend on the lease.
+    """
+    fixed: tuple[str, ...] | None = None
+    asks, ignores = True, False
+    for verb, *words in map(_words, _statements(text)):
+        if verb == "also":
+            asks |= _DHCLIENT_NAME_SERVERS in words
+        elif verb == "request":
+            asks = _DHCLIENT_NAME_SERVERS in words
+        elif verb == "ignore":
+            ignores |= _DHCLIENT_NAME_SERVERS in words
+        elif words[:1] == [_DHCLIENT_NAME_SERVERS]:
+            if verb != "supersede":
+                return None
+            fixed = tuple(words[1:])
+    return fixed if fixed or (asks and not ignores) else ()
+
+
+def takes_advertisements(text: str) -> bool:
+    """Whether dhcpcd, with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted, handles IPv6 router advertisements,
+    and makes the addresses itself.
+    """
+    return not any(_words(line)[0] in ("noipv6", "noipv6rs") for line in _lines(text))
 
 
 def _statements(text: str) -> Iterator[str]:

@@ -19,7 +19,13 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.delivered import changed
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.dhcpconf import other_dhclient_statement, other_dhcpcd_line, takes_name_servers
+from quickstart.inspect.unit.dhcpconf import (
+    fixed_name_servers,
+    other_dhclient_statement,
+    other_dhcpcd_line,
+    takes_name_servers,
+    takes_name_servers_of_dhcpcd,
+)
 from quickstart.inspect.unit.ifcommands import is_harmless
 from quickstart.parse.printable import brief
 
@@ -43,8 +49,22 @@ OWN_HOOKS = tuple(
     )
 )
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
-_DHCLIENT_PROGRAM = PurePosixPath("/sbin/dhclient")
 _DHCPCD_CONF = PurePosixPath("/etc/dhcpcd.conf")
+# ifupdown takes the first program of these that is there.
+_DHCLIENT_PROGRAM, _UDHCPC_PROGRAM, _DHCPCD_PROGRAM = (
+    PurePosixPath(f"/sbin/{name}") for name in ("dhclient", "udhcpc", "dhcpcd")
+)
+_RESOLV_CONF = PurePosixPath("/etc/resolv.conf")
+# resolv.conf(5)
+_NAME_SERVER = re.compile(r"^nameserver[ \t]+(\S+)", re.MULTILINE)
+# dhcpcd's hook that writes /etc/resolv.conf, what the administrator adds to that file, and the program that the hook calls instead.
+_DHCPCD_WRITER = _DHCPCD[0] / "20-resolv.conf"
+OWN_NAME_SERVERS = (PurePosixPath("/etc/resolv.conf.head"), PurePosixPath("/etc/resolv.conf.tail"))
+RESOLVCONF = tuple(
+    PurePosixPath(f"/usr/{place}/resolvconf") for place in ("sbin", "bin", "local/sbin", "local/bin")
+)
+_RESOLVED = PurePosixPath("/usr/lib/systemd/systemd-resolved")
+_OF_RESOLVED = ("resolved", "resolved-enter")
 _STATUS = PurePosixPath("/var/lib/dpkg/status")
 _CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp|udhcpc)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
 # interfaces(5): the files that are compared, and what only a running machine has.
@@ -253,15 +273,47 @@ def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def writes_resolver(root: ImageRoot) -> bool:
-    """Whether dhclient writes the name servers of a lease into /etc/resolv.conf unchanged (dhclient.conf(5)). For
-    the hook scripts, it is enough to check that none of them mentions make_resolv_conf, because ``refuse_hooks``
-    accepts only scripts that are as a package has delivered them.
+    """Whether ifupdown's DHCP client writes the name servers of a lease into /etc/resolv.conf unchanged. Init then does
+    the same (take_resolver in initramfs/init/second). udhcpc's script is not known to do this.
     """
-    conf, program = root.resolve(_DHCLIENT_CONF).canonical, root.resolve(_DHCLIENT_PROGRAM).canonical
-    if (
-        conf is None
-        or program is None
-        or any("make_resolv_conf" in root.read_text(each) for each in _scripts(root))
-    ):
+    if _is_there(root, _DHCLIENT_PROGRAM):
+        return _dhclient_writes(root)
+    return not _is_there(root, _UDHCPC_PROGRAM) and _is_there(root, _DHCPCD_PROGRAM) and _dhcpcd_writes(root)
+
+
+def keeps_resolver(root: ImageRoot) -> bool:
+    """Whether the image's /etc/resolv.conf has the name servers that dhclient gives it in each boot, whatever the lease
+    says (`supersede`, or no request for name servers). Init leaves such a file alone.
+    """
+    file, conf = _regular(root, _RESOLV_CONF), _regular(root, _DHCLIENT_CONF)
+    named = tuple(_NAME_SERVER.findall(root.read_text(file))) if file is not None else ()
+    if not named or conf is None or not _is_there(root, _DHCLIENT_PROGRAM) or _has_other_writer(root):
         return False
-    return takes_name_servers(root.read_text(conf))
+    return fixed_name_servers(root.read_text(conf)) in ((), named)
+
+
+def _dhclient_writes(root: ImageRoot) -> bool:
+    conf = _regular(root, _DHCLIENT_CONF)
+    return conf is not None and not _has_other_writer(root) and takes_name_servers(root.read_text(conf))
+
+
+def _has_other_writer(root: ImageRoot) -> bool:
+    """Whether a hook script of dhclient may write /etc/resolv.conf in another way. It is enough to check that none of them
+    mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as a package has delivered them. The
+    scripts for systemd-resolved, which come with trixie's dhclient, do nothing without systemd-resolved.
+    """
+    idle = () if _is_there(root, _RESOLVED) else _OF_RESOLVED
+    return any("make_resolv_conf" in root.read_text(each) for each in _scripts(root) if each.name not in idle)
+
+
+def _dhcpcd_writes(root: ImageRoot) -> bool:
+    """The hook 20-resolv.conf writes the file, and does so by way of resolvconf(8) where there is one."""
+    conf = _regular(root, _DHCPCD_CONF)
+    if conf is None or not _is_there(root, _DHCPCD_WRITER):
+        return False
+    own = any(_is_there(root, path) for path in (*OWN_NAME_SERVERS, *RESOLVCONF))
+    return not own and takes_name_servers_of_dhcpcd(root.read_text(conf))
+
+
+def _is_there(root: ImageRoot, path: PurePosixPath) -> bool:
+    return root.resolve(path).canonical is not None

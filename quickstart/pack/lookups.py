@@ -1,0 +1,49 @@
+"""Find out whether a unit looked up names or users before it was ready, and which services of the machine answer it (pure).
+
+A resolver on the machine itself comes before most applications by way of nss-lookup.target (systemd.special(7)), which
+does not say whether the application has any names to look up. The trace says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from quickstart.model import Op, Trace
+from quickstart.model.started import LoadedUnit
+from quickstart.trace.calls import NAME_CACHE
+
+RESOLVER = PurePosixPath("/etc/resolv.conf")
+_USERS_TARGET = "nss-user-lookup.target"
+_ANSWER_NAMES = frozenset({"bind9.service", "dnsmasq.service", "named.service", "unbound.service"})
+_ANSWER_USERS = frozenset({"nslcd.service"})
+# Modules of nsswitch.conf(5), by the beginnings of their names, and the services that they ask.
+_MODULES = {"libnss_ldap.so.": "nslcd.service", "libnss_mdns": "avahi-daemon.service"}
+
+
+def looks_up_names(traces: Sequence[Trace]) -> bool:
+    """Whether a program of the units looked up names before ready: it read the name servers, or it had a connection to
+    nscd or unscd, which read the name servers in its place.
+    """
+    cache = PurePosixPath(NAME_CACHE)
+    return any(
+        event.path == cache or (event.path == RESOLVER and event.op is Op.OPEN)
+        for trace in traces
+        for event in trace.events
+    )
+
+
+def answering(traces: Sequence[Trace], application: LoadedUnit) -> frozenset[str]:
+    """The services, in the image or not, that answer what ``application`` looked up in a traced boot. systemd-resolved
+    is not among them, because it answers from the network (``refuse_names_too_early`` in given.py), nor are nscd and
+    unscd: without them, glibc asks by itself.
+    """
+    loaded = {event.path.name for trace in traces for event in trace.events if event.error is None}
+    asked = (service for begin, service in _MODULES.items() if any(name.startswith(begin) for name in loaded))
+    return frozenset(
+        (
+            *(_ANSWER_NAMES if looks_up_names(traces) else ()),
+            *(_ANSWER_USERS if _USERS_TARGET in application.after else ()),
+            *asked,
+        )
+    )
