@@ -1,0 +1,124 @@
+"""How often the files of an image are read, and how much of them: an image may have thousands of lines that each ask
+for the same table, and thousands of links to one large file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import ImageFileError, UnsupportedUnitError
+from quickstart.inspect import cloudinit, imageroot
+from quickstart.inspect.imageroot import MAX_WHOLE_BYTES, ImageRoot
+from quickstart.inspect.unit.callgroups import library_of_groups
+from quickstart.inspect.unit.instances import working_instances
+from quickstart.inspect.unit.mounted import refuse_mounts
+from quickstart.inspect.unit.pidone import raises_nr_open
+from quickstart.inspect.unit.policies import refuse_policies
+from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles
+from tests.unit.test_unit_sockets import link, put
+
+UNIT = "app.service"
+LINKS = 40
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file of an image was read."""
+    found: Counter[str] = Counter()
+    read_bytes = ImageRoot.read_bytes
+
+    def counted(self: ImageRoot, path: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
+        found[str(path)] += 1
+        return read_bytes(self, path, most_bytes)
+
+    monkeypatch.setattr(ImageRoot, "read_bytes", counted)
+    return found
+
+
+def test_a_table_of_users_for_many_lines(tmp_path: Path, read: Counter[str]) -> None:
+    put(tmp_path, "/etc/passwd", "root:x:0:0::/:/bin/sh\nu:x:0:0\nu:x:7:7\n")
+    put(tmp_path, "/etc/group", "root:x:0:\ng:x:0:\n")
+    (tmp_path / "srv").mkdir()
+    put(tmp_path, "/etc/tmpfiles.d/x.conf", "d /srv - u g\n" * LINKS)
+    refuse_tmpfiles(ImageRoot(tmp_path), UNIT)
+    assert (read["/etc/passwd"], read["/etc/group"]) == (1, 1)
+    # Whom the image does not have is another than the owner.
+    put(tmp_path, "/etc/tmpfiles.d/x.conf", "d /srv - nobody g\n")
+    with pytest.raises(UnsupportedUnitError):
+        refuse_tmpfiles(ImageRoot(tmp_path), UNIT)
+
+
+@pytest.mark.parametrize("place", ["/tmp tmpfs", "/dev/shm tmpfs", "/proc proc"])
+def test_many_rows_of_an_fstab(tmp_path: Path, read: Counter[str], place: str) -> None:
+    put(tmp_path, "/etc/systemd/system/app.service", "[Service]\nExecStart=/usr/bin/app\n")
+    where, fs_type = place.split()[-2:]
+    put(tmp_path, "/etc/fstab", f"a {where} {fs_type} noauto,noexec\n" * LINKS)
+    refuse_mounts(ImageRoot(tmp_path), UNIT)
+    assert read["/etc/fstab"] == 1
+
+
+def test_many_links_to_a_library_of_systemd(tmp_path: Path, read: Counter[str]) -> None:
+    place = "/usr/lib/x86_64-linux-gnu/systemd"
+    for kind in ("core", "shared"):
+        put(tmp_path, f"{place}/libsystemd-{kind}-a.so", "text")
+        for number in range(LINKS):
+            link(tmp_path, f"{place}/libsystemd-{kind}-{number}.so", f"libsystemd-{kind}-a.so")
+    assert not raises_nr_open(ImageRoot(tmp_path))
+    assert library_of_groups(ImageRoot(tmp_path)) is None
+    assert read[f"{place}/libsystemd-core-a.so"] == read[f"{place}/libsystemd-shared-a.so"] == 1
+
+
+def test_many_libraries_with_groups(tmp_path: Path, read: Counter[str]) -> None:
+    for number in range(LINKS):
+        put(tmp_path, f"/usr/lib/systemd/libsystemd-shared-{number}.so", "text")
+    assert library_of_groups(ImageRoot(tmp_path)) is None
+    assert read.total() == 4
+
+
+def test_many_links_to_a_file_of_modprobe(tmp_path: Path, read: Counter[str]) -> None:
+    put(tmp_path, "/etc/modprobe.d/a", "options x y=1\n")
+    for number in range(LINKS):
+        link(tmp_path, f"/etc/modprobe.d/{number}.conf", "a")
+    refuse_policies(ImageRoot(tmp_path), UNIT)
+    assert read["/etc/modprobe.d/a"] == 1
+
+
+def test_many_links_to_a_file_of_cloud_init(
+    tmp_path: Path, read: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloudinit, "has_cloud_init", lambda _: True)
+    put(tmp_path, "/etc/cloud/a", "locale: C\n")
+    for number in range(LINKS):
+        link(tmp_path, f"/etc/cloud/cloud.cfg.d/{number}.cfg", "../a")
+    cloudinit.refuse_bootcmd(ImageRoot(tmp_path), UNIT)
+    assert read["/etc/cloud/a"] == 1
+    put(tmp_path, "/etc/cloud/a", "bootcmd: [a]\n")
+    with pytest.raises(UnsupportedUnitError, match=r"cloud\.cfg\.d/0\.cfg has bootcmd"):
+        cloudinit.refuse_bootcmd(ImageRoot(tmp_path), UNIT)
+
+
+def test_many_clusters_of_postgresql(tmp_path: Path, read: Counter[str]) -> None:
+    put(tmp_path, "/usr/lib/systemd/system-generators/postgresql-generator", "")
+    text = "[Service]\nType=oneshot\nExecStart=/bin/true\n"
+    put(tmp_path, "/usr/lib/systemd/system/postgresql.service", text)
+    for number in range(300):
+        put(tmp_path, f"/etc/postgresql/15/{number}/postgresql.conf", "")
+        put(tmp_path, f"/etc/postgresql/15/{number}/start.conf", "manual\n")
+    with pytest.raises(UnsupportedUnitError, match="300 clusters"):
+        working_instances(ImageRoot(tmp_path), "postgresql.service")
+    assert read.total() < 8
+
+
+def test_a_budget_for_the_bytes_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hard links to one large file are files of their own."""
+    monkeypatch.setattr(imageroot, "_MOST_BYTES", 1000)
+    put(tmp_path, "/etc/a", "text" * 100)
+    (tmp_path / "etc/b").hardlink_to(tmp_path / "etc/a")
+    root = ImageRoot(tmp_path)
+    for name in ("a", "b"):
+        root.read_text(PurePosixPath("/etc") / name)
+    with pytest.raises(ImageFileError, match="more than 1000 bytes"):
+        root.read_text(PurePosixPath("/etc/a"))
