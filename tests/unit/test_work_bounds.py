@@ -5,6 +5,7 @@ for the same table, and thousands of links to one large file.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from quickstart.errors import ImageFileError, UnsupportedUnitError
 from quickstart.inspect import cloudinit, imageroot
 from quickstart.inspect.imageroot import MAX_WHOLE_BYTES, ImageRoot
+from quickstart.inspect.unit import order
 from quickstart.inspect.unit.callgroups import library_of_groups
 from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.mounted import refuse_mounts
@@ -22,6 +24,7 @@ from tests.unit.test_unit_sockets import link, put
 
 UNIT = "app.service"
 LINKS = 40
+UNITS = "/usr/lib/systemd/system"
 
 
 @pytest.fixture
@@ -110,6 +113,38 @@ def test_many_clusters_of_postgresql(tmp_path: Path, read: Counter[str]) -> None
     with pytest.raises(UnsupportedUnitError, match="300 clusters"):
         working_instances(ImageRoot(tmp_path), "postgresql.service")
     assert read.total() < 8
+
+
+def test_drop_ins_of_a_type_look_for_its_units_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(LINKS):
+        put(tmp_path, f"{UNITS}/u{number}.service", "[Service]\nExecStart=/bin/true\n")
+        put(tmp_path, f"{UNITS}/service.d/{number}.conf", "")
+        put(tmp_path, f"{UNITS}/u{number}.socket.d/a.conf", "")
+    put(tmp_path, f"{UNITS}/a-b.service", "")
+    put(tmp_path, f"{UNITS}/a-.service.d/a.conf", "")
+    looked: Counter[str] = Counter()
+    others = order._others
+
+    def counted(owner: str, by_type: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+        looked[owner] += 1
+        return others(owner, by_type)
+
+    monkeypatch.setattr(order, "_others", counted)
+    found = {str(path): names for path, names, _ in order.owned_texts(ImageRoot(tmp_path))}
+    assert found[f"{UNITS}/a-.service.d/a.conf"] == ("a-.service", "a-b.service")
+    assert found[f"{UNITS}/u7.socket.d/a.conf"] == ("u7.socket",)
+    assert found[f"{UNITS}/service.d/3.conf"][:2] == ("service", "a-b.service")
+    assert len(found[f"{UNITS}/service.d/3.conf"]) == 1 + LINKS + 1
+    assert looked["service"] == 1
+
+
+def test_a_budget_for_the_units_of_drop_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "_MAX_OWNERS", 1000)
+    for number in range(LINKS):
+        put(tmp_path, f"{UNITS}/u{number}.service", "")
+        put(tmp_path, f"{UNITS}/service.d/{number}.conf", "")
+    with pytest.raises(UnsupportedUnitError, match="belong to more than 1000 units altogether"):
+        list(order.owned_texts(ImageRoot(tmp_path)))
 
 
 def test_a_budget_for_the_bytes_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
