@@ -19,6 +19,7 @@ from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.pidone import raises_nr_open
 from quickstart.inspect.unit.policies import refuse_policies
+from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles
 from tests.unit.test_unit_sockets import link, put
 
@@ -157,3 +158,14 @@ def test_a_budget_for_the_bytes_of_all_files(tmp_path: Path, monkeypatch: pytest
         root.read_text(PurePosixPath("/etc") / name)
     with pytest.raises(ImageFileError, match="more than 1000 bytes"):
         root.read_text(PurePosixPath("/etc/a"))
+
+
+def test_patterns_that_leave_many_keys_alone(tmp_path: Path) -> None:
+    """Init reads these keys behind each pattern."""
+    keys = "".join(f"{'k' * 100}{number} = 1\n" for number in range(100))
+    put(tmp_path, "/etc/sysctl.d/a.conf", keys + "".join(f"k{'*' * number} = 2\n" for number in range(1, 4)))
+    found = {each.key: each for each in kernel_settings(ImageRoot(tmp_path))}
+    assert len(found["k*"].spared) == 100
+    put(tmp_path, "/etc/sysctl.d/b.conf", "".join(f"k{'*' * number} = 2\n" for number in range(4, 12)))
+    with pytest.raises(UnsupportedUnitError, match=r"patterns that match keys of more than 65536 characters"):
+        kernel_settings(ImageRoot(tmp_path))
