@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import ImageFileError, UnsupportedUnitError
+from quickstart.initramfs.modules import queues
 from quickstart.inspect import cloudinit, imageroot
 from quickstart.inspect.imageroot import MAX_WHOLE_BYTES, ImageRoot
 from quickstart.inspect.unit import order
@@ -19,7 +20,7 @@ from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.pidone import raises_nr_open
 from quickstart.inspect.unit.policies import refuse_policies
-from quickstart.inspect.unit.sysctl import kernel_settings
+from quickstart.inspect.unit.sysctl import KernelSetting, kernel_settings
 from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles
 from tests.unit.test_unit_sockets import link, put
 
@@ -169,3 +170,8 @@ def test_patterns_that_leave_many_keys_alone(tmp_path: Path) -> None:
     put(tmp_path, "/etc/sysctl.d/b.conf", "".join(f"k{'*' * number} = 2\n" for number in range(4, 12)))
     with pytest.raises(UnsupportedUnitError, match=r"patterns that match keys of more than 65536 characters"):
         kernel_settings(ImageRoot(tmp_path))
+
+
+def test_many_default_queueing_disciplines() -> None:
+    settings = (KernelSetting("net/core/default_qdisc", f"q{number}", False) for number in range(LINKS))
+    assert queues(settings) == ("sch_q36", "sch_q37", "sch_q38", "sch_q39")
