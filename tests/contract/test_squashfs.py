@@ -26,6 +26,7 @@ from quickstart.initramfs.newc_reader import Limits
 from quickstart.initramfs.squashfs import write_image
 from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.model import MIB
+from quickstart.parse import bounded
 from tests.contract.test_hostile import ODD
 from tests.unit.test_inside import PART_A, PART_B, artefact
 
@@ -319,10 +320,9 @@ def test_equal_content_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     more = (regular("fast/usr/other", data[:-1], 0o644), *(regular(name, data, 0o644) for name in names))
     made = artefact(tmp_path, image_part_b((*PART_B[:-1], *more, PART_B[-1])))
     looked: list[int] = []
-    joined = inside.joined
 
     def counted(pieces: Iterable[bytes], least_bytes: int) -> Iterator[bytes]:
-        for piece in joined(pieces, least_bytes):
+        for piece in bounded.joined(pieces, least_bytes):
             looked.append(len(piece))
             yield piece
 

@@ -129,9 +129,10 @@ def test_another_kind_of_part_b(tmp_path: Path, line: bytes) -> None:
 @pytest.mark.parametrize("lines", [1 << 16, 9 << 20])
 def test_a_configuration_that_is_too_long(tmp_path: Path, lines: int) -> None:
     """It is a shell script, and so long that it is not searched for the kind of part B."""
-    config = replace(PART_A[-1], data=b"BUILD=b1\nIMAGE=''\n" + b"\n" * lines)
+    data = b"BUILD=b1\nIMAGE=''\n" + b"\n" * lines
+    config = replace(PART_A[-1], data=data)
     found = {each.object: each.what for each in audit(artefact(tmp_path, part_a=(*PART_A[:-1], config)))}
-    assert found[f"/{OURS}/config"].startswith(f"has {len(config.data)} bytes")
+    assert found[f"/{OURS}/config"].startswith(f"has {len(data)} bytes")
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -145,7 +146,12 @@ def test_many_sections_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     put(tmp_path, f"{OWN}/a.network", DHCP + "".join(f"[{number}]\n" for number in range(50)))
     read: list[str] = []
     lines = files._lines
-    monkeypatch.setattr(files, "_lines", lambda text: read.append(text) or lines(text))
+
+    def counted(text: str) -> Iterator[str]:
+        read.append(text)
+        return lines(text)
+
+    monkeypatch.setattr(files, "_lines", counted)
     assert not refused(tmp_path)
     # For faults, for the file as a whole, and for what it keeps networkd away from.
     assert len(read) <= 3
@@ -157,7 +163,12 @@ def test_many_files_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     put(tmp_path, f"{OWN}/7.network.d/a.conf", "[DHCPv4]\nSendHostname=no\n")
     listed: list[ImageRoot] = []
     own_files = networkd.own_files
-    monkeypatch.setattr(networkd, "own_files", lambda root: listed.append(root) or own_files(root))
+
+    def counted(root: ImageRoot) -> Iterator[PurePosixPath]:
+        listed.append(root)
+        return own_files(root)
+
+    monkeypatch.setattr(networkd, "own_files", counted)
     with pytest.raises(UnsupportedUnitError, match="has another host name for DHCP"):
         sent_by_networkd(ImageRoot(tmp_path), "app.service")
     assert len(listed) == 1
