@@ -22,6 +22,7 @@ from quickstart.initramfs.newc import PATH_MAX
 from quickstart.initramfs.newc_reader import CpioMember, Limits, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.model import Artefact
+from quickstart.parse.bounded import joined
 from quickstart.parse.printable import brief, command
 
 _FAST = "fast"
@@ -80,12 +81,14 @@ class Member:
 @dataclass(frozen=True)
 class _Met:
     """A member and its content, which can be read only until the next member. ``key`` is the same for all hard
-    links of a file, and None for a file with a single name.
+    links of a file, and None for a file with a single name. ``same`` is the same for files of the image with equal
+    content that is stored once, and empty for other members.
     """
 
     member: Member
     pieces: Iterator[bytes]
     key: tuple[int, int] | None = None
+    same: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,16 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
     """
     found: list[tuple[Member, tuple[int, int] | None]] = []
     held: set[tuple[str, str]] = set()
+    looked_at: dict[tuple[int, ...], Member] = {}
     for met in _walk(artefact):
         kept = (met.member.part, met.member.name)
         hold = met.member.name in _HELD and kept not in held and met.member.size_bytes <= _HELD_BYTES
         held |= {kept} if hold else set()
-        found.append((_looked_at(met, sought, hold), met.key))
+        # An image of some KiB may have GiB of files with one content.
+        like = looked_at.get(met.same) if met.same else None
+        member = _looked_at(met, sought, hold) if like is None else _with_digests(met.member, like)
+        looked_at[met.same] = member
+        found.append((member, met.key))
     # One of a file's names has its content; it stands under every one of them.
     linked = {key: member for member, key in found if key is not None and member.size_bytes}
     return tuple(_with_content(member, linked[key]) if key in linked else member for member, key in found)
@@ -177,7 +185,7 @@ def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
                 data=b"",
                 place=(number, place),
             )
-            yield _Met(member, pieces)
+            yield _Met(member, pieces, same=(number, *file.place) if file.place else ())
 
 
 def _read_at(fd: int, begin: int, at: int, count: int) -> bytes:
@@ -211,7 +219,7 @@ def _looked_at(met: _Met, sought: Sequence[Sought], hold: bool) -> Member:
     digest, crc, found = hashlib.sha256(), 0, set[str]()
     kept: list[bytes] = []
     text, begin = b"", 0
-    for piece in _joined(met.pieces):
+    for piece in joined(met.pieces, _LOOK_BYTES):
         digest.update(piece)
         crc = zlib.crc32(piece, crc)
         kept += [piece] if hold else []
@@ -224,16 +232,8 @@ def _looked_at(met: _Met, sought: Sequence[Sought], hold: bool) -> Member:
     )
 
 
-def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The bytes of ``pieces``, joined into larger pieces."""
-    gathered = bytearray()
-    for piece in pieces:
-        gathered += piece
-        if len(gathered) >= _LOOK_BYTES:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
+def _with_digests(member: Member, like: Member) -> Member:
+    return dataclasses.replace(member, sha256=like.sha256, crc=like.crc, found=like.found)
 
 
 def _with_content(member: Member, other: Member) -> Member:

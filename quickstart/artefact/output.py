@@ -14,6 +14,7 @@ exclusive lock.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -27,6 +28,7 @@ from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
 from quickstart.host.exchange import exchange
 from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
+from quickstart.host.mounted import is_on_overlay, mounted_at
 from quickstart.host.places import fault_at, place_of, swapped_by_others
 from quickstart.parse.printable import command
 
@@ -37,6 +39,8 @@ _PLACE_HINT = (
     "choose an -o in a directory of yours, all the way to which nobody else but root may write; "
     "or chmod go-w what is named, where that is yours"
 )
+# A lower layer of an overlay file system; a mount point; somebody else's directory has the name in the meantime.
+_FIXED = frozenset({errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY})
 _FULL_HINT = "free some space, or choose another -o"
 
 
@@ -191,7 +195,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
 
     When ``out`` exists at the end of the context, ``keep`` is called. If ``keep`` returns True or raises an
     exception, ``out`` stays and the new directory is removed. Raises OutputExistsError when a machine runs from
-    ``out``, HostLacksError when the disk is full, and the errors of ``settled``.
+    ``out``, HostLacksError when the disk is full or ``out`` cannot be renamed, and the errors of ``settled``.
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
@@ -201,6 +205,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
         _locked(owner)
     left = True
     try:
+        _check_replaceable(partial, out)
         with full_disk_named(out.parent, "OUT in", _FULL_HINT):
             yield partial
             partial.chmod(0o755)
@@ -226,13 +231,52 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
         os.close(owner)
 
 
+def _check_replaceable(partial: Path, out: Path) -> None:
+    """Raise HostLacksError when ``_replace`` could not rename ``out``, before the long work.
+
+    On an overlay file system, a directory of a lower layer cannot be renamed (EXDEV), as in a container whose image
+    has an OUT. Only an attempt shows this. The attempt changes nothing, because no directory takes the name of one
+    that is not empty.
+    """
+    if not out.exists():
+        return
+    for point in mounted_at(out):
+        raise HostLacksError(
+            f"{point} is mounted in the OUT that is to be replaced", hint="unmount it, or choose another -o"
+        )
+    if out.is_dir() and is_on_overlay(out):
+        mark = partial / "mark"
+        mark.touch()
+        with _renaming(out), suppress(FileNotFoundError):
+            try:
+                out.rename(partial)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        mark.unlink()
+
+
 def _replace(partial: Path, out: Path) -> None:
     """Give the new OUT ``partial`` its name. An old OUT gets the name ``partial``, or another name of a leftover."""
-    if out.exists():
-        if exchange(partial, out):
-            return
-        out.rename(_beside(out, "old"))
-    partial.rename(out)
+    with _renaming(out):
+        if out.exists():
+            if exchange(partial, out):
+                return
+            out.rename(_beside(out, "old"))
+        partial.rename(out)
+
+
+@contextmanager
+def _renaming(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FIXED:
+            raise
+        raise HostLacksError(
+            f"{out} cannot be replaced: {error.strerror}",
+            hint="choose another -o: a mount point or a directory of a container's image cannot be renamed",
+        ) from error
 
 
 def _beside(out: Path, kind: str) -> Path:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from quickstart.errors import CommandError, HostLacksError, QuickStartError
+from quickstart.host.mounted import mounted_at
 from quickstart.model import MIB
 
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT)
@@ -92,24 +92,15 @@ def remove_tree(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink()
         return
-    below = os.fsencode(path.resolve()) + b"/"
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        if (point := _unescaped(line.split()[4])).startswith(below):
-            name = os.fsdecode(point)
-            raise HostLacksError(f"{name} is mounted in what is to be removed", hint="unmount it first")
+    for point in mounted_at(path):
+        if point != path.resolve():
+            raise HostLacksError(f"{point} is mounted in what is to be removed", hint="unmount it first")
     top = os.open(path, _DIRECTORY)
     try:
         _empty(top)
     finally:
         os.close(top)
     os.rmdir(path)  # noqa: PTH106 - as all of its content
-
-
-def _unescaped(point: bytes) -> bytes:
-    """Decode a field of mountinfo (proc(5)). In such a field, a blank, a tab, a newline or a backslash is
-    written as a backslash and three octal digits.
-    """
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), point)
 
 
 def _empty(top: int) -> None:

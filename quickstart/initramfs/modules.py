@@ -46,6 +46,7 @@ BESIDE = ("virtio_net", "virtio_console", "xen_netfront", "ena")
 # Among them those of network cards.
 _CARDS = ("virtio_net", "xen_netfront", "ena")
 # A queueing discipline is a module of its own. A card takes the one that is the default when the card comes up (sysctl.d(5)).
+_MOST_QUEUES = 4
 _DEFAULT_QUEUE, _QUEUE = "net/core/default_qdisc", "sch_"
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
@@ -89,10 +90,11 @@ class ModuleSet:
 
 def queues(settings: Iterable[KernelSetting]) -> tuple[str, ...]:
     """The modules of the queueing disciplines that ``settings`` make the default. A stock boot loads such a module
-    when it makes the setting; in the initramfs, the kernel would find no modprobe.
+    when it makes the setting; in the initramfs, the kernel would find no modprobe. Only the last few count: each
+    setting replaces the ones before it, and each network card's line of the modloader's table has all their modules.
     """
     names = (f"{_QUEUE}{each.value}" for each in settings if each.key == _DEFAULT_QUEUE)
-    return tuple(dict.fromkeys(name for name in names if _NAME.fullmatch(name)))
+    return tuple(dict.fromkeys(name for name in names if _NAME.fullmatch(name)))[-_MOST_QUEUES:]
 
 
 def module_name(path: str) -> str:

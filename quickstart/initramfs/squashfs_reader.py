@@ -47,6 +47,9 @@ _MAGIC = 0x73717368
 _LZ4 = 5
 # mksquashfs's default, 128 KiB.
 _BLOCK_LOG = 17
+# A byte of a match's length stands for so many bytes (lz4's block format).
+_MOST_LZ4_RATIO = 255
+_MOST_SHARED_BYTES = 16 << 20
 _NO_TABLE = 0xFFFFFFFFFFFFFFFF
 _METADATA_HEAD = struct.Struct("<H")
 _METADATA_PLAIN = 0x8000
@@ -81,16 +84,18 @@ _LONG_TYPES = 7
 _HINT = "build the artefact again"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImageFile:
     """A file in a SquashFS image. ``name`` is relative to the image's root, ``mode`` is a complete st_mode, and
-    ``target`` is the target of a link.
+    ``target`` is the target of a link. ``place`` says where the content of a regular file lies in the image: files
+    with the same place have the same content (mksquashfs stores equal content once).
     """
 
     name: str
     mode: int
     size_bytes: int
     target: str
+    place: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +178,9 @@ class _Image:
         self._metadata = functools.lru_cache(maxsize=64)(self._read_metadata)
         self._fragment = functools.lru_cache(maxsize=8)(self._read_fragment)
         self._left_fragments_bytes = limits.unpacked_bytes
+        # Of different contents, without holes. Some more: several files may share a block.
+        self._left_stored_bytes = _MOST_LZ4_RATIO * size_bytes + _MOST_SHARED_BYTES
+        self._places: set[tuple[int, ...]] = set()
         (table,) = _PLACE.unpack(self._bytes(owners_at, _PLACE.size))
         squashfs_exact.check_owners(owners, self._metadata(table)[0])
 
@@ -197,12 +205,17 @@ class _Image:
             if self._left_files < 0 or self._left_names_bytes < 0 or len(name) >= PATH_MAX:
                 raise ValueError("it has too many files, or names that are too long")
             content = inode.content
-            if content:
-                self._note_blocks(content, blocks)
+            place = self._note_blocks(content, blocks) if content else ()
             size_bytes = content.size_bytes if content else len(inode.target)
             yield (
-                ImageFile(_decode(name), inode.mode, size_bytes, _decode(inode.target)),
-                self._pieces(content) if content else iter(()),
+                ImageFile(
+                    name=_decode(name),
+                    mode=inode.mode,
+                    size_bytes=size_bytes,
+                    target=_decode(inode.target),
+                    place=place,
+                ),
+                self._pieces(content, place) if content else iter(()),
             )
             if stat.S_ISDIR(inode.mode):
                 stack.append((name + b"/", self._entries(inode)))
@@ -342,15 +355,25 @@ class _Image:
             yield at, size
             at += size & BLOCK_LENGTH_MASK
 
-    def _note_blocks(self, content: _Content, blocks: Blocks) -> None:
-        for place, size in self._blocks(content):
+    def _note_blocks(self, content: _Content, blocks: Blocks) -> tuple[int, ...]:
+        """Record the blocks of a file, and return the place of its content (``ImageFile.place``)."""
+        found = list(self._blocks(content))
+        for place, size in found:
             if size:
                 blocks.add(place, size)
         if content.size_bytes % self._block_bytes and content.fragment != _NO_FRAGMENT:
             blocks.add(*self._fragment_place(content.fragment))
+        end = (content.size_bytes, content.fragment, content.fragment_at)
+        return (content.begin, *end, *(size for _, size in found))
 
-    def _pieces(self, content: _Content) -> Iterator[bytes]:
+    def _pieces(self, content: _Content, whole: tuple[int, ...]) -> Iterator[bytes]:
         left = content.size_bytes
+        if whole not in self._places:
+            self._places.add(whole)
+            holes = sum(not size for _, size in self._blocks(content))
+            self._left_stored_bytes -= max(left - holes * self._block_bytes, 0)
+            if self._left_stored_bytes < 0:
+                raise ValueError("many of its files share some of their blocks")
         for place, size in self._blocks(content):
             wanted = min(left, self._block_bytes)
             # A hole has no block.

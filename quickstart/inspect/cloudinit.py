@@ -51,8 +51,11 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
     if not has_cloud_init(root):
         return
     files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
+    # Each once: many names may be links to one large file.
+    by_file: dict[PurePosixPath | None, PurePosixPath] = {}
     for path in files:
-        file = root.resolve(path).canonical
+        by_file.setdefault(root.resolve(path).canonical, path)
+    for file, path in by_file.items():
         text = _joined(root.read_text(file)) if file is not None and root.host(file).is_file() else ""
         if _BOOTCMD.search(text):
             raise UnsupportedUnitError(

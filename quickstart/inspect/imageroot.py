@@ -32,8 +32,9 @@ MAX_TABLE_BYTES = 2 << 20
 _MAX_COMPONENTS = 512
 _MAX_MATCHES = 65536
 # Of all look-ups of one ImageRoot, and of all files that it reads: files of an image may ask for each other any number of times. A
-# build of nginx takes 150 000 components and 3000 files.
-_MOST_COMPONENTS, _MOST_READS = 1 << 22, 1 << 18
+# build of nginx takes 150 000 components and 3000 files of 7 MiB altogether, one of mariadb 9 MiB. Most of that is dpkg's database,
+# which is read eight times for each unit, and which has 35 MiB on a desktop.
+_MOST_COMPONENTS, _MOST_READS, _MOST_BYTES = 1 << 22, 1 << 18, 2 << 30
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -65,7 +66,7 @@ class ImageRoot:
     """
 
     base: Path
-    _spent: list[int] = field(default_factory=lambda: [0, 0], compare=False, repr=False)
+    _spent: list[int] = field(default_factory=lambda: [0, 0, 0], compare=False, repr=False)
 
     def host(self, canonical: PurePosixPath) -> Path:
         """The host path of a canonical guest path. Use ``resolve`` to make a path canonical, because the host
@@ -102,6 +103,9 @@ class ImageRoot:
                     f"{brief(str(canonical))} has {status.st_size} bytes; such a file is read up to {most_bytes}",
                     hint="shorten it in the image",
                 )
+            # Before: a file may have many hard links, each of which is a file of its own.
+            self._spent[2] += status.st_size
+            self._check_spent(canonical)
             return read_whole(host, most_bytes)
         except ValueError as error:
             raise ImageFileError(
@@ -260,11 +264,11 @@ class ImageRoot:
         return Resolution(found, tuple(links), found, ()), None
 
     def _check_spent(self, path: PurePosixPath) -> None:
-        components, reads = self._spent
-        if components > _MOST_COMPONENTS or reads > _MOST_READS:
+        components, reads, read_bytes = self._spent
+        if components > _MOST_COMPONENTS or reads > _MOST_READS or read_bytes > _MOST_BYTES:
             raise ImageFileError(
-                f"the image's files ask for more than {_MOST_READS} files, or paths of more than {_MOST_COMPONENTS}"
-                f" components in all, the last is {brief(str(path))}",
+                f"the image's files ask for more than {_MOST_READS} files, files of more than {_MOST_BYTES} bytes,"
+                f" or paths of more than {_MOST_COMPONENTS} components in all, the last is {brief(str(path))}",
                 hint="give another image: only one that was made for this asks for so many",
             )
 

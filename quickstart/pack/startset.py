@@ -79,7 +79,7 @@ def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Star
         for event in trace.events:
             builder.traced(event, number, f" of trace {number}" if len(traces) > 1 else "")
     builder.close(traces)
-    _demand_named([glob for glob in rules.include if not builder.include(glob)])
+    _demand_named(builder.include(rules.include))
     builder.hard_links()
     for trace in traces:
         builder.check_mapped(trace)
@@ -117,6 +117,8 @@ class _Builder:
         self.excluded: dict[PurePosixPath, str] = {}
         self.seen: dict[PurePosixPath, set[int]] = {}
         self._read = functools.cache(read_elf)
+        # What was looked at for the interpreter of a script, and for the needs of a program.
+        self._opened: set[PurePosixPath] = set()
         self._closed: set[PurePosixPath] = set()
 
     def traced(self, event: Event, number: int, suffix: str) -> None:
@@ -245,16 +247,18 @@ class _Builder:
         if found := interpreter_of(self.root, path):
             self.add(found.program, Reason(ReasonSource.SCRIPT, f"#! of {path}"))
 
-    def include(self, glob: str) -> bool:
-        """Add the files that an `include` rule of the profile names, and what these files need. Return
-        whether the rule names any file.
+    def include(self, globs: Iterable[str]) -> list[str]:
+        """Add the files that the `include` rules of the profile name, and what these files need. Return the rules that
+        name no file.
         """
-        named = False
-        for file in self.named_by(glob):
-            named = True
-            self.add(file, Reason(ReasonSource.RULE, f"include: {glob}"))
+        unnamed = []
+        for glob in dict.fromkeys(globs):
+            files = list(self.named_by(glob))
+            for file in files:
+                self.add(file, Reason(ReasonSource.RULE, f"include: {glob}"))
+            unnamed += [] if files else [glob]
         self._close_added()
-        return named
+        return unnamed
 
     def hard_links(self) -> None:
         """Add the other hard links of the set's files in the image, and what a program needs when it is
@@ -274,7 +278,8 @@ class _Builder:
 
     def _close_added(self) -> None:
         """Add what the most recently added files need."""
-        for path in sorted(self.reasons):
+        for path in sorted(self.reasons.keys() - self._opened):
+            self._opened.add(path)
             self._add_script_interpreter(path)
         added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
         for dependency in closure(self.root, added, self._read):

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,6 +56,18 @@ def lines_of(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
     ``most_bytes`` + 1 bytes. These pieces do not end with a newline.
     """
     return iter(partial(file.readline, most_bytes + 1), b"")
+
+
+def joined(pieces: Iterable[bytes], least_bytes: int) -> Iterator[bytes]:
+    """The bytes of ``pieces``, joined into pieces of at least ``least_bytes`` bytes. The last one may be shorter."""
+    gathered = bytearray()
+    for piece in pieces:
+        gathered += piece
+        if len(gathered) >= least_bytes:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
 
 
 def read_whole(path: Path, most_bytes: int) -> bytes:

@@ -60,8 +60,9 @@ _ISSUE = re.compile(
 _DROPPED = re.compile(r"^(?:overrun|dropped events): ([0-9]{1,18})$", re.MULTILINE)
 # The kernel formats a line in a single page.
 MAX_LINE = 8192
-# Of lines; and of what is remembered: processes, descriptors, requests and uses. (A boot of nginx has 1500 of these.)
-_MOST_LINES, _MOST_FACTS = 8 << 20, 1 << 19
+# Of lines, of which the guest's buffer holds some 300,000; and of what is remembered: processes, descriptors, requests and uses. (A
+# boot of nginx has 1500 of these.)
+_MOST_LINES, _MOST_FACTS = 1 << 20, 1 << 16
 # What waits longer never becomes a request: it is for another device, or was cancelled. (In a boot of nginx, at most 34 waited.)
 _MAX_WAITING = 256
 _ROOT = PurePosixPath("/")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import random
 import struct
 import subprocess
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +19,14 @@ from hypothesis import strategies as st
 from quickstart.artefact import inside
 from quickstart.errors import ArtefactError
 from quickstart.host import door
-from quickstart.initramfs import squashfs
+from quickstart.initramfs import squashfs, squashfs_reader
 from quickstart.initramfs.layout import IMAGE, image_part_b
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink
 from quickstart.initramfs.newc_reader import Limits
 from quickstart.initramfs.squashfs import write_image
 from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.model import MIB
+from quickstart.parse import bounded
 from tests.contract.test_hostile import ODD
 from tests.unit.test_inside import PART_A, PART_B, artefact
 
@@ -308,3 +312,42 @@ def test_fragments_to_and_fro_have_a_limit(tmp_path: Path) -> None:
     assert read_all(Limits(unpacked_bytes=128 * MIB)) == 800 * 12800
     with pytest.raises(ArtefactError, match="fragments to and fro"):
         read_all(Limits(unpacked_bytes=32 * MIB))
+
+
+def test_equal_content_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = random.Random(1).randbytes(300_000)
+    names = [f"fast/usr/{number}" for number in range(20)]
+    more = (regular("fast/usr/other", data[:-1], 0o644), *(regular(name, data, 0o644) for name in names))
+    made = artefact(tmp_path, image_part_b((*PART_B[:-1], *more, PART_B[-1])))
+    looked: list[int] = []
+
+    def counted(pieces: Iterable[bytes], least_bytes: int) -> Iterator[bytes]:
+        for piece in bounded.joined(pieces, least_bytes):
+            looked.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(inside, "joined", counted)
+    found = {each.name: each for each in inside.members(made) if each.part == "image"}
+    digest = hashlib.sha256(data).digest()
+    assert all(found[name].sha256 == digest and found[name].crc == zlib.crc32(data) for name in names)
+    assert found["fast/usr/other"].sha256 == hashlib.sha256(data[:-1]).digest()
+    # The archive's members, among them the image itself.
+    assert sum(looked) < 5 * len(data)
+    # Each has a place of its own.
+    assert len({each.place for each in found.values()}) == len(found)
+
+
+def test_different_contents_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that share some of their blocks may be larger together than what is stored of them."""
+    data = random.Random(1).randbytes(300_000)
+    image = write_image((directory("usr"), *(regular(f"usr/{number}", data, 0o644) for number in range(9))))
+    monkeypatch.setattr(squashfs_reader, "_MOST_LZ4_RATIO", 0)
+    monkeypatch.setattr(squashfs_reader, "_MOST_SHARED_BYTES", len(data))
+    # Equal content counts once.
+    assert len(read(image)) == 10
+    monkeypatch.setattr(squashfs_reader, "_MOST_SHARED_BYTES", len(data) - 1)
+    with pytest.raises(ArtefactError, match="share some of their blocks"):
+        read(image)
+    # What is not stored does not count.
+    monkeypatch.setattr(squashfs_reader, "_MOST_SHARED_BYTES", 0)
+    assert len(read(write_image((regular("hole", bytes(1 << 18), 0o644),)))) == 1

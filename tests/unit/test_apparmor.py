@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.facts import watched
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit import apparmor, read_unit
 from quickstart.inspect.unit.apparmor import attachments, profile_places, refuse_profiles
 from quickstart.model import FileKind, StartSet
 from tests.unit.test_layout import start_file
@@ -219,3 +220,34 @@ def test_what_a_variable_means_is_compared_where_a_head_has_one(root: ImageRoot)
     places = list(profile_places(root))
     assert shared <= set(places)
     assert len(places) == len(set(places))
+
+
+def test_shared_variables_are_not_copied_for_each_profile(root: ImageRoot) -> None:
+    put(root.base, f"{D}/tunables/many", "".join(f"@{{v{number}}}=/a\n" for number in range(1000)))
+    put(root.base, f"{D}/one", "@{lib} += /opt\n@{mine}=/b\n@{lib}/x {\n}\n")
+    put(root.base, f"{D}/two", "@{lib}/y {\n}\n")
+    values = {name: each for name, _, each in apparmor._attachments(root, "app.service")}
+    assert values["one"]["v7"] == ["/a"]
+    assert values["one"]["lib"] == ["/usr/lib", "/usr/libexec", "/opt"]
+    assert values["two"]["lib"] == ["/usr/lib", "/usr/libexec"]
+    own = {name: len(each.maps[0]) for name, each in values.items() if isinstance(each, ChainMap)}
+    assert own == {"one": 2, "two": 0}
+
+
+def test_long_variables_are_kept_only_so_far(root: ImageRoot) -> None:
+    put(
+        root.base,
+        f"{D}/tunables/long",
+        f"@{{long}}={'a' * 10000}\n@{{many}}={'/b ' * 10000}\n@{{many}}+=/b\n",
+    )
+    put(root.base, f"{D}/one", "@{long} {\n}\n@{many} {\n}\n")
+    for _, attachment, values in apparmor._attachments(root, "app.service"):
+        assert sum(map(len, values[attachment[2:-1]])) < 1 << 13
+        assert apparmor._meant(attachment, values) == ["**"]
+
+
+def test_a_budget_for_what_one_attachment_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = "/{a,b}/{c,d}/{e,f}"
+    assert len(apparmor._meant(several, {})) == 8
+    monkeypatch.setattr(apparmor, "_MOST_MEANT_CHARACTERS", 100)
+    assert apparmor._meant(several, {}) == ["**"]

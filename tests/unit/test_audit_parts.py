@@ -126,6 +126,15 @@ def test_another_kind_of_part_b(tmp_path: Path, line: bytes) -> None:
     assert found[f"/{OURS}/config"] == "names another kind of part B than there is"
 
 
+@pytest.mark.parametrize("lines", [1 << 16, 9 << 20])
+def test_a_configuration_that_is_too_long(tmp_path: Path, lines: int) -> None:
+    """It is a shell script, and so long that it is not searched for the kind of part B."""
+    data = b"BUILD=b1\nIMAGE=''\n" + b"\n" * lines
+    config = replace(PART_A[-1], data=data)
+    found = {each.object: each.what for each in audit(artefact(tmp_path, part_a=(*PART_A[:-1], config)))}
+    assert found[f"/{OURS}/config"].startswith(f"has {len(data)} bytes")
+
+
 @pytest.mark.parametrize(
     "image", [symlink(f"{OURS}/part-b.squashfs", "spare"), regular(f"{OURS}/part-b.ext4", b"x", 0o644)]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 from typing import BinaryIO
 
@@ -99,3 +100,10 @@ def test_a_trace_that_is_cut(said: bytes) -> None:
 def test_a_kernel_without_a_trace() -> None:
     found = boot._trace(Tracing(b"", status=1))
     assert isinstance(found, UntraceableError)
+
+
+def test_no_more_lines_than_a_buffer_of_a_guest_holds() -> None:
+    read = itertools.count()
+    with pytest.raises(GuestError, match="lines"):
+        guesttrace.parse(("abc" for _ in itertools.takewhile(lambda number: number < 2 << 20, read)), "")
+    assert next(read) <= (1 << 20) + 2

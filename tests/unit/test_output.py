@@ -312,3 +312,17 @@ def test_a_loss_of_power_after_the_end_undoes_nothing(
     with output.new_directory(tmp_path / "out"):
         pass
     assert done == ["sync all", "rename to out", f"sync {tmp_path.name}"]
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY])
+def test_an_error_of_the_last_rename(out: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """What can only be seen at the end."""
+
+    def fails(one: Path, other: Path) -> bool:
+        raise OSError(number, os.strerror(number), str(one))
+
+    monkeypatch.setattr(output, "exchange", fails)
+    with pytest.raises(HostLacksError, match="out cannot be replaced") as caught, new_directory(out):
+        pass
+    assert "choose another -o" in (caught.value.hint or "")
+    assert (names(out.parent), names(out)) == (["out"], ["manifest.json"])

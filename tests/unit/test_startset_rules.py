@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections import Counter
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,10 +13,12 @@ import pytest
 from quickstart.engines.boot import rules_of
 from quickstart.errors import StartSetError
 from quickstart.initramfs.serving import without_hidden
+from quickstart.inspect import script
 from quickstart.inspect.globs import matches
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.model import Op, Profile, ReferenceImage
+from quickstart.pack import startset
 from tests.unit.acl import hide_from_somebody
 from tests.unit.elfbuilder import MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, excluded, files, links, reasons, rules
@@ -321,3 +324,18 @@ def test_a_build_goes_by_what_the_unit_hides(image: Image, line: str, hidden: tu
     profile = cast(Profile, SimpleNamespace(units=("app.service",), run_start_pre=True, files=RULES))
     reference = cast(ReferenceImage, SimpleNamespace(tree=image.base))
     assert rules_of(profile, reference).exclude == (*RULES.exclude, *hidden)
+
+
+def test_many_rules_look_at_each_file_once(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        image.file(f"/etc/many/{number}", "#!/bin/sh\n")
+    opened: Counter[str] = Counter()
+    interpreter_of = script.interpreter_of
+
+    def counted(root: ImageRoot, path: PurePosixPath) -> object:
+        opened[str(path)] += 1
+        return interpreter_of(root, path)
+
+    monkeypatch.setattr(startset, "interpreter_of", counted)
+    image.compute(rules=rules(include=("/etc/many/**", *(f"/etc/many/{number}" for number in range(20)))))
+    assert opened["/etc/many/7"] == 1

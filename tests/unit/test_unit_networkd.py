@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import networkd
-from quickstart.inspect.unit.networkd import refuse_networkd
+from quickstart.inspect.unit import files, networkd
+from quickstart.inspect.unit.networkd import refuse_networkd, sent_by_networkd
 from quickstart.model.started import Card, Loaded, Route, Wired
 from quickstart.pack.network import refuse_other_network
 from quickstart.reference.variant import TUNED
@@ -85,6 +86,8 @@ def test_what_dhcp_gives(tmp_path: Path, path: str, text: str) -> None:
         (f"{OWN}/a.network", f"{DHCP}Bridge=br0\n", "has `Bridge=br0`"),
         (f"{OWN}/a.network", f"{DHCP}[Route]\nGateway=192.0.2.1\n", "has `Gateway=192.0.2.1` in [Route]"),
         (f"{OWN}/a.network", f"{DHCP}[Address]\nAddress=192.0.2.7/24\n", "in [Address]"),
+        # systemd ends a line at a carriage return, too.
+        (f"{OWN}/a.network", f"{DHCP}[Address]\rAddress=192.0.2.7/24\n", "in [Address]"),
         (f"{OWN}/a.network", f"{DHCP}[DHCPv4]\nUseRoutes=no\n", "has `UseRoutes=no`"),
         (f"{OWN}/a.network", f"{DHCP}[Link]\nMACAddress=52:54:00:00:00:01\n", "has `MACAddress="),
         (f"{OWN}/a.network", DHCP.replace("=yes", "=ipv6"), "has `DHCP=ipv6`"),
@@ -137,6 +140,38 @@ def test_what_init_does_not_do(tmp_path: Path, path: str, text: str, shown: str)
     message = refused(tmp_path)
     assert message.startswith(f"app.service cannot be started early: {path} ")
     assert shown in message
+
+
+def test_many_sections_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, f"{OWN}/a.network", DHCP + "".join(f"[{number}]\n" for number in range(50)))
+    read: list[str] = []
+    lines = files._lines
+
+    def counted(text: str) -> Iterator[str]:
+        read.append(text)
+        return lines(text)
+
+    monkeypatch.setattr(files, "_lines", counted)
+    assert not refused(tmp_path)
+    # For faults, for the file as a whole, and for what it keeps networkd away from.
+    assert len(read) <= 3
+
+
+def test_many_files_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        put(tmp_path, f"{OWN}/{number}.network", DHCP)
+    put(tmp_path, f"{OWN}/7.network.d/a.conf", "[DHCPv4]\nSendHostname=no\n")
+    listed: list[ImageRoot] = []
+    own_files = networkd.own_files
+
+    def counted(root: ImageRoot) -> Iterator[PurePosixPath]:
+        listed.append(root)
+        return own_files(root)
+
+    monkeypatch.setattr(networkd, "own_files", counted)
+    with pytest.raises(UnsupportedUnitError, match="has another host name for DHCP"):
+        sent_by_networkd(ImageRoot(tmp_path), "app.service")
+    assert len(listed) == 1
 
 
 def test_a_package_s_file_for_containers(tmp_path: Path) -> None:

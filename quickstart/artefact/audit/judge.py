@@ -54,6 +54,8 @@ _PART_A = (
     _DIGESTS,
     f"{OURS}/modules",
 )
+# Init reads it as a shell script, so it has no more than our own settings.
+_MOST_CONFIG_BYTES = 64 << 10
 _REBUILD = "build it again with --force"
 _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
@@ -187,10 +189,14 @@ def _parts(given: Given) -> Iterator[Finding]:
     if marker is None or given.members[-1] is not marker:
         yield Finding(ERROR, f"/{MARKER}", "is to be the last file of part B and is not", _REBUILD)
     config = by_part["A"].get(f"{OURS}/config")
+    if config and config.size_bytes > _MOST_CONFIG_BYTES:
+        what = f"has {config.size_bytes} bytes; the longest that a build makes has a few KiB"
+        yield Finding(ERROR, f"/{OURS}/config", what, _REBUILD)
+        config = None
     build = re.search(rb"^BUILD=(\S+)$", config.data, re.M) if config else None
     if marker is not None and build is not None and marker.data.strip() != build[1]:
         yield Finding(ERROR, f"/{MARKER}", "names another build than part A", _REBUILD)
-    kinds = set(re.findall(rb"^\s*IMAGE=(.*)$", config.data, re.M)) if config else set()
+    kinds = set(re.findall(rb"^[ \t]*IMAGE=(.*)$", config.data, re.M)) if config else set()
     # An OUT from before the payload squashfs has no such line.
     fitting = ({b"squashfs"},) if IMAGE in by_part["B"] else ({b"''"}, set())
     if config and kinds not in fitting:

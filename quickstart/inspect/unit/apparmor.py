@@ -8,6 +8,7 @@ refuses the early start of a program to which a profile attaches.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -40,6 +41,8 @@ _WILD = re.compile(r"[]*?\[{}\\]")
 _ANYTHING = "**"
 _MOST_MEANT = 64
 _MAX_PATTERN_CHARACTERS = 4096
+# Of all patterns that one attachment is expanded to, with those on the way.
+_MOST_MEANT_CHARACTERS = 64 << 10
 # Ubuntu's largest set of profiles has some hundreds of each.
 _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
@@ -86,7 +89,7 @@ def refuse_profiles(root: ImageRoot, unit: str, programs: Iterable[PurePosixPath
         return
     wanted = sorted({each for path in programs for each in (path, root.resolve(path).canonical or path)})
     for name, attachment, values in _attachments(root, unit):
-        meant = _meant(attachment, values)
+        meant = [_WILD.split(re.sub("//+", "/", each)) for each in _meant(attachment, values)]
         found = next((path for path in wanted if any(_may_be(each, str(path)) for each in meant)), None)
         if found is not None:
             without = command("ln", "-s", str(_PROFILES / name), f"{_DISABLED}/")
@@ -104,15 +107,17 @@ def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]
     """Each attachment in the image's profiles, as (file name, attachment, variables that are defined for this
     file).
     """
+    count = 0
     shared: dict[str, list[str]] = {}
     reader = _Reader(root)
     profiles = _with_included(root, reader)
     for _, file in (row for each in ("tunables/*", "tunables/*.d/*") for row in _plain(root, each)):
-        _add_variables(shared, reader.text(file))
-    count = 0
+        _add_variables(shared, {}, reader.text(file))
     for name, (_, text) in profiles.items():
-        values = {key: list(words) for key, words in shared.items()} if "@{" in text else shared
-        _add_variables(values, text)
+        # Only what the file sets itself is its own: there may be thousands of variables, and of files.
+        own: dict[str, list[str]] = {}
+        _add_variables(own, shared, text)
+        values = ChainMap(own, shared)
         for attachment in attachments(text):
             count += 1
             if count > _MAX_ATTACHMENTS:
@@ -226,11 +231,17 @@ def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]
             yield path.name, file
 
 
-def _add_variables(values: dict[str, list[str]], text: str) -> None:
+def _add_variables(values: dict[str, list[str]], shared: Values, text: str) -> None:
+    """Add the variables that ``text`` sets to ``values``. A variable that is also in ``shared`` begins with the words
+    there. Of more words than are expanded, and of longer ones, only so much is kept that they are too many or too long.
+    """
     for name, words in _SET.findall(text.replace("\\\n", " ")):
-        known = values.setdefault(name, [])
+        known = values.get(name)
+        if known is None:
+            known = values[name] = [*shared.get(name, ())]
         if len(known) <= _MOST_MEANT:
-            known += [word.strip('"') for word in words.partition("#")[0].split()]
+            more = words.partition("#")[0].split(maxsplit=_MOST_MEANT + 1)[: _MOST_MEANT + 1]
+            known += [word.strip('"')[: _MAX_PATTERN_CHARACTERS + 1] for word in more]
 
 
 def _meant(attachment: str, values: Values) -> list[str]:
@@ -239,7 +250,7 @@ def _meant(attachment: str, values: Values) -> list[str]:
     any path.
     """
     done: list[str] = []
-    left = [attachment]
+    left, left_characters = [attachment], _MOST_MEANT_CHARACTERS
     for _ in range(_MOST_MEANT):
         if not left:
             return done
@@ -253,15 +264,16 @@ def _meant(attachment: str, values: Values) -> list[str]:
         else:
             done.append(each)
             continue
-        if len(words) > _MOST_MEANT:
+        left_characters -= sum(map(len, words)) + len(words) * len(each)
+        if len(words) > _MOST_MEANT or left_characters < 0:
             break
         left += [f"{each[: found.start()]}{word}{each[found.end() :]}" for word in words]
     return [_ANYTHING]
 
 
-def _may_be(pattern: str, path: str) -> bool:
-    """Whether ``pattern`` may match ``path``: ``path`` begins with the text before the first wildcard and
-    ends with the text after the last wildcard. The result may be true for a path that does not match.
+def _may_be(plain: Sequence[str], path: str) -> bool:
+    """Whether a pattern may match ``path``: ``path`` begins with the text before the first wildcard and ends with the
+    text after the last wildcard. ``plain`` are the texts between the pattern's wildcards. The result may be true for
+    a path that does not match.
     """
-    plain = _WILD.split(re.sub("//+", "/", pattern))
     return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

@@ -7,12 +7,13 @@ names, each with a NUL at its end. The array's pointers are read from the librar
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
+from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.parse.bounded import read_whole
 
 _PLACES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
 # Each array's first group, in all versions that have groups.
@@ -22,10 +23,13 @@ _DT_RELA, _DT_RELASZ = 7, 8
 _R_X86_64_RELATIVE = 8
 _ENTRY_BYTES = 24
 _MAX_TEXT_BYTES = 1 << 16
-# systemd 257's has 5 MiB, 12 program headers and 30 groups.
+# systemd 257's has 5 MiB, 12 program headers, 7,000 relocations and 30 groups.
 _MAX_BYTES = 64 << 20
 _MAX_SEGMENTS = 64
+_MAX_RELOCATIONS = 1 << 18
 _MAX_GROUPS = 256
+# An image has one, and two during an upgrade.
+_MAX_LIBRARIES = 4
 
 Groups = Mapping[str, tuple[str, ...]]
 
@@ -35,23 +39,22 @@ def call_groups(root: ImageRoot) -> Groups:
     cannot be read from the image's systemd.
     """
     library = library_of_groups(root)
-    return _read(root.host(library)) if library is not None else {}
+    return _read(root, library) if library is not None else {}
 
 
 def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
     """The canonical path of the image's systemd library, which has the groups, or None."""
-    for place in _PLACES:
-        for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"):
-            canonical = root.resolve(path).canonical
-            if canonical is not None and _read(root.host(canonical)):
-                return canonical
-    return None
+    paths = (path for place in _PLACES for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"))
+    # Each once: many names may be links to one large file.
+    found = dict.fromkeys(root.resolve(path).canonical for path in paths)
+    libraries = itertools.islice((path for path in found if path is not None), _MAX_LIBRARIES)
+    return next((path for path in libraries if _read(root, path)), None)
 
 
-def _read(path: Path) -> Groups:
+def _read(root: ImageRoot, path: PurePosixPath) -> Groups:
     try:
-        return dict(_Library(read_whole(path, _MAX_BYTES)).groups())
-    except (struct.error, ValueError, KeyError, OverflowError, OSError):
+        return dict(_Library(root.read_bytes(path, _MAX_BYTES)).groups())
+    except (struct.error, ValueError, KeyError, OverflowError, StartSetError):
         return {}
 
 
@@ -94,6 +97,8 @@ class _Library:
         offset, length = self._dynamic
         tags = dict(struct.iter_unpack("<QQ", self._content[offset : offset + length]))
         at = self._offset(tags[_DT_RELA])
+        if tags[_DT_RELASZ] > _MAX_RELOCATIONS * _ENTRY_BYTES:
+            raise ValueError(f"it has {tags[_DT_RELASZ]} bytes of relocations")
         for place, kind, value in struct.iter_unpack("<QQQ", self._content[at : at + tags[_DT_RELASZ]]):
             if kind == _R_X86_64_RELATIVE:
                 yield place, value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -50,18 +50,23 @@ def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], .
     When a text has a fault at which systemd stops reading, only the assignments before the fault are
     returned.
     """
-    found: list[tuple[str, str]] = []
+    return tuple(sections(texts).get(wanted, ()))
+
+
+def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
+    """The assignments of each section, as ``assignments`` returns them. Sections without assignments are included."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
-        section = ""
+        section: list[tuple[str, str]] | None = None
         for line in _lines(text):
             if _fault(line):
                 break
             if line.startswith("["):
-                section = line
-            elif section == wanted and "=" in line:
+                section = found.setdefault(line, [])
+            elif section is not None and "=" in line:
                 name, _, value = (part.strip(_BLANKS) for part in line.partition("="))
-                found.append((name, value))
-    return tuple(found)
+                section.append((name, value))
+    return found
 
 
 def first_fault(text: str) -> str:

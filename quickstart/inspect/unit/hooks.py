@@ -100,7 +100,8 @@ _RULES = PurePosixPath("/usr/lib/udev/rules.d")
 _RULE_COMMAND = re.compile(
     r"""\b(?:RUN|RUN\{program\}|PROGRAM|IMPORT\{program\})\s*(?:[+:]?=|==|!=)\s*e?"((?:[^"\\]|\\.)*)\"?"""
 )
-_RULE_ADDRESS = re.compile(r"\bATTR\{(?:\[[^\]]*\])?(?:address|flags)\}\s*[+:]?=(?!=)|\bSYSCTL\{")
+# The device's name, of at most 1,023 characters (udev's UTIL_PATH_SIZE).
+_RULE_ADDRESS = re.compile(r"\bATTR\{(?:\[[^\]\n]{0,1023}\])?(?:address|flags)\}\s*[+:]?=(?!=)|\bSYSCTL\{")
 # Together; Debian's own have a few KiB.
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 256

@@ -35,6 +35,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9:_.-]+")
 _NAME_CHARACTERS = 255
 # Each is looked up in all directories of units, some thousand links each. More of them are an error anyway.
 _MAX_CANDIDATES = 16
+# A text of each is read, which says whether it starts at all.
+_MAX_CLUSTERS = 256
 # Of a configuration by which a generator decides; Debian's longest has 30 KiB with its comments.
 _MAX_TEXT_BYTES = 64 << 10
 _MAIN_CF = PurePosixPath("/etc/postfix/main.cf")
@@ -224,7 +226,13 @@ def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | 
 
 def _postgresql(root: ImageRoot) -> Iterator[str]:
     """One instance for each cluster whose start.conf has `auto` (the default) and whose server is installed."""
-    for file in root.glob(PurePosixPath("/etc/postgresql/*/*/postgresql.conf")):
+    files = root.glob(PurePosixPath("/etc/postgresql/*/*/postgresql.conf"))
+    if len(files) > _MAX_CLUSTERS:
+        raise UnsupportedUnitError(
+            f"/etc/postgresql has {len(files)} clusters, more than the {_MAX_CLUSTERS} that are looked at",
+            hint="name the instance that starts early",
+        )
+    for file in files:
         cluster = file.parent
         version = cluster.parent.name
         lines = (line.partition("#")[0].strip() for line in _text(root, cluster / _START_CONF).splitlines())

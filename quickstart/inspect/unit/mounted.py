@@ -149,7 +149,12 @@ def fstab_options(root: ImageRoot, place: str) -> str | None:
     """The options of fstab's line for ``place``, one of /dev/shm, /proc and /tmp, that init adds to those which it
     gives to this file system anyway. None when fstab has no such line, or one that init cannot follow.
     """
-    rows = [words for words in _rows(root) if PurePosixPath(words[1]) == PurePosixPath(place)]
+    return _followed_options(root, list(_rows(root)), place)
+
+
+def _followed_options(root: ImageRoot, rows: Sequence[Sequence[str]], place: str) -> str | None:
+    """What ``fstab_options`` returns for an fstab with these rows."""
+    rows = [words for words in rows if PurePosixPath(words[1]) == PurePosixPath(place)]
     fs_type, known = _MADE_BY_INIT[place]
     if len(rows) != 1 or rows[0][2] != fs_type:
         return None
@@ -188,12 +193,15 @@ def _rows(root: ImageRoot) -> Iterator[list[str]]:
 
 
 def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
-    for words in _rows(root):
+    rows = list(_rows(root))
+    # Once for each place: an fstab may have thousands of rows for one.
+    followed = {place for place in _MADE_BY_INIT if _followed_options(root, rows, place) is not None}
+    for words in rows:
         place = PurePosixPath(words[1].replace("\\040", " "))
         options = frozenset(_options(words))
         if _is_below(place, _KERNELS) and options <= _usual_options(place):
             continue
-        if str(place) in _MADE_BY_INIT and fstab_options(root, str(place)) is not None:
+        if str(place) in followed:
             continue
         # A disk with nofail that is absent now may be there on another machine, and hide what was written below it.
         is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)

@@ -19,7 +19,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpconf import NO_NAME, HostName, NameRule, Sent
-from quickstart.inspect.unit.files import assignments, first_fault
+from quickstart.inspect.unit.files import first_fault, sections
 from quickstart.parse.printable import brief
 
 _PLACES = ("/etc/systemd/network", "/usr/local/lib/systemd/network", "/usr/lib/systemd/network")
@@ -55,24 +55,22 @@ _WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"
 # systemd.syntax(7), and YAML's.
 _YES = frozenset({"yes", "true", "on", "1", "y", "t"})
 _NO = frozenset({"no", "false", "off", "0", "n", "f"})
-# Of networkd and of netplan.
-_OWN_NAME = re.compile(rf"(?im)^\s*(?:usehostname\s*=|use-hostname:)\s*(?:{'|'.join(sorted(_NO))})\s*$")
 _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
 # Interfaces of containers, virtual machines and tunnels, by the names that their programs give them.
 _MADE_LATER = re.compile(
     r"(?:docker|veth|br-|virbr|vnet|lxc|lxd|cni|cali|flannel|cilium|podman|tun|tap|wg|tailscale)[\w.*-]*"
 )
-# In YAML's block style; another style is not taken.
+# A line in YAML's block style, without blanks at its ends; another style is not taken.
 _NETPLAN_LINE = re.compile(
-    r"\s*(?:#.*|---|network:|ethernets:|match:|[A-Za-z0-9_.-]+-overrides:|version:\s*\d+|renderer:\s*networkd"
+    r"(?:#.*|---|network:|ethernets:|match:|[A-Za-z0-9_.-]+-overrides:|version:\s*\d+|renderer:\s*networkd"
     r"|dhcp4:\s*(?:true|yes|on)|dhcp6:\s*\w+|optional:\s*\w+|mtu:\s*\d+|critical:\s*\w+|accept-ra:\s*\w+"
     r"|(?:use|send)-(?:dns|domains|hostname|mtu|ntp):\s*\w+|route-metric:\s*\d+"
     r"|wakeonlan:\s*\w+|(?:macaddress|name|set-name|driver|dhcp-identifier):\s*[^\s\[{&*|>#]\S*)?\s*(?:#.*)?"
 )
 # The name of a card.
-_NETPLAN_NAME = re.compile(r"\s*[A-Za-z0-9_.-]+:\s*(?:#.*)?")
+_NETPLAN_NAME = re.compile(r"[A-Za-z0-9_.-]+:\s*(?:#.*)?")
 _NETPLAN_OTHERS = re.compile(
-    r"\s*(?:bridges|bonds|vlans|vrfs|wifis|modems|tunnels|routes|routing-policy|addresses|nameservers|openvswitch"
+    r"(?:bridges|bonds|vlans|vrfs|wifis|modems|tunnels|routes|routing-policy|addresses|nameservers|openvswitch"
     r"|nm-devices|dummy-devices|virtual-ethernets|interfaces|parameters|link-local|\S+-devices):"
 )
 # A machine has a few, of a KiB each.
@@ -100,14 +98,13 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
     machine shows which file applies to its card.
     """
     found: dict[HostName, PurePosixPath] = {}
-    for path in own_files(root):
+    texts = {path: root.read_text(path) for path in own_files(root)}
+    for path, text in texts.items():
         if path.suffix == ".yaml":
-            found[_name_by_netplan(root.read_text(path))] = path
-        elif path.suffix == ".network" and not _is_of_others(root.read_text(path)):
-            drop_ins = [
-                root.read_text(each) for each in own_files(root) if each.parent.name == f"{path.name}.d"
-            ]
-            found[_name_by_networkd((root.read_text(path), *drop_ins))] = path
+            found[_name_by_netplan(text)] = path
+        elif path.suffix == ".network" and not _is_of_others(text):
+            drop_ins = [texts[each] for each in texts if each.parent.name == f"{path.name}.d"]
+            found[_name_by_networkd((text, *drop_ins))] = path
     if len(found) > 1:
         raise _refusal(unit, list(found.values())[-1], "has another host name for DHCP than other files have")
     return Sent(next(iter(found), HostName(NameRule.NETWORKD)), routes=True)
@@ -119,17 +116,25 @@ def takes_host_name(root: ImageRoot) -> bool:
     """
     texts = [(path, root.read_text(path)) for path in own_files(root)]
     return not texts or any(
-        _OWN_NAME.search(text) is None
+        _is_taken_by_netplan(text) if path.suffix == ".yaml" else _is_taken_by_networkd(text)
         for path, text in texts
         if path.suffix == ".yaml" or (path.suffix == ".network" and not _is_of_others(text))
     )
+
+
+def _is_taken_by_networkd(text: str) -> bool:
+    return _of_dhcp((text,)).get("UseHostname", "").lower() not in _NO
+
+
+def _is_taken_by_netplan(text: str) -> bool:
+    return not _is_off_in_netplan(text, "use-hostname")
 
 
 def _name_by_networkd(texts: tuple[str, ...]) -> HostName:
     """The host name that networkd sends with ``texts``, a .network file and its drop-ins (systemd.network(5)).
     networkd also reads the section [DHCP], the older name of [DHCPv4].
     """
-    given = {name: value for section in ("[DHCP]", "[DHCPv4]") for name, value in assignments(texts, section)}
+    given = _of_dhcp(texts)
     if given.get("SendHostname", "").lower() in _NO or given.get("Anonymize", "").lower() in _YES:
         return NO_NAME
     fixed = given.get("Hostname", "")
@@ -138,14 +143,24 @@ def _name_by_networkd(texts: tuple[str, ...]) -> HostName:
     return HostName(fixed=fixed) if fixed else HostName(NameRule.NETWORKD)
 
 
+def _of_dhcp(texts: tuple[str, ...]) -> Mapping[str, str]:
+    found = sections(texts)
+    return {name: value for section in ("[DHCP]", "[DHCPv4]") for name, value in found.get(section, ())}
+
+
 def _name_by_netplan(text: str) -> HostName:
+    return NO_NAME if _is_off_in_netplan(text, "send-hostname") else HostName(NameRule.NETWORKD)
+
+
+def _is_off_in_netplan(text: str, wanted: str) -> bool:
+    """Whether a card's ``dhcp4-overrides`` switch ``wanted`` off."""
     overrides = ""
     for line in text.splitlines():
         key, _, value = line.partition("#")[0].strip().partition(":")
         overrides = key if key.endswith("-overrides") else overrides
-        if key == "send-hostname" and overrides == "dhcp4-overrides" and value.strip().lower() in _NO:
-            return NO_NAME
-    return HostName(NameRule.NETWORKD)
+        if key == wanted and overrides == "dhcp4-overrides" and value.strip().lower() in _NO:
+            return True
+    return False
 
 
 def _few(unit: str, paths: Iterator[PurePosixPath]) -> tuple[PurePosixPath, ...]:
@@ -192,21 +207,22 @@ def _why_not(path: PurePosixPath, text: str) -> str:
     if kind == ".network" and _is_of_others(text):
         return ""
     known = _OF_LINK if kind == ".link" else _OF_NETWORK
-    for section in dict.fromkeys(re.findall(r"^\s*(\[.*\])\s*$", text, re.MULTILINE)):
-        for name, value in assignments((text,), section):
-            names = known.get(section, frozenset())
+    given = sections((text,))
+    for section, found in given.items():
+        names = known.get(section, frozenset())
+        for name, value in found:
             if not {name, "*"} & names or not _is_plain(name, value, section):
                 return f"has `{brief(f'{name}={value}')}` in {brief(section)}"
     is_whole = path.suffix == ".network"
-    if is_whole and not any(name == "DHCP" for name, _ in assignments((text,), "[Network]")):
+    if is_whole and not any(name == "DHCP" for name, _ in given.get("[Network]", ())):
         return "has a card without DHCP"
     return ""
 
 
 def _is_of_others(text: str) -> bool:
     """Whether the file only keeps networkd away from interfaces that other programs make, such as Docker's."""
-    given = [(section, *each) for section in ("[Match]", "[Link]") for each in assignments((text,), section)]
-    sections = set(re.findall(r"^\s*(\[.*\])\s*$", text, re.MULTILINE))
+    found = sections((text,))
+    given = [(section, *each) for section in ("[Match]", "[Link]") for each in found.get(section, ())]
     names = [
         word
         for section, name, value in given
@@ -214,7 +230,7 @@ def _is_of_others(text: str) -> bool:
         for word in value.split()
     ]
     return (
-        sections <= {"[Match]", "[Link]"}
+        found.keys() <= {"[Match]", "[Link]"}
         and {(section, name) for section, name, _ in given}
         <= {("[Match]", "Name"), ("[Link]", "Unmanaged"), ("[Link]", "RequiredForOnline")}
         and bool(names)
@@ -245,7 +261,7 @@ def _other_netplan_line(text: str) -> str | None:
             match_at = None
         if words.startswith("match:"):
             match_at = indent
-        if not _is_plain_netplan(line) or (words.startswith("macaddress:") and match_at is None):
+        if not _is_plain_netplan(line.strip()) or (words.startswith("macaddress:") and match_at is None):
             return line
     return None
 

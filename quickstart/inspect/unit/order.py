@@ -5,8 +5,10 @@ When one of these units is enabled after the build, the application must not sta
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +45,8 @@ MAX_LINKS = 8192
 # Of files, drop-ins and scripts that are searched for Before=, with all their text. Many names may be links to one long file.
 _MAX_FILES = 8192
 _MAX_CHARACTERS = 16 << 20
+# Of all files, the units that they belong to: a drop-in of a type belongs to some hundreds.
+_MAX_OWNERS = 1 << 18
 # Of the units that a boot starts, each with its drop-ins; Debian's desktop has 1 MiB.
 _MAX_STARTED_CHARACTERS = 4 << 20
 # A Before= of one drop-in may be that of each unit, with as many words as a line has.
@@ -241,14 +245,25 @@ def _linked(unit: str, pulled: _Order) -> Iterator[str]:
 def owned_texts(root: ImageRoot) -> Iterator[Owned]:
     """Each unit file, drop-in and init script, as (path, names of the units that it belongs to, text).
 
-    Raises UnsupportedUnitError for implausibly many files and for too much text. The size of a file is
-    checked before the file is read.
+    Raises UnsupportedUnitError for implausibly many files, for too much text, and when drop-ins belong to too many
+    units altogether. The size of a file is checked before the file is read.
     """
     texts = dict(_texts(root))
-    units = sorted({owner for owner, path in texts if path.parent.suffix != ".d"})
+    units = {owner for owner, path in texts if path.parent.suffix != ".d" and "." in owner}
+    by_type: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(units):
+        by_type[name.rpartition(".")[2]].append(name)
+    others = functools.cache(functools.partial(_others, by_type=by_type))
+    left = _MAX_OWNERS
     for (owner, path), text in texts.items():
         # A drop-in may be of all units of a type or with one beginning.
-        yield path, (owner, *_others(owner, units)), text
+        names = (owner, *others(owner))
+        left -= len(names)
+        if left < 0:
+            raise UnsupportedUnitError(
+                f"the image's drop-ins belong to more than {_MAX_OWNERS} units altogether, the last is {path}"
+            )
+        yield path, names, text
 
 
 def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) -> Iterator[tuple[str, str]]:
@@ -282,10 +297,16 @@ def _assigned(text: str) -> tuple[tuple[str, str], ...]:
     return assignments((text,), "[Unit]") if "Before" in text else ()
 
 
-def _others(owner: str, units: Iterable[str]) -> Iterator[str]:
+def _others(owner: str, by_type: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The units to which a drop-in of the directory ``owner`` (without ``.d``) belongs beside ``owner`` itself.
+    ``by_type`` has the sorted names of the units of each type.
+    """
     stem, _, kind = owner.rpartition(".")
-    if not stem or stem.endswith("-"):
-        yield from (name for name in units if name.startswith(stem) and name.endswith(f".{kind}"))
+    if stem and not stem.endswith("-"):
+        return ()
+    names = by_type.get(kind, ())
+    behind = itertools.islice(names, bisect_left(names, stem), None)
+    return tuple(itertools.takewhile(lambda name: name.startswith(stem), behind))
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:

@@ -38,10 +38,9 @@ def _has(root: ImageRoot, message: bytes) -> bool:
 
 
 def _programs(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """systemd's program and its libraries, each once: many names may be links to one large file."""
     libraries = (
         path for place in _LIBRARIES for path in root.glob(PurePosixPath(place) / "libsystemd-core-*.so")
     )
-    for path in (_PROGRAM, *libraries):
-        canonical = root.resolve(path).canonical
-        if canonical is not None and root.host(canonical).is_file():
-            yield canonical
+    found = dict.fromkeys(root.resolve(path).canonical for path in (_PROGRAM, *libraries))
+    yield from (path for path in found if path is not None and root.host(path).is_file())

@@ -71,7 +71,7 @@ def _module_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     paths = [path for place in MODULE_PLACES for path in root.glob(PurePosixPath(place) / "*.conf")]
     by_packages = [*root.glob(_PACKAGES_MODULES / "*.conf")]
     packaged = owners(root, by_packages) if by_packages else {}
-    for path in (*paths, *(path for path in by_packages if path not in packaged)):
-        file = root.resolve(path).canonical
-        if file is not None and root.host(file).is_file():
-            yield file
+    own = (*paths, *(path for path in by_packages if path not in packaged))
+    # Each once: many names may be links to one large file.
+    files = dict.fromkeys(root.resolve(path).canonical for path in own)
+    yield from (file for file in files if file is not None and root.host(file).is_file())

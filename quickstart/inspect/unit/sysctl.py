@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -16,6 +16,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.delivered import changed
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, drop_ins_of, hidden_at
+from quickstart.parse.printable import brief
 
 # Of two files with one name the first counts. A change of the administrator's is a stock boot (unit/before.py).
 ADMINISTRATORS = ("/etc/sysctl.d", "/usr/local/lib/sysctl.d")
@@ -32,6 +33,8 @@ _SWAPPED = str.maketrans("./", "/.")
 _MOST_CHARACTERS = 1 << 20
 # Each pattern is held against each key, part by part; Debian's have a few of the one and some hundred of the other.
 _MOST_COMPARED = 1 << 20
+# Of the keys that patterns leave alone, which init reads behind each pattern at each boot.
+_MOST_SPARED_CHARACTERS = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,26 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
             f"the image's sysctl.d has {len(patterns)} patterns and {len(plain)} keys, too many to compare",
             hint="take away what is not needed of it",
         )
-    return tuple(
-        replace(each, spared=tuple(key for key in plain if _may_match(each.key, key)))
-        if _GLOB.search(each.key)
-        else each
-        for each in found.values()
-        if each is not None and each.key and ".." not in each.key.split("/")
-    )
+    settings = (each for each in found.values() if each and each.key and ".." not in each.key.split("/"))
+    return tuple(_with_spared(settings, plain))
+
+
+def _with_spared(settings: Iterable[KernelSetting], plain: Sequence[str]) -> Iterator[KernelSetting]:
+    """The settings; each pattern with those of the keys ``plain`` that it leaves alone."""
+    left = _MOST_SPARED_CHARACTERS
+    for each in settings:
+        if not _GLOB.search(each.key):
+            yield each
+            continue
+        spared = tuple(key for key in plain if _may_match(each.key, key))
+        left -= sum(map(len, spared))
+        if left < 0:
+            raise UnsupportedUnitError(
+                f"the image's sysctl.d has patterns that match keys of more than {_MOST_SPARED_CHARACTERS} characters,"
+                f" the last is {brief(each.key)}",
+                hint="take away what is not needed of it",
+            )
+        yield replace(each, spared=spared)
 
 
 def _parts(keys: Iterable[str]) -> int:

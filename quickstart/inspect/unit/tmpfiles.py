@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -75,6 +75,8 @@ _KEPT_VALUES = re.compile(
 )
 # The kernel takes it once (cpu_smt_control).
 _ONCE = "forceoff"
+# The IDs of the users and groups, by their names.
+_Ids = tuple[Mapping[str, int | None], Mapping[str, int | None]]
 
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
@@ -106,6 +108,8 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
+    # Once for all lines: an image may have a long table and many lines.
+    ids = _ids_in(root, "/etc/passwd"), _ids_in(root, "/etc/group")
     for path, text in files:
         is_done = hidden_at(root, path) is None
         for line in text.split("\n"):
@@ -115,7 +119,7 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
             if not what or (is_done and _setting(line, is_packages=False)):
                 continue
             if _is_refused(kind, what, is_own=is_own) or (
-                is_own and _changes(root, kind, what, mode, user, group)
+                is_own and _changes(root, ids, kind, what, mode, user, group)
             ):
                 raise UnsupportedUnitError(
                     f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
@@ -178,14 +182,13 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
     return bool(_DESTRUCTIVE.fullmatch(kind) or (is_own and _CHANGES.fullmatch(kind)))
 
 
-def _changes(root: ImageRoot, kind: str, path: str, mode: str, user: str, group: str) -> bool:
+def _changes(root: ImageRoot, ids: _Ids, kind: str, path: str, mode: str, user: str, group: str) -> bool:
     """Whether a line of the type ``kind`` may give another mode, user or group to something that the image has. A path
     with a wildcard may name anything.
     """
     wanted = _ANY_MODE.fullmatch(mode)
-    names = ("" if name.startswith((":", "-")) else name for name in (user, group))
-    owner_names = tuple(zip(("/etc/passwd", "/etc/group"), names, strict=True))
-    if not _GIVES_ACCESS.fullmatch(kind) or not (wanted or any(name for _, name in owner_names)):
+    names = tuple("" if name.startswith((":", "-")) else name for name in (user, group))
+    if not _GIVES_ACCESS.fullmatch(kind) or not (wanted or any(names)):
         return False
     # A glob is one of `e` only; of the other specifiers, none is a usual place.
     if _is_own_place(path) or "%" in path or not path.startswith("/"):
@@ -198,8 +201,7 @@ def _changes(root: ImageRoot, kind: str, path: str, mode: str, user: str, group:
     status = root.host(found).stat()
     own = _guests(status.st_uid, os.geteuid()), _guests(status.st_gid, os.getegid())
     return bool(wanted and stat.S_IMODE(status.st_mode) != int(wanted[1], 8)) or any(
-        name and _number(root, file, name) != number
-        for (file, name), number in zip(owner_names, own, strict=True)
+        name and _number(known, name) != number for known, name, number in zip(ids, names, own, strict=True)
     )
 
 
@@ -208,14 +210,22 @@ def _guests(number: int, ours: int) -> int:
     return 0 if number == ours else number
 
 
-def _number(root: ImageRoot, file: str, name: str) -> int | None:
+def _number(ids: Mapping[str, int | None], name: str) -> int | None:
     """The ID of the user or group ``name``, or None when the image does not have the name."""
     if name == "root" or natural(name) is not None:
         return 0 if name == "root" else natural(name)
+    return ids.get(name)
+
+
+def _ids_in(root: ImageRoot, file: str) -> Mapping[str, int | None]:
+    """The IDs of the users or groups in a table such as /etc/passwd. Of two rows with one name, the first counts."""
     path = root.resolve(PurePosixPath(file)).canonical
     rows = root.read_text(path, MAX_TABLE_BYTES).splitlines() if path else ()
-    found = (row.split(":") for row in rows)
-    return next((natural(words[2]) for words in found if words[0] == name and len(words) > 2), None)
+    found: dict[str, int | None] = {}
+    for words in (row.split(":", 3) for row in rows):
+        if len(words) > 2:
+            found.setdefault(words[0], natural(words[2]))
+    return found
 
 
 def _plain(path: str) -> str:
