@@ -24,6 +24,7 @@ _EXIT = (
     ("130", "Interrupted. The verb leaves no running process and no incomplete file."),
 )
 _EXIT_OF = {
+    "quickstart": (("4", "A measurement is not valid (bench, bench compare, verify)."),),
     "quickstart-audit": (("1", "Some findings are errors, or the verb failed."),),
     "quickstart-bench": (
         (
@@ -45,6 +46,10 @@ _EXIT_OF = {
     "quickstart-diff": (("1", "The archives differ, or the verb failed."),),
     "quickstart-doctor": (("3", "Something is missing."),),
     "quickstart-run": (("STATUS", "With --exec: the status of the command."),),
+    "quickstart-verify": (
+        ("1", "The reads are above the budget, the fast start did not happen, or the verb failed."),
+        ("4", "QEMU and the volume counted different reads."),
+    ),
     "quickstart-shell": (("STATUS", "The status of the shell, if nothing else fails."),),
 }
 _ENVIRONMENT = (

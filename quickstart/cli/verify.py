@@ -13,7 +13,7 @@ from rich.console import Console
 
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
-from quickstart.artefact.manifest import read_manifest
+from quickstart.artefact.manifest import Manifest, read_manifest
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import (
     APPEND,
@@ -30,8 +30,8 @@ from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, TraceFullError
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
-from quickstart.model import Profile, RootBudget
-from quickstart.model.words import Payload
+from quickstart.model import Artefact, Profile, RootBudget
+from quickstart.model.words import KernelOptions, Payload
 from quickstart.parse.printable import command
 from quickstart.profile import load_ours, load_profile
 from quickstart.store.context import Context
@@ -145,6 +145,21 @@ def _counted(verb: Verb, out: Path, found: boot.Counted) -> int:
     return 0 if result["clean"] else 1
 
 
+def same_options(
+    artefact: Artefact, manifest: Manifest, tracing: pipeline.TraceOptions
+) -> pipeline.BuildOptions:
+    """The options of the build that has made the artefact, with the options ``tracing`` of its traces (pure)."""
+    return pipeline.BuildOptions(
+        out=artefact.directory,
+        disk_format=artefact.disk_format,
+        tracing=tracing,
+        hand_off=HandOff(manifest.hand_off),
+        delivery=Delivery(manifest.delivery),
+        payload=Payload(manifest.payload),
+        kernel_options=KernelOptions(manifest.kernel_options),
+    )
+
+
 def _until_clean(
     verb: Verb, out: Path, building: _Building, options: boot.Options, store: Store
 ) -> tuple[Round, ...]:
@@ -158,14 +173,7 @@ def _until_clean(
     listed = include_list(out)
     traces = max(1, len(manifest.trace_hashes))
     tracing = pipeline.TraceOptions(traces, building.rootfs, options.keep, building.guest_package)
-    how = pipeline.BuildOptions(
-        out=out,
-        disk_format=artefact.disk_format,
-        tracing=tracing,
-        hand_off=HandOff(manifest.hand_off),
-        delivery=Delivery(manifest.delivery),
-        payload=Payload(manifest.payload),
-    )
+    how = same_options(artefact, manifest, tracing)
 
     def build(profile: Profile) -> None:
         pipeline.build(profile, how, Context(store, verb.display()))

@@ -8,6 +8,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact.manifest import read_manifest
+from quickstart.cli.verify import same_options
+from quickstart.engines.boot import TraceOptions
 from quickstart.errors import BadInputError
 from quickstart.image.blockmap import Kind, Owner
 from quickstart.inspect.globs import matches
@@ -25,6 +29,7 @@ from quickstart.verify.untilclean import (
     with_includes,
     write_includes,
 )
+from tests.unit.outs import write_manifest
 
 P = PurePosixPath
 LIBRARY, MODULE, PAGE = P("/usr/lib/libx.so"), P("/usr/lib/mod[1].so"), P("/var/www/index.html")
@@ -178,3 +183,21 @@ def test_what_is_in_the_way_of_the_list_is_not_written_to(tmp_path: Path) -> Non
     assert other.read_text() == "as it was"
     assert read_own_includes(listed) == (MODULE,)
     assert not listed.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "other"),
+    [
+        ("kernel_options", "stock", "boot"),
+        ("payload", "zstd", "cpio"),
+        ("delivery", "fast", "overlay"),
+        ("hand_off", "release", "keep"),
+    ],
+)
+def test_each_build_has_the_options_of_out(tmp_path: Path, field: str, value: str, other: str) -> None:
+    for given in (value, other):
+        write_manifest(tmp_path, **{field: given})
+        options = same_options(artefacts.load(tmp_path), read_manifest(tmp_path), TraceOptions())
+        kept = getattr(options, field)
+        assert kept is not None
+        assert kept.value == given
