@@ -50,6 +50,10 @@ _POWER_OFF_S = 120.0
 _EXEC_S = 3600.0
 # Of each of its two streams, in memory for the JSON.
 _EXEC_BYTES = 32 * MIB
+# Of an emulated machine on a busy host: the kernel has measured the counter of its processor against a timer that stood still.
+_FAST_CLOCK = (
+    "the guest's clock ran faster than this host's: only T_total and the numbers of reads say something of this boot"
+)
 _FETCH_S = 10.0
 
 
@@ -391,3 +395,5 @@ def _show(console: Console, ran: list[Ran], table_wanted: bool) -> None:
     if any(each.settled for each in ran):
         row("guest's uptime when settled", *(settled_cell(each.settled) for each in ran))
     console.print(table)
+    if any(m.t_pr_ns < 0 for m in times):
+        say(console, _FAST_CLOCK)

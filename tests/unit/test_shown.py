@@ -129,3 +129,14 @@ def test_programs_that_are_started(
 
     assert run_verb("build", False, work, verbose=True) == 0
     assert capsys.readouterr().err == f"+ cp {SHOWN}\n"
+
+
+@pytest.mark.parametrize(("t_pr_ns", "is_said"), [(1, False), (-(10**9), True)])
+def test_times_of_a_clock_that_ran_too_fast(terminal: Terminal, t_pr_ns: int, is_said: bool) -> None:
+    numbers = dict.fromkeys(("t_app_ns", "t_total_ns", "ready_uptime_ns", "root_reads", "root_read_bytes"), 1)
+    measured = SimpleNamespace(
+        configuration="quickstart", clock="wall", accelerator="tcg", t_pr_ns=t_pr_ns, **numbers
+    )
+    ran: Any = SimpleNamespace(measurement=measured, url="", page="", settled=None)
+    run._show(terminal.console, [ran], True)
+    assert ("ran faster than this host's" in " ".join(terminal.text().split())) is is_said
