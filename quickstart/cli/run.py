@@ -51,9 +51,7 @@ _EXEC_S = 3600.0
 # Of each of its two streams, in memory for the JSON.
 _EXEC_BYTES = 32 * MIB
 # Of an emulated machine on a busy host: the kernel has measured the counter of its processor against a timer that stood still.
-_FAST_CLOCK = (
-    "the guest's clock ran faster than this host's: only T_total and the numbers of reads say something of this boot"
-)
+_FAST_CLOCK = "the guest's clock ran faster than this host's: only T_total and the numbers of reads say something of this boot"
 _FETCH_S = 10.0
 
 

@@ -33,7 +33,7 @@ _ONLINE = "network-online.target"
 _NETWORK = ("networking.service", "network.target")
 _WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
 _WAITS = (_WANTS / "systemd-networkd-wait-online*.service", _WANTS / "ifupdown-wait-online.service")
-_AUTO = re.compile(r"^[ \t]*auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
+_AUTO = re.compile(r"^[ \t]*(?:allow-)?auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
 _DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILINE)
 # machine-id(5); the second is a link to the first, or a copy, for D-Bus.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))

@@ -239,6 +239,7 @@ def test_what_a_boot_gives_and_the_unit_reads(tmp_path: Path, path: str, given: 
     ("after", "interfaces", "waits"),
     [
         ("network.target", "auto lo\niface lo inet loopback\nauto ens3\niface ens3 inet dhcp\n", True),
+        ("network.target", "allow-auto ens3\niface ens3 inet dhcp\n", True),
         ("nss-lookup.target network-online.target", "auto lo ens3\niface ens3 inet dhcp\n", True),
         # As in QuickStart's own images: nothing waits for it.
         (

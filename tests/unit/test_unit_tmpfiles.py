@@ -151,6 +151,12 @@ def test_a_value_for_a_file_of_the_kernel_s(tmp_path: Path) -> None:
     assert unpacked_tmpfiles(root) == {PurePosixPath("/usr/lib/tmpfiles.d/c.conf")}
 
 
+def test_the_first_of_two_lines_for_a_file_counts(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/tmpfiles.d/a.conf", "w /sys/kernel/mm/ksm/run - - - - 1\n")
+    put(tmp_path, "/etc/tmpfiles.d/b.conf", "w /sys/kernel/mm/ksm/run - - - - 0\n")
+    assert [each.value for each in written_settings(ImageRoot(tmp_path))] == ["1"]
+
+
 def test_a_value_that_is_not_for_all_to_read(tmp_path: Path) -> None:
     put(tmp_path, "/etc/tmpfiles.d/d.conf", "w /sys/kernel/mm/ksm/run - - - - 1\n").chmod(0o600)
     assert "cannot be started early" in refused(tmp_path)

@@ -128,10 +128,11 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
 
 
 def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in their order. Init
-    applies them before the application starts. Only lines with a plain value are in the result, and only for files
-    that keep the value, because systemd-tmpfiles writes it again some seconds later. Files of tmpfiles.d that are not
-    world-readable are left out, because their content must not enter our initramfs.
+    """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in their order. Of several
+    lines for one file, the first counts, as for systemd-tmpfiles ("Duplicate line for path"). Init applies the settings
+    before the application starts. Only lines with a plain value are in the result, and only for files that keep the
+    value, because systemd-tmpfiles writes it again some seconds later. Files of tmpfiles.d that are not world-readable
+    are left out, because their content must not enter our initramfs.
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
@@ -141,7 +142,11 @@ def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
         if hidden_at(root, path) is None
         for line in text.split("\n")
     )
-    return tuple(each for each in found if each is not None)
+    firsts: dict[str, KernelSetting] = {}
+    for each in found:
+        if each is not None:
+            firsts.setdefault(each.key, each)
+    return tuple(firsts.values())
 
 
 def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
