@@ -49,6 +49,8 @@ from quickstart.store.store import Store, default_root
 
 _NOT_VALID = 4
 _BELOW = "quickstart.cli.bench.below"
+# The options whose names are not those of the matrix's keys in the singular.
+_OPTIONS = {"runs": "--runs", "timeout_s": "--timeout"}
 _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 
 
@@ -225,7 +227,7 @@ def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | Sequence[in
         profiles = [spelled(str(name)) for name in named] if not isinstance(named, int) else []
         return matrix_of_options({**options, "profiles": profiles}, known_profiles())
     if given:
-        names = ", ".join(f"--{singular(name).replace('_', '-')}" for name in given)
+        names = ", ".join(_OPTIONS.get(name, f"--{singular(name).replace('_', '-')}") for name in given)
         raise BadInputError(f"both a matrix and options for one ({names})", hint="write them into the matrix")
     return load_matrix(file, known_profiles())
 

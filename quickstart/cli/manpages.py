@@ -101,7 +101,7 @@ def _page(name: str, context: click.Context) -> str:
         ".SH NAME",
         rf"{_text(name)} \- {_text(summary[:1].lower() + summary[1:])}",
         ".SH SYNOPSIS",
-        f".B {_text(context.command_path)}",
+        f".B {_text(_called(context))}",
         _text(" ".join(_usage(command))),
         ".SH DESCRIPTION",
     ]
@@ -114,6 +114,12 @@ def _page(name: str, context: click.Context) -> str:
     lines += [*_table("ENVIRONMENT", _ENVIRONMENT), *_table("FILES", _FILES)]
     lines += [".SH SEE ALSO", ",\n".join(f".BR {_text(other)} (1)" for other in _others(name, context))]
     return "\n".join(lines) + "\n"
+
+
+def _called(context: click.Context) -> str:
+    """The words that call the command, without the arguments of the commands above it: a subcommand takes none of them."""
+    above = _called(context.parent) if context.parent is not None else ""
+    return f"{above} {context.info_name}".strip()
 
 
 def _summary(command: click.Command) -> str:

@@ -326,6 +326,7 @@ def test_the_report_can_be_made_again(call: Callable[..., Result], tmp_path: Pat
         ((), "nothing to measure"),
         (("--profile", "nginx"), "block[0].storages: missing"),
         ((*OPTIONS, "m.toml"), "both a matrix and options for one"),
+        (("--runs", "2", "--timeout", "9", "m.toml"), "options for one (--runs, --timeout)"),
         (("m.toml",), "cannot be read"),
         (("--profile", "ngnix", *OPTIONS), "did you mean 'nginx'?"),
     ],
