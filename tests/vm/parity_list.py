@@ -28,6 +28,7 @@ EARLY_MOUNTS = frozenset(
             "/sys",
             "/sys/fs/cgroup",
         ),
+        "/sys/fs/pstore",
         "/sys/kernel/security",
     )
 )
