@@ -1,4 +1,5 @@
-"""Find out whether a unit looked up names or users before it was ready, and which services of the machine answer it (pure).
+"""Find out whether a unit looked up names or users before it was ready, and which services of the machine
+answer these look-ups (pure).
 
 A resolver on the machine itself comes before most applications by way of nss-lookup.target (systemd.special(7)), which
 does not say whether the application has any names to look up. The trace says it.

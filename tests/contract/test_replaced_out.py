@@ -47,8 +47,6 @@ def build(mounts: str) -> list[str]:
     argv = ["unshare", "-Urm", "sh", "-ec", script, "sh", sys.executable, "-c", BUILD]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env=environment)
-    if "overlay" in done.stderr and "mount" in done.stderr:
-        pytest.skip(f"no overlay file system in a user namespace: {done.stderr}")
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -97,12 +97,12 @@ def read_unit(
     pid_file = source.names.expand(source.last("PIDFile"))
     _check_users(root, source)
     start = _commands(root, source, "ExecStart")
-    journal = journal_sockets(root)
     if len(start) != 1:
         raise UnsupportedUnitError(
             f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
         )
     refuse_profiles(root, unit, [PurePosixPath(start[0].program)])
+    journal = journal_sockets(root)
     return UnitStart(
         unit=unit,
         type=kind,
@@ -114,12 +114,7 @@ def read_unit(
         group=f"{slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
         settings=(
-            *condition_records(unit, assignments(unit_texts(root, unit), "[Unit]")),
-            *(
-                record
-                for name in dict.fromkeys((*socket_units, *(each.unit for each in journal)))
-                for record in socket_conditions(root, name)
-            ),
+            *_conditions(root, unit, (*socket_units, *(each.unit for each in journal))),
             *_notify(source, kind),
             *_main_process(source, kind),
             *run_directories(root),
@@ -130,6 +125,13 @@ def read_unit(
         sockets=sockets_of(root, source, socket_units),
         journal_sockets=journal,
     )
+
+
+def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """The records for the conditions of the unit, and for those of the socket units, each of which counts once."""
+    yield from condition_records(unit, assignments(unit_texts(root, unit), "[Unit]"))
+    for name in dict.fromkeys(socket_units):
+        yield from socket_conditions(root, name)
 
 
 def _source(root: ImageRoot, unit: str) -> Source:
