@@ -1,8 +1,8 @@
 """How many daemon units of Debian's services can be started early: the reader judges those of packages.txt.
 
-sudo .venv/bin/python bench/services/coverage.py [PLACE]
+sudo .venv/bin/python bench/services/coverage.py [CHECKOUT]
 
-The script writes coverage.json beside this file, and the figures in docs/users/services.md. PLACE is the root of another checkout.
+The script writes coverage.json beside this file, and the figures in docs/users/services.md. CHECKOUT is another source tree.
 
 Each paragraph of packages.txt is a reference image. The script makes it as `profile new` does and keeps it in the store, so a run
 continues where another was interrupted. The packages have to be installed, because their scripts make users, enable sockets and
@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from bench.services.draw import described
 from quickstart import __version__
 from quickstart.errors import BadInputError, QuickStartError
 from quickstart.host.progress import Quiet
@@ -232,8 +233,12 @@ def with_part(page: str, part: str, by: str = "bench/services/coverage.py") -> s
     return f"{before}{begin}\n\n{part}\n\n{end}\n{after}"
 
 
-def main(place: str = str(Path(__file__).parents[2])) -> None:
-    checkout = Path(place)
+def main(words: Sequence[str]) -> None:
+    parser = described(__doc__)
+    parser.add_argument(
+        "checkout", metavar="CHECKOUT", type=Path, nargs="?", default=Path(__file__).parents[2]
+    )
+    checkout = parser.parse_args(words).checkout
     found: dict[str, Judged] = {}
     with Store(default_root()) as store:
         for group in parse_list((checkout / LIST).read_text(encoding="utf-8")):
@@ -247,4 +252,4 @@ def main(place: str = str(Path(__file__).parents[2])) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -15,10 +15,12 @@ Nothing is installed, and nothing else about a package counts.
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
+import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from quickstart.host import door
@@ -30,6 +32,13 @@ _TAGS = re.compile(r"^Tag:.*\binterface::daemon\b", re.MULTILINE)
 _HELPERS = re.compile(r"^(?:Pre-)?Depends:.*\binit-system-helpers\b", re.MULTILINE)
 _NAME = re.compile(r"^Package: (\S+)$", re.MULTILINE)
 _FETCH_S = 600
+
+
+def described(text: str | None) -> argparse.ArgumentParser:
+    """A parser of a script's words whose `--help` is the script's docstring ``text``."""
+    return argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
 
 
 def pool_of(available: str) -> tuple[str, ...]:
@@ -83,7 +92,8 @@ def fetched_daemon(package: str) -> str:
         return daemon_of(package, units, [path.name for path in tree.glob("etc/init.d/*")])
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
+    described(__doc__).parse_args(words)
     available = door.run(["apt-cache", "dumpavail"], timeout_s=_FETCH_S).stdout.decode(errors="replace")
     pool = pool_of(available)
     drawn: list[str] = []
@@ -104,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.services.coverage import PAGE, with_part
-from bench.services.draw import LIST
+from bench.services.draw import LIST, described
 from quickstart import __version__
 from quickstart.host import door
 from quickstart.store.store import source_digest
@@ -191,14 +191,19 @@ def _row(package: str, unit: str, tried: Tried | None) -> str:
     return f"| {package} | {unit} | {tried.outcome} | {tried.ready} | {times} | {why} |"
 
 
-def main(work: str, *packages: str) -> None:
+def main(words: Sequence[str]) -> None:
+    parser = described(__doc__)
+    parser.add_argument("work", metavar="WORK", type=Path)
+    parser.add_argument("packages", metavar="PACKAGE", nargs="*")
+    asked = parser.parse_args(words)
+    work, packages = asked.work, asked.packages
     names = drawn(LIST.read_text(encoding="utf-8"))
     found = read_document(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     page = Path(__file__).parents[2] / PAGE
     for package, unit in names:
         if package not in (packages or set(dict(names)) - set(found)):
             continue
-        found[package] = attempt(package, unit, Path(work))
+        found[package] = attempt(package, unit, work)
         print(f"{package}: {found[package].outcome} {found[package].why}", flush=True)
         RESULTS.write_text(document(found), encoding="utf-8")
         text = page.read_text(encoding="utf-8")
@@ -206,4 +211,4 @@ def main(work: str, *packages: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])
