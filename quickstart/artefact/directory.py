@@ -255,6 +255,7 @@ def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[
                 "seen_in": file.seen_in,
                 "package": file.package,
                 "reasons": [reason.text for reason in file.reasons],
+                **({"hard_link_to": str(file.hard_link_to)} if file.hard_link_to else {}),
             }
             for file in start_set.files
         ],

@@ -244,7 +244,8 @@ class Manifest(_Open):
 
 class StartFileFacts(_Open):
     """A file of the start set in start-set.json. ``seen_in`` is the number of traces in which the file was used.
-    The first versions of QuickStart did not write ``seen_in`` and ``package``, so both have a default.
+    The first versions of QuickStart did not write ``seen_in`` and ``package``, so both have a default. ``hard_link_to``
+    is the first name of the same file, for its further names.
     """
 
     path: _Path
@@ -253,6 +254,7 @@ class StartFileFacts(_Open):
     target: Annotated[str, AfterValidator(_text)] = ""
     seen_in: _Count = 0
     package: _Text = ""
+    hard_link_to: _Path | None = None
     # Each is shown by `why`, and an ordinary file has some ten.
     reasons: Annotated[tuple[_Text, ...], Field(strict=False, max_length=10_000, fail_fast=True)]
 

@@ -240,4 +240,9 @@ def packed_files(artefact: Artefact) -> Packed:
     for each in document.files:
         for program in filter(None, map(interpreted_program, each.reasons)):
             interpreters.setdefault(program, []).append(PurePosixPath(each.path))
-    return Packed(files, links, excluded, {of: tuple(found) for of, found in interpreters.items()})
+    firsts = {
+        PurePosixPath(each.path): PurePosixPath(each.hard_link_to)
+        for each in document.files
+        if each.hard_link_to
+    }
+    return Packed(files, links, excluded, {of: tuple(found) for of, found in interpreters.items()}, firsts)

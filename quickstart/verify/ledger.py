@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import MeasurementError
@@ -25,14 +25,16 @@ _MOST_PIECES, _NAMES_IN_PIECE = 1 << 18, 16
 @dataclass(frozen=True)
 class Packed:
     """The content of an artefact's start set, by path in the image. ``files`` has the size of each packed file
-    in bytes, ``links`` has the target of each link, ``excluded`` has the rule for each excluded file, and
-    ``interpreters`` has the ELF interpreters of each program.
+    in bytes, ``links`` has the target of each link, ``excluded`` has the rule for each excluded file,
+    ``interpreters`` has the ELF interpreters of each program, and ``firsts`` has the first name of each further
+    name (hard link) of a file.
     """
 
     files: Mapping[PurePosixPath, int]
     links: Mapping[PurePosixPath, str]
     excluded: Mapping[PurePosixPath, str]
     interpreters: Mapping[PurePosixPath, tuple[PurePosixPath, ...]]
+    firsts: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
 
     def canonical(self, path: PurePosixPath) -> PurePosixPath:
         """The path to which ``path`` leads when the links of the start set are followed."""
@@ -293,7 +295,9 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
     for program in tuple(touched):
         # The kernel itself opens a program's interpreter, so no process does.
         touched.update(packed.interpreters.get(program, ()))
-    left = [(path, size) for path, size in packed.files.items() if path not in touched]
+    # The names of a file are one file in the archive: each of them is used when one is.
+    used = {packed.firsts.get(path, path) for path in touched}
+    left = [(path, size) for path, size in packed.files.items() if packed.firsts.get(path, path) not in used]
     return tuple(sorted(left, key=lambda pair: (-pair[1], pair[0])))
 
 

@@ -294,6 +294,15 @@ def test_packed_files_that_nobody_touched() -> None:
     assert untouched(trace, 0, PACKED)[0] == (P("/usr/sbin/x"), 3000)
 
 
+def test_a_file_is_touched_under_each_of_its_names() -> None:
+    perl, version = P("/usr/bin/perl"), P("/usr/bin/perl5.36.0")
+    packed = Packed({perl: 1, version: 1}, {}, {}, {}, firsts={version: perl})
+    for name in (perl, version):
+        trace = GuestTrace((), (use("executed", f"/fast{name}"),), 0, 1)
+        assert untouched(trace, READY_NS, packed) == ()
+    assert len(untouched(GuestTrace((), (), 0, 1), READY_NS, packed)) == 2
+
+
 def test_the_log_has_to_be_what_qemu_counted() -> None:
     requests = tuple(Boot().ask(0).ask(3, 2).ask(4).requests)
     check_balance(requests, RootIo(2, 3 * BLOCK, 0, 0))
