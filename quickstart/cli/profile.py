@@ -204,6 +204,9 @@ def _show_checked(console: Console, found: Checked) -> None:
         say(console, f"  {said}: {command(found.unit.start)}")
     if found.start_set is not None:
         files, size_mib = found.start_set.regular_files, found.start_set.size_bytes / MIB
-        say(console, f"  start set {files} files, {size_mib:.1f} MiB of {found.profile.budget_mib} MiB")
+        say(
+            console,
+            f"  start set at most {files} files, {size_mib:.1f} MiB of {found.profile.budget_mib} MiB",
+        )
     for stage, key, have in found.stages:
         say(console, f"  {stage:10} {key}  {'in the store' if have else 'to be made'}")

@@ -90,7 +90,11 @@ def _show(console: Console, traced: Traced) -> None:
             f"trace {number}: {each.processes} processes, {len(each.events)} events in {each.log_lines} lines, "
             f"{len({mapped.path for mapped in each.mapped})} programs and libraries mapped at ready",
         )
-    say(console, f"start set: {found.regular_files} files, {found.size_bytes / MIB:.1f} MiB")
+    size_mib = found.size_bytes / MIB
+    say(
+        console,
+        f"start set: {found.regular_files} files, {size_mib:.1f} MiB; `build` may leave some on the volume",
+    )
     if found.traces > 1:
         for file in found.files:
             if 0 < file.seen_in < found.traces:

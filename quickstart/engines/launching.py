@@ -24,15 +24,21 @@ def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> 
 
 def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launcher:
     """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests'
-    workspaces are not removed.
+    workspaces are not removed, and a note names each of them.
     """
+
+    def note(place: Path) -> None:
+        context.progress.note(f"the guest's workspace is kept: {place}")
+
     with context.progress.step("choose an accelerator"):
         accelerator = accel.choose(kernel, context.store)
-    return launcher_on(accelerator, context.store, keep=keep)
+    return launcher_on(accelerator, context.store, note if keep else None)
 
 
-def launcher_on(accelerator: Accelerator, store: Store, *, keep: bool = False) -> Launcher:
-    """A launcher that starts QEMU with ``accelerator``."""
+def launcher_on(
+    accelerator: Accelerator, store: Store, keep: Callable[[Path], None] | None = None
+) -> Launcher:
+    """A launcher that starts QEMU with ``accelerator``. ``keep`` is that of QemuLauncher."""
     return QemuLauncher(accelerator, archive.agent_binary(store), keep=keep)
 
 

@@ -60,12 +60,12 @@ _LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 @dataclass(frozen=True)
 class QemuLauncher:
     """Starts guests in QEMU (guest.Launcher). With ``keep``, a guest's workspace (console.log, qemu.log) is
-    not removed.
+    not removed, and ``keep`` is called with its path.
     """
 
     accelerator: Accelerator
     agent: Path
-    keep: bool = False
+    keep: Callable[[Path], None] | None = None
 
     @property
     def name(self) -> str:
@@ -82,7 +82,13 @@ class QemuLauncher:
 class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
     """A guest in QEMU. It implements all protocols for guests in guest.py."""
 
-    def __init__(self, machine: Machine, accelerator: Accelerator, launch_archive: bytes, keep: bool) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        accelerator: Accelerator,
+        launch_archive: bytes,
+        keep: Callable[[Path], None] | None,
+    ) -> None:
         self.machine = machine
         self.url_port = machine.forward_port
         self.launch_ns = 0
@@ -102,7 +108,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
     def __enter__(self) -> Self:
         demand_port(self.machine.forward_port)
         with ExitStack() as stack:
-            self._workspace = stack.enter_context(workspace("quickstart-guest-", keep=self._keep))
+            self._workspace = stack.enter_context(workspace("quickstart-guest-", keep=self._keep is not None))
+            if self._keep:
+                self._keep(self._workspace)
             self._sockets = stack.enter_context(room_for_sockets(self._workspace))
             self._said = stack.enter_context(
                 drained(self._workspace / "console.log", self._workspace / "qemu.log")
@@ -176,7 +184,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         text = named_as_the_host_does(self._last_words(), self.machine)
         if _LOCKED.search(text):
             return GuestError(
-                f"{self.machine.disk} is in use by another guest", hint="end that one, or use --snapshot"
+                f"{self.machine.disk} is in use by another guest",
+                hint="end that one" if self.machine.snapshot else "end that one, or use --snapshot",
             )
         silent = self._end_of_qemu() or (
             "no message" if ended else f"its monitor said nothing for {_MONITOR_LIMIT_S:g} s"

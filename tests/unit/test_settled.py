@@ -282,7 +282,7 @@ def test_a_question_takes_no_longer_than_its_time(reads: bool, monkeypatch: pyte
     monkeypatch.setattr(QemuGuest, "console_tail", lambda self: "")
     ours, agent = socket.socketpair()
     machine = SimpleNamespace(forward_port=None)
-    guest = QemuGuest(cast(Machine, machine), tcg("in a test"), b"", keep=False)
+    guest = QemuGuest(cast(Machine, machine), tcg("in a test"), b"", keep=None)
     guest._channel = Channel(ours)
     if not reads:
         fill(ours)

@@ -169,7 +169,7 @@ def test_a_machine_takes_what_the_manifest_said(tmp_path: Path) -> None:
     write_manifest(out)
     machine = pipeline.machine_of(artefacts.load(out), stock=False, snapshot=True, port=None)
     with jail.made_jail(place) as cell:
-        kernel, initrd = QemuGuest(machine, tcg("in a test"), b"", keep=False)._copied(cell)
+        kernel, initrd = QemuGuest(machine, tcg("in a test"), b"", keep=None)._copied(cell)
         assert (cell.directory / kernel).read_bytes() == (out / "vmlinuz").read_bytes()
         assert (cell.directory / initrd).read_bytes().rstrip(b"\0") == (out / "initramfs.img").read_bytes()
 
@@ -186,7 +186,7 @@ def test_a_machine_takes_only_what_the_manifest_said(tmp_path: Path, name: str, 
     machine = pipeline.machine_of(artefact, stock=False, snapshot=True, port=None)
     os.truncate(out / name, size_bytes)
     with jail.made_jail(place) as cell, pytest.raises(BadInputError, match=SAID):
-        QemuGuest(machine, tcg("in a test"), b"", keep=False)._copied(cell)
+        QemuGuest(machine, tcg("in a test"), b"", keep=None)._copied(cell)
 
 
 def test_an_audit_of_a_file_that_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
