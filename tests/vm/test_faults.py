@@ -195,9 +195,9 @@ def test_a_process_that_dies_before_the_hand_off_is_started_the_stock_way(
 @pytest.mark.full
 def test_a_program_that_ends_early_is_started_the_stock_way(store: Store, used: Path) -> None:
     """Its log lies where only systemd makes a directory: the early start fails, the stock one does not."""
-    edit = "sed -i 's#^error_log .*#error_log /run/systemd/journal/nginx.log;#' /etc/nginx/nginx.conf; cat /etc/nginx/nginx.conf"
+    edit = "sed -i 's#^error_log .*#error_log /run/udev/nginx.log;#' /etc/nginx/nginx.conf; cat /etc/nginx/nginx.conf"
     edited = quickstart("run", used, *STAY, "--exec", edit)
-    assert "error_log /run/systemd/journal/nginx.log;" in edited.out
+    assert "error_log /run/udev/nginx.log;" in edited.out
     ended = boot(store, used)
     assert ended.said == WORKING
     assert len(ended.fallbacks) == 1 and "nginx.service did not start: " in ended.fallbacks[0]
