@@ -19,7 +19,6 @@ from typing import BinaryIO, Self
 from quickstart.errors import GuestEndedError, GuestError
 from quickstart.guest import Executes, HasConsole, HasTerminal, Message, Powered
 from quickstart.host import door
-from quickstart.host.beneath import open_regular
 from quickstart.host.files import full_disk_named, temporary_directory
 from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.launch import archive, jail
@@ -35,9 +34,10 @@ from quickstart.launch.arguments import (
 from quickstart.launch.channel import Channel
 from quickstart.launch.drain import BoundedLog, Drained, drained, hand_over
 from quickstart.launch.forward import demand_port
+from quickstart.launch.lent import lent_disk, lent_pair
 from quickstart.launch.monitor import Monitor
 from quickstart.model import Beacon, Counters, Readied, Readiness, ReadyStamp, RootIo
-from quickstart.model.machine import Machine, NbdSocket
+from quickstart.model.machine import Machine
 
 _MONITOR_LIMIT_S = 30.0
 _LAST_MOMENTS_S = 30.0
@@ -126,7 +126,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         """
         cell = stack.enter_context(jail.made_jail(self._workspace, kvm=self._accelerator.name == "kvm"))
         with ExitStack() as lent:
-            disk = _disk(self.machine, lent)
+            disk = lent_disk(self.machine, lent)
             files = Files(*self._copied(cell), disk)
             channels = self._channels(stack, lent, said.writers[0])
             words = (
@@ -158,7 +158,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
         """QEMU's ends of the channels, which are open in our process only until QEMU has them. We keep our own ends."""
-        (monitor_end, monitor), (agent_end, agent) = _pair(stack, lent), _pair(stack, lent)
+        (monitor_end, monitor), (agent_end, agent) = lent_pair(stack, lent), lent_pair(stack, lent)
         self._monitor_end, self._channel = monitor_end, Channel(agent_end)
         console = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         console.bind(str(self.console_socket))
@@ -383,27 +383,3 @@ def _root_io(stats: object) -> RootIo:
     if len(numbers) != len(names):
         raise GuestError("QEMU's counters for the root volume are none")
     return RootIo(*numbers)
-
-
-def _disk(machine: Machine, lent: ExitStack) -> int | None:
-    """The descriptor of the root volume for QEMU: the open disk file, or a connection to the volume's server."""
-    if machine.disk is None:
-        return None
-    if isinstance(machine.disk, NbdSocket):
-        served = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        try:
-            served.connect(str(machine.disk.path))
-        except OSError as error:
-            raise GuestError(f"the root volume cannot be reached: {error.strerror}") from error
-        return served.fileno()
-    fd = open_regular(machine.disk, writable=not machine.snapshot)
-    lent.callback(os.close, fd)
-    return fd
-
-
-def _pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """A connection between us and QEMU, as (our end, QEMU's end). QEMU's end is open in our process only
-    until QEMU has it.
-    """
-    ours, theirs = socket.socketpair()
-    return stack.enter_context(ours), lent.enter_context(theirs)

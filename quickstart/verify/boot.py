@@ -245,4 +245,10 @@ def packed_files(artefact: Artefact) -> Packed:
         for each in document.files
         if each.hard_link_to
     }
-    return Packed(files, links, excluded, {of: tuple(found) for of, found in interpreters.items()}, firsts)
+    return Packed(
+        files=files,
+        links=links,
+        excluded=excluded,
+        interpreters={of: tuple(found) for of, found in interpreters.items()},
+        firsts=firsts,
+    )

@@ -22,7 +22,7 @@ _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
 _MOST_PIECES, _NAMES_IN_PIECE = 1 << 18, 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Packed:
     """The content of an artefact's start set, by path in the image. ``files`` has the size of each packed file
     in bytes, ``links`` has the target of each link, ``excluded`` has the rule for each excluded file,

@@ -296,7 +296,9 @@ def test_packed_files_that_nobody_touched() -> None:
 
 def test_a_file_is_touched_under_each_of_its_names() -> None:
     perl, version = P("/usr/bin/perl"), P("/usr/bin/perl5.36.0")
-    packed = Packed({perl: 1, version: 1}, {}, {}, {}, firsts={version: perl})
+    packed = Packed(
+        files={perl: 1, version: 1}, links={}, excluded={}, interpreters={}, firsts={version: perl}
+    )
     for name in (perl, version):
         trace = GuestTrace((), (use("executed", f"/fast{name}"),), 0, 1)
         assert untouched(trace, READY_NS, packed) == ()

@@ -39,7 +39,9 @@ def ledger() -> Ledger:
         counters=Counters(ready_ns, 0, ""),
     )
     requests = tuple(Request(**dict(zip(_REQUEST, row, strict=False))) for row in facts["requests"])
-    packed = Packed({NGINX: 1, PurePosixPath("/etc/nginx/nginx.conf"): 2}, {}, {}, {})
+    packed = Packed(
+        files={NGINX: 1, PurePosixPath("/etc/nginx/nginx.conf"): 2}, links={}, excluded={}, interpreters={}
+    )
     return account(
         requests,
         parse(text.split("\n"), ""),

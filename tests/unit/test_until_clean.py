@@ -50,7 +50,12 @@ def verified(*read: PurePosixPath, packed: Sequence[PurePosixPath] = ()) -> Veri
         for path in read
     )
     ledger = Ledger(ready_ns=2, reads=entries, writes=(), failed=(), listed=(), untouched=(), lost=0)
-    return Verified(ledger, RootIo(0, 0, 0, 0), Packed(dict.fromkeys(packed, 1), {}, {}, {}), "")
+    return Verified(
+        ledger,
+        RootIo(0, 0, 0, 0),
+        Packed(files=dict.fromkeys(packed, 1), links={}, excluded={}, interpreters={}),
+        "",
+    )
 
 
 class Application:

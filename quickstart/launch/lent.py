@@ -1,0 +1,35 @@
+"""Open what QEMU gets from us as descriptors: the root volume, and the ends of channels."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+
+from quickstart.errors import GuestError
+from quickstart.host.beneath import open_regular
+from quickstart.model.machine import Machine, NbdSocket
+
+
+def lent_disk(machine: Machine, lent: ExitStack) -> int | None:
+    """The descriptor of the root volume for QEMU: the open disk file, or a connection to the volume's server."""
+    if machine.disk is None:
+        return None
+    if isinstance(machine.disk, NbdSocket):
+        served = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        try:
+            served.connect(str(machine.disk.path))
+        except OSError as error:
+            raise GuestError(f"the root volume cannot be reached: {error.strerror}") from error
+        return served.fileno()
+    fd = open_regular(machine.disk, writable=not machine.snapshot)
+    lent.callback(os.close, fd)
+    return fd
+
+
+def lent_pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """A connection between us and QEMU, as (our end, QEMU's end). QEMU's end is open in our process only
+    until QEMU has it.
+    """
+    ours, theirs = socket.socketpair()
+    return stack.enter_context(ours), lent.enter_context(theirs)
