@@ -8,6 +8,7 @@ import re
 import stat
 import struct
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _INODE_UNINIT = 0x1
 _BLOCK_UNINIT = 0x2
 # Of a root volume; Debian with a desktop has a third of it.
 MAX_USED_INODES = 1 << 20
+# Of one directory: mke2fs takes some 20 s. Debian's largest, /var/lib/dpkg/info, has some thousand.
+_MOST_ENTRIES = 25_000
 _NOT_ZERO = re.compile(rb"[^\0]")
 _ROOT_INODE = 2
 # mke2fs.conf(5): the features and sizes of each kind of file system.
@@ -105,14 +108,25 @@ def write_disk(
 def _check_paths(tree: Path) -> None:
     """Raise BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind
     the end of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, whoever made it.
+
+    Also raise BadInputError for directories with so many entries that mke2fs would take too long.
     """
     top = os.fsencode(tree)
+    entries = Counter[bytes]()
     for path, _ in walk(top, tree.stat().st_dev):
+        entries[path.rpartition(b"/")[0]] += 1
         if len(path) - len(top) - 1 > PATH_BYTES:
             raise BadInputError(
                 f"the image has a path of more than {PATH_BYTES} bytes: {brief(os.fsdecode(path[len(top) :]))}",
                 hint="move it up, or remove it",
             )
+    # It looks through a whole directory for each new name in it.
+    if sum(count**2 for count in entries.values()) > _MOST_ENTRIES**2:
+        (largest, count), *_ = entries.most_common(1)
+        raise BadInputError(
+            f"the image has too many files in one directory: {brief(os.fsdecode(largest[len(top) :]) or '/')} has {count}",
+            hint=f"making the disk would take too long; {_MOST_ENTRIES} are the limit, for the largest directories together",
+        )
 
 
 def _fix_inodes(tree: Path, path: Path) -> None:
