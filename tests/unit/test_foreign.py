@@ -27,7 +27,8 @@ from quickstart.model import MIB
 from tests.contract.test_ext4 import ACL
 from tests.unit.hostile import bounded, little_memory
 
-ROOM = Limits(data_bytes=1000, members=10, file_bytes=2000)
+BLOCK = 4096
+ROOM = Limits(data_bytes=10 * BLOCK, members=10, file_bytes=20 * BLOCK)
 
 
 def mine(path: str, kind: Kind, **fields: Any) -> Member:
@@ -47,6 +48,12 @@ def stream_of(*members: tuple[Member, bytes]) -> io.BytesIO:
 def file(path: str, data: bytes = b"x") -> tuple[Member, bytes]:
     whole = ((0, len(data)),)
     return mine(path, Kind.FILE, size_bytes=len(data), segments=whole), data
+
+
+def pieces(count: int) -> tuple[Member, bytes]:
+    """A sparse file with so many pieces of one byte, each in a block of its own."""
+    segments = tuple((number * BLOCK, 1) for number in range(count))
+    return mine("holes", Kind.FILE, size_bytes=count * BLOCK, segments=segments), b"x" * count
 
 
 def home(tree: Path, *members: tuple[Member, bytes], limits: Limits = ROOM) -> NotHome:
@@ -217,9 +224,10 @@ def test_a_path_that_is_refused(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     "members",
     [
-        [file("a", b"x" * 1001)],
+        [file("a", b"x" * (10 * BLOCK + 1))],
         [file(str(number)) for number in range(11)],
-        [(mine("a", Kind.FILE, size_bytes=2001), b"")],
+        [(mine("a", Kind.FILE, size_bytes=20 * BLOCK + 1), b"")],
+        [pieces(11)],
     ],
 )
 def test_a_limit(tmp_path: Path, members: list[tuple[Member, bytes]]) -> None:
@@ -322,9 +330,28 @@ def test_deep_directories_take_little_memory(tmp_path: Path) -> None:
     assert all(each.stat().st_mode & 0o7777 == 0o755 for each in (*made.iterdir(), made, made.parent))
 
 
+def test_a_piece_of_a_sparse_file_takes_a_block(tmp_path: Path) -> None:
+    """An archive of some KB filled the store with more than the disk's size."""
+    home(tmp_path / "tree", pieces(10))
+    assert (tmp_path / "tree/holes").stat().st_blocks * 512 <= ROOM.data_bytes
+    with pytest.raises(BadInputError, match="does not fit on the disk"):
+        home(tmp_path / "other", pieces(10), file("a"))
+
+
+def test_padding_has_an_end() -> None:
+    """Zeros without end take as long to decompress as somebody likes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("name"))
+    sound = packed.getvalue()
+    assert [member.path for member, _ in read_archive(io.BytesIO(sound + bytes(MIB)))] == ["name"]
+    with pytest.raises(BadInputError, match="bytes are behind its end"):
+        list(read_archive(io.BytesIO(sound + bytes(18 * MIB))))
+
+
 def test_attributes_of_many_directories_are_data(tmp_path: Path) -> None:
     directories = (
-        (mine(str(number), Kind.DIRECTORY, xattrs={"user.x": b"v" * 300}), b"") for number in range(4)
+        (mine(str(number), Kind.DIRECTORY, xattrs={"user.x": b"v" * 3 * BLOCK}), b"") for number in range(4)
     )
     with pytest.raises(BadInputError, match="does not fit on the disk"):
         home(tmp_path / "tree", *directories)

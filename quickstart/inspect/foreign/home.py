@@ -31,6 +31,8 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_BYTES, _TARGET_BYTES = 255, 4095
+# Of file systems of a GiB or more (mke2fs.conf), and of the host's.
+_BLOCK_BYTES = 4096
 # Devices and sockets, which are kept in memory. A machine has some hundred.
 _MOST_LEFT_OUT = 16384
 _NO_ID = 0xFFFFFFFF
@@ -215,7 +217,7 @@ class _Home:
     def _count(self, member: Member) -> None:
         limits = self._limits
         self._members += 1
-        self._data_bytes += member.data_bytes + member.attribute_bytes
+        self._data_bytes += _on_disk_bytes(member) + member.attribute_bytes
         if self._members > limits.members or self._data_bytes > limits.data_bytes:
             raise BadInputError(
                 f"{self._source} does not fit on the disk: more than {limits.members} files or {limits.data_bytes} bytes",
@@ -374,6 +376,13 @@ class _Home:
                     f"{self._source}: {_quoted(member.path)} has an attribute {_quoted(name)} that cannot be given here: {why}",
                     hint="only root may give some of them: run it as root, or leave the attribute out",
                 ) from error
+
+
+def _on_disk_bytes(member: Member) -> int:
+    """The bytes of the blocks that hold the data of ``member``. A sparse file of many pieces has a block for each."""
+    first = (at // _BLOCK_BYTES for at, _ in member.segments)
+    end = (-(-(at + length) // _BLOCK_BYTES) for at, length in member.segments)
+    return _BLOCK_BYTES * sum(end) - _BLOCK_BYTES * sum(first)
 
 
 def _quoted(word: str) -> str:

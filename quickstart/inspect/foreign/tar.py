@@ -24,6 +24,8 @@ _GLOBAL_RECORDS, _GLOBAL_BYTES = 64, 4096
 # Of headers: of one, and of all beside the share of each member. tarfile takes a second for a million records, of five bytes
 # each. A member has half a KiB, and another for its names and attributes; few have attributes of 64 KiB.
 _HEADER_BYTES, _SPARE_BYTES, _SHARE_BYTES = MIB, 16 * MIB, 2048
+# A record has 10 KiB as a rule.
+_PADDING_BYTES = 16 * MIB
 # tarfile searches for "\d+ hdrcharset", and begins anew at each digit. A field of numbers has at most 155 of them.
 _DIGITS = re.compile(rb"\d{200}")
 
@@ -121,12 +123,24 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
                 yield member, _data(archive.headers.stream, info, member.data_bytes)
                 # It keeps all of them, and only hard links could ask for an earlier one.
                 archive.members = []  # type: ignore[attr-defined]
-        # Behind its end is padding, which a filter before us has to get rid of.
-        while stream.read(CHUNK_BYTES):
-            pass
+        _read_padding(stream)
     except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError) as error:
         # The last three come of numbers and pax records that are none.
         raise BadInputError(f"cannot be unpacked whole: {error}", hint=_HINT) from error
+
+
+def _read_padding(stream: BinaryIO) -> None:
+    """Read what is behind the archive's end, which a filter before us has to get rid of: padding up to the end of a
+    record, whose size `tar --blocking-factor` sets.
+    """
+    left_bytes = _PADDING_BYTES
+    while chunk := stream.read(CHUNK_BYTES):
+        left_bytes -= len(chunk)
+        if left_bytes < 0:
+            raise BadInputError(
+                f"cannot be unpacked whole: more than {_PADDING_BYTES} bytes are behind its end",
+                hint="if several archives were joined, unpack them with `tar --ignore-zeros`, and give the directory",
+            )
 
 
 def _member(info: tarfile.TarInfo) -> Member:
