@@ -19,6 +19,7 @@ from quickstart.cli.guarded import guarded
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
+from quickstart.host.cpulimit import INSIDE_LIMIT_S, cpu_limit
 from quickstart.parse.faults import first_ones
 from quickstart.parse.printable import brief
 
@@ -34,6 +35,7 @@ _OUT = click.argument("out", type=click.Path(path_type=Path), shell_complete=art
 def list_members(out: Path, path: str, as_json: bool) -> None:
     """List the files in the initramfs of OUT: all of them, or those below PATH."""
 
+    @cpu_limit("OUT", INSIDE_LIMIT_S)
     def work(verb: Verb) -> int:
         prefix = path.strip("/")
         found = [
@@ -75,6 +77,7 @@ def cat(out: Path, path: str, as_json: bool) -> None:
     the root volume (/usr/...).
     """
 
+    @cpu_limit("OUT", INSIDE_LIMIT_S)
     def work(verb: Verb) -> int:
         artefact = artefacts.load(out.absolute())
         member = inside.find(artefact, path)
@@ -113,6 +116,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
     OUT is an artefact, or a directory that `quickstart trace -o` wrote.
     """
 
+    @cpu_limit("OUT", INSIDE_LIMIT_S)
     def work(verb: Verb) -> int:
         directory = out.absolute()
         artefact = artefacts.load(directory) if os.path.lexists(directory / MANIFEST) else None
@@ -146,6 +150,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
 def diff(out: Path, other: Path, as_json: bool) -> None:
     """Say how the initramfs of OTHER differs from that of OUT; the exit status is 1 when they differ."""
 
+    @cpu_limit("OUT", INSIDE_LIMIT_S)
     def work(verb: Verb) -> int:
         found = inside.diff(artefacts.load(out.absolute()), artefacts.load(other.absolute()))
         result = {"differences": [{"name": each.name, "what": each.what} for each in found]}

@@ -16,6 +16,11 @@ from typing import NoReturn
 from quickstart.errors import BadInputError
 
 LIMIT_S = 10.0
+# Of all files of an initramfs: unpacking and reading 100 MB takes two seconds.
+INSIDE_LIMIT_S = 30.0
+# Of an image and the log of a boot, of which the start set is computed. An application with a start set of some thousand
+# files takes some seconds, and several times as long on a slow host.
+START_SET_LIMIT_S = 60.0
 
 
 @contextmanager
@@ -26,6 +31,8 @@ def cpu_limit(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
 
     The signal SIGPROF of setitimer(2) interrupts the block, also in the middle of a regular expression. Inside of
     another such block, and outside of the main thread, where Python handles no signals, the function does nothing.
+
+    It is a decorator, too: a function that reads what strangers give has its limit from whatever verb it is called.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getitimer(signal.ITIMER_PROF)[0] > 0:

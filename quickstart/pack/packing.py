@@ -15,7 +15,7 @@ from pathlib import Path
 from quickstart.artefact.directory import Made
 from quickstart.artefact.useddisk import UsedDisk, with_times_of
 from quickstart.host import door
-from quickstart.host.cpulimit import cpu_limit
+from quickstart.host.cpulimit import START_SET_LIMIT_S, cpu_limit
 from quickstart.image.arrange import move, plan_moves
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
@@ -44,8 +44,6 @@ from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
 from quickstart.store.context import Context
 
-# An application with a start set of some thousand files takes some seconds, and several times as long on a slow host.
-_LIMIT_S = 60.0
 _DISK = "root.raw"
 _EMPTY = StartSet((), ())
 
@@ -99,7 +97,7 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
     """
     used = options.times_of
     start_set = with_times_of(traced.start_set, used) if used else traced.start_set
-    with cpu_limit("the image and the log of its boot", _LIMIT_S):
+    with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
         recipe = _recipe(subject, traced, start_set, options, context)
     if used:
         files = with_times_of(StartSet(recipe.watched.files, ()), used).files

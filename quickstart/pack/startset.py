@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError
+from quickstart.host.cpulimit import START_SET_LIMIT_S, cpu_limit
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.elf import closure
 from quickstart.inspect.elf_file import read_elf
@@ -40,6 +41,7 @@ _MADE = "made: the boot writes it before it is read"
 _KEY_SEARCH_BYTES = 1 << 20
 
 
+@cpu_limit("the image and the log of its boot", START_SET_LIMIT_S)
 def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
     """The start set for one or more traces of the image ``root``.
 
@@ -56,6 +58,7 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
         ) from error
 
 
+@cpu_limit("the image")
 def check_includes(root: ImageRoot, rules: FileRules) -> None:
     """Raise StartSetError when `include` rules match nothing in the image. The message names them. This check
     needs no trace.

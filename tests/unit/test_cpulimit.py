@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 import signal
 import threading
+from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
 from quickstart.errors import BadInputError
 from quickstart.host.cpulimit import cpu_limit
+from quickstart.inspect.unit import stack
+from quickstart.pack import startset
 
 SHORT_S = 0.02
+
+
+class AskedError(Exception):
+    """Somebody has asked the image for something; the argument says whether the timer ran."""
 
 
 def forever() -> None:
@@ -75,3 +83,32 @@ def test_another_thread_has_no_limit() -> None:
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+def test_a_function_has_its_limit_at_each_call() -> None:
+    limited = cpu_limit("the image", SHORT_S)(forever)
+    for _ in range(2):
+        with pytest.raises(BadInputError):
+            limited()
+    assert not is_set()
+
+
+@pytest.mark.parametrize(
+    ("reader", "words"), [(startset.compute, 3), (startset.check_includes, 2), (stack.read_stack, 2)]
+)
+def test_what_reads_an_image_has_a_limit_whoever_calls_it(reader: Callable[..., object], words: int) -> None:
+    """`trace` and `profile check` called them without one."""
+
+    class Image:
+        """Whatever is asked of it, the answer is whether the timer runs."""
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AskedError(is_set())
+
+        def __iter__(self) -> NoReturn:
+            raise AskedError(is_set())
+
+    with pytest.raises(AskedError) as asked:
+        reader(*[Image()] * words)
+    assert asked.value.args == (True,)
+    assert not is_set()

@@ -5,7 +5,7 @@ findings (docs/users/audit.md).
 from quickstart.artefact.audit.findings import ERROR, MOST_FINDINGS, NOTE, Finding, Findings
 from quickstart.artefact.audit.given import LAUNCH_MARKS, gather
 from quickstart.artefact.audit.judge import judge
-from quickstart.host.cpulimit import cpu_limit
+from quickstart.host.cpulimit import INSIDE_LIMIT_S, cpu_limit
 from quickstart.model import Artefact
 
 __all__ = ["ERROR", "LAUNCH_MARKS", "MOST_FINDINGS", "NOTE", "Finding", "Findings", "audit"]
@@ -13,8 +13,7 @@ __all__ = ["ERROR", "LAUNCH_MARKS", "MOST_FINDINGS", "NOTE", "Finding", "Finding
 
 def audit(artefact: Artefact) -> Findings:
     """The findings about an artefact, errors first. Raises ArtefactError when the artefact is too damaged to
-    be read.
+    be read, and BadInputError when it takes too long to read.
     """
-    given = gather(artefact)
-    with cpu_limit("OUT"):
-        return judge(given)
+    with cpu_limit("OUT", INSIDE_LIMIT_S):
+        return judge(gather(artefact))

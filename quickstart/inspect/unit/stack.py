@@ -9,12 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.host.cpulimit import cpu_limit
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.order import comes_before
 from quickstart.inspect.unit.read import read_unit
 
 
+@cpu_limit("the image")
 def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True) -> UnitStart:
     """How the last unit of ``units`` starts. The other units are its companions, in the order in which they
     start.
