@@ -13,19 +13,19 @@ import mmap
 import os
 import stat
 import struct
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ArtefactError
+from quickstart.host.cpulimit import START_SET_LIMIT_S, cpu_limit
 from quickstart.image.ext4 import MAX_USED_INODES, used_inodes
-from quickstart.image.ext4layout import Layout, damaged, read_layout
+from quickstart.image.ext4layout import Layout, damaged, has_superblock, read_layout
 from quickstart.parse.bounded import PATH_MAX
 
 _ROOT_INODE, _RESIZE_INODE = 2, 7
-_COMPAT_SPARSE_SUPER2 = 0x200
-_RO_COMPAT_SPARSE_SUPER = 0x1
 _FLAG_EXTENTS, _FLAG_INLINE = 0x80000, 0x10000000
 _EXTENT_MAGIC = 0xF30A
 _UNWRITTEN = 32768
@@ -33,6 +33,8 @@ _DEEPEST = 5
 _EXTENTS_IN_INODE = 4
 # Some 300 MiB of memory; an image of ours has a few ten thousand.
 _MAX_RUNS = 1 << 20
+# Of all paths, in memory. Debian with a desktop has 350 000 files, whose paths take 50 MiB.
+_MAX_PATH_BYTES = 192 << 20
 _FAST_LINK_BYTES = 60
 
 
@@ -147,6 +149,7 @@ class BlockMap:
         )
 
 
+@cpu_limit("the disk", START_SET_LIMIT_S)
 def read_block_map(image: Path) -> BlockMap:
     """The map of the raw ``image``. Raises ArtefactError when it is damaged, is not ext4 or has the feature meta_bg."""
     with image.open("rb") as file:
@@ -169,10 +172,10 @@ class _Reader:
         self.paths: dict[int, PurePosixPath] = {}
         # Blocks that lead to others, and blocks of directories: each is of one inode, and is read once.
         self.trees: set[int] = set()
-        self.directory_blocks = 0
+        self.directories: set[int] = set()
+        self.path_bytes = 0
         self.block_bytes, self.inode_bytes = layout.block_bytes, layout.inode_bytes
         (self.journal_inode,) = struct.unpack_from("<I", layout.superblock, 0xE0)
-        self.compat, _, self.ro_compat = struct.unpack_from("<3I", layout.superblock, 0x5C)
 
     def read(self, used: tuple[int, ...]) -> BlockMap:
         self._group_metadata()
@@ -187,13 +190,10 @@ class _Reader:
                 # Removed while it was open, or of the file system's own.
                 self.paths[number] = PurePosixPath(f"inode {number}")
                 self._blocks_of(number, Kind.FILE, self.paths[number])
-        runs = sorted(
-            set(self.runs), key=lambda run: (run.first_block, str(run.path), run.kind.value, run.blocks)
-        )
         return BlockMap(
             block_bytes=self.block_bytes,
             inode_bytes=self.inode_bytes,
-            _runs=tuple(_disjoint(runs)),
+            _runs=tuple(_disjoint(sorted(set(self.runs), key=_order))),
             _paths=self.paths,
             _first_inode=self.first_inode,
         )
@@ -224,7 +224,7 @@ class _Reader:
         descriptor_blocks = -(-layout.groups * layout.descriptor_bytes // self.block_bytes)
         for group in range(layout.groups):
             first = layout.first_block + group * layout.blocks_per_group
-            if self._has_superblock(group):
+            if has_superblock(layout, group):
                 self._add(Kind.SUPERBLOCK, first, 1)
                 self._add(Kind.DESCRIPTORS, first + 1, descriptor_blocks)
             block_bitmap, inode_bitmap, table = self._descriptor(group)
@@ -239,22 +239,12 @@ class _Reader:
                     f"{run.kind.value} and {following.kind.value} at block {following.first_block}"
                 )
 
-    def _has_superblock(self, group: int) -> bool:
-        if group == 0:
-            return True
-        if self.compat & _COMPAT_SPARSE_SUPER2:
-            return group in struct.unpack_from("<2I", self.layout.superblock, 0x24C)
-        if not self.ro_compat & _RO_COMPAT_SPARSE_SUPER:
-            return True
-        return group == 1 or any(_is_power(group, base) for base in (3, 5, 7))
-
     def _descriptor(self, group: int) -> tuple[int, int, int]:
         """The first blocks of a group's block bitmap, inode bitmap and inode table."""
         at = group * self.layout.descriptor_bytes
-        low = struct.unpack_from("<3I", self.layout.descriptors, at)
-        high = (
-            struct.unpack_from("<3I", self.layout.descriptors, at + 0x20) if self.layout.wide else (0, 0, 0)
-        )
+        low, high = struct.unpack_from("<3I", self.layout.descriptors, at), (0, 0, 0)
+        if self.layout.wide:
+            high = struct.unpack_from("<3I", self.layout.descriptors, at + 0x20)
         first, second, third = (a | b << 32 for a, b in zip(low, high, strict=True))
         return first, second, third
 
@@ -283,17 +273,18 @@ class _Reader:
                     # So deep no path can name it, and each name has all above it.
                     deep = len(str(below)) >= PATH_MAX
                     self.paths[child] = PurePosixPath(f"inode {child}") if deep else below
+                    self.path_bytes += sys.getsizeof(str(self.paths[child]))
                     # Of inodes that no bitmap calls used there may be any number.
-                    if len(self.paths) > MAX_USED_INODES:
-                        raise self._damaged(f"it has names of more than {MAX_USED_INODES} inodes")
+                    if len(self.paths) > MAX_USED_INODES or self.path_bytes > _MAX_PATH_BYTES:
+                        raise self._damaged(f"it has more than {MAX_USED_INODES} inodes, or very long names")
                     waiting.append(child)
 
     def _names(self, pieces: list[Owner]) -> Iterator[tuple[str, int]]:
         for piece in pieces:
-            self.directory_blocks += piece.blocks
-            if self.directory_blocks > self.layout.blocks:
-                raise self._damaged(f"the directory {piece.path} has blocks of others")
             for block in range(piece.first_block, piece.first_block + piece.blocks):
+                if block in self.directories:
+                    raise self._damaged(f"the directory {piece.path} has blocks of others")
+                self.directories.add(block)
                 at, end = block * self.block_bytes, (block + 1) * self.block_bytes
                 while at < end:
                     number, length, name_length = struct.unpack_from("<IHB", self.data, at)
@@ -376,10 +367,8 @@ class _Reader:
             self._pointed(each, depth - 1, logical + index * per_block ** (depth - 1), kind, path, tree)
 
 
-def _is_power(number: int, base: int) -> bool:
-    while number > 1 and number % base == 0:
-        number //= base
-    return number == 1
+def _order(run: Owner) -> tuple[int, str, str, int]:
+    return run.first_block, str(run.path), run.kind.value, run.blocks
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:

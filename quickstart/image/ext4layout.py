@@ -18,6 +18,8 @@ SUPERBLOCK_AT = 1024
 SUPERBLOCK_BYTES = 1024
 _MAGIC = 0xEF53
 _INCOMPAT_META_BG, _INCOMPAT_64BIT = 0x10, 0x80
+_COMPAT_SPARSE_SUPER2 = 0x200
+_RO_COMPAT_SPARSE_SUPER = 0x1
 # Blocks of 64 KiB.
 _MAX_LOG_BLOCK_SIZE = 6
 # mke2fs makes no other descriptors of groups, and no smaller groups.
@@ -121,3 +123,21 @@ def _sizes(block: bytes, wide: bool, block_bytes: int, source: str) -> tuple[int
 
 def _is_power_of_two(number: int) -> bool:
     return number > 0 and number & number - 1 == 0
+
+
+def has_superblock(layout: Layout, group: int) -> bool:
+    """Whether the block group has a copy of the superblock (kernel: Documentation/filesystems/ext4/blockgroup.rst)."""
+    compat, _, ro_compat = struct.unpack_from("<3I", layout.superblock, 0x5C)
+    if group == 0:
+        return True
+    if compat & _COMPAT_SPARSE_SUPER2:
+        return group in struct.unpack_from("<2I", layout.superblock, 0x24C)
+    if not ro_compat & _RO_COMPAT_SPARSE_SUPER:
+        return True
+    return group == 1 or any(_is_power(group, base) for base in (3, 5, 7))
+
+
+def _is_power(number: int, base: int) -> bool:
+    while number > 1 and number % base == 0:
+        number //= base
+    return number == 1

@@ -58,7 +58,7 @@ def test_names_of_more_inodes_than_a_root_volume_has(tmp_path: Path, monkeypatch
     """No bitmap has to say that they are used, so the bound of the bitmaps is none for them."""
     path = written(tmp_path, ext4())
     monkeypatch.setattr(blockmap, "MAX_USED_INODES", 1)
-    with pytest.raises(ArtefactError, match="names of more than 1 inodes"):
+    with pytest.raises(ArtefactError, match="has more than 1 inodes"):
         read_block_map(path)
 
 
@@ -152,15 +152,26 @@ def test_extents_that_lie(tmp_path: Path, node: bytes) -> None:
         read_block_map(written(tmp_path, ext4(map_of_file=node)))
 
 
-def test_directories_that_lie_on_each_other(tmp_path: Path) -> None:
-    """Four extents of one directory over the same blocks; the count of all directories' blocks has an end."""
+@pytest.mark.parametrize("leaves", [[(0, 40, ROOT)] * 4, [(0, 1, ROOT + 1), (1, 1, ROOT + 1)]])
+def test_directories_that_lie_on_each_other(tmp_path: Path, leaves: list[tuple[int, int, int]]) -> None:
+    """Extents of one directory over the same blocks: 12 000 of them over 32 blocks took 78 s."""
     image = ext4()
-    node = extents(*[(0, 40, ROOT)] * 4)
+    node = extents(*leaves)
     image[inode_at(2) + 0x28 : inode_at(2) + 0x28 + len(node)] = node
     for block in range(ROOT, ROOT + 40):
         image[block * BLOCK : (block + 1) * BLOCK] = struct.pack("<IHBB", 0, BLOCK, 0, 0).ljust(BLOCK, b"\0")
     with bounded(), pytest.raises(ArtefactError, match="has blocks of others"):
         read_block_map(written(tmp_path, image))
+
+
+def test_paths_have_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 000 names below directories of long names took 1 GiB."""
+    path = written(tmp_path, ext4())
+    monkeypatch.setattr(blockmap, "_MAX_PATH_BYTES", 60)
+    assert PurePosixPath("/file") in read_block_map(path).inodes
+    monkeypatch.setattr(blockmap, "_MAX_PATH_BYTES", 20)
+    with pytest.raises(ArtefactError, match="or very long names"):
+        read_block_map(path)
 
 
 @pytest.mark.parametrize("table", [1, 2, 4, INODE_BITMAP])
