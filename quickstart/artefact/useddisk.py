@@ -8,6 +8,7 @@ are not copied.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,7 +18,7 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
 from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
-from quickstart.inspect.foreign.members import Kind, Member
+from quickstart.inspect.foreign.members import Kind
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage, StartSet, Superblock
 from quickstart.reference import entry
@@ -119,11 +120,13 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     """``start_set`` with the modification and change times that its files have on the used disk. Init compares
     these times at boot. Raises BadInputError when a file of the start set is not on the disk.
     """
-    disk = used.path
+    disk, wanted = used.path, {str(file.path).lstrip("/") for file in start_set.files}
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
+        # The disk may have any number of other files.
         times = {
-            PurePosixPath("/", member.path): (member.mtime_ns // 10**9, member.ctime_s)
-            for member, _ in _with_times(members)
+            PurePosixPath("/", path): (mtime_s, ctime_s)
+            for path, mtime_s, ctime_s in _times(members)
+            if path in wanted
         }
     if missing := [file.path for file in start_set.files if file.path not in times]:
         raise BadInputError(f"{missing[0]} is not on {disk}", hint="was the disk used meanwhile?")
@@ -133,14 +136,12 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     return replace(start_set, files=tuple(files))
 
 
-def _with_times(members: Members) -> Members:
-    """``members`` in the same order, all with times. A hard link has no times of its own, so the result has, in
-    its place, a copy of the member that it links to, with the hard link's path.
+def _times(members: Members) -> Iterator[tuple[str, int, int]]:
+    """The path of each member, with its modification and change time in seconds: for a hard link, those of the
+    member that it links to.
     """
-    first: dict[str, Member] = {}
-    for member, data in members:
-        if member.kind is Kind.HARD:
-            yield replace(first[member.target], path=member.path), data
-            continue
-        first[member.path] = member
-        yield member, data
+    first: dict[str, tuple[int, int]] = {}
+    for member, _ in members:
+        if member.kind is not Kind.HARD:
+            first[member.path] = member.mtime_ns // 10**9, member.ctime_s
+        yield member.path, *first[member.target if member.kind is Kind.HARD else member.path]

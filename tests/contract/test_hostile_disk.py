@@ -131,6 +131,18 @@ def extents_in_a_circle(disk: Disk) -> None:
         struct.pack_into("<IIHH", disk.data, depth_at + 12, 0, block, 0, 0)
 
 
+def names_of_two_directories(disk: Disk) -> None:
+    """A block of names belongs to sub and to sub/below: 25 directories with such blocks had half a million names."""
+    block, sub = 3000, disk.inode_of(ROOT, b"sub")
+    entry = struct.pack("<IHBB", disk.inode_of(ROOT, b"A"), disk.block_bytes, 1, 1) + b"z"
+    disk.data[block * disk.block_bytes : block * disk.block_bytes + len(entry)] = entry
+    for inode in (sub, disk.inode_of(sub, b"below")):
+        at = disk.inode_at(inode)
+        struct.pack_into("<I", disk.data, at + 4, 2 * disk.block_bytes)
+        struct.pack_into("<H", disk.data, at + 0x28 + 2, 2)
+        struct.pack_into("<IHHI", disk.data, at + 0x28 + 24, 1, 1, 0, block)
+
+
 def huge_directory(disk: Disk) -> None:
     struct.pack_into("<I", disk.data, disk.inode_at(disk.inode_of(ROOT, b"sub")) + 0x6C, 0xFFFF)
 
@@ -172,6 +184,7 @@ def huge_blocks(disk: Disk) -> None:
     [
         *(renamed(name) for name in (b".", b"..", b"\0" * 4, b"boot", b"/etc", b"sub/file", b"a\0b")),
         *(linked_directory, root_in_itself, journal_as_file, far_inode, extents_in_a_circle, huge_directory),
+        names_of_two_directories,
         *(short_entry, long_entry, no_kind, nul_in_a_link, inline_data, no_groups, huge_blocks, extent),
         lambda disk: extent(disk, entries=65535),
         lambda disk: extent(disk, depth=65535),

@@ -101,14 +101,14 @@ def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
     """
     volume = _volume(fd)
     first_names: dict[int, str] = {}
-    seen = {_ROOT_INODE}
+    seen, blocks = {_ROOT_INODE}, set[int]()
     waiting = [("", _inode(volume, _ROOT_INODE))]
     if waiting[0][1].kind is not Kind.DIRECTORY:
         raise damaged("its root is no directory")
     while waiting:
         path, directory = waiting.pop()
         yield _member(volume, directory, path), iter(())
-        for name, number in sorted(_names(volume, directory).items()):
+        for name, number in sorted(_names(volume, directory, blocks).items()):
             child = f"{path}/{os.fsdecode(name)}" if path else os.fsdecode(name)
             if len(os.fsencode(child)) > PATH_BYTES:
                 raise BadInputError(
@@ -319,14 +319,20 @@ def _extents(
             yield piece
 
 
-def _names(volume: _Volume, directory: _Inode) -> dict[bytes, int]:
-    """The names in a directory, with their inode numbers. Raises BadInputError for a name that the kernel would not allow."""
+def _names(volume: _Volume, directory: _Inode, seen: set[int]) -> dict[bytes, int]:
+    """The names in a directory, with their inode numbers. ``seen`` are the places of directory blocks that were read, and
+    gets those of this directory: each belongs to one directory. Raises BadInputError for a name that the kernel would not
+    allow.
+    """
     found: dict[bytes, int] = {}
     dots: dict[bytes, int] = {}
     if directory.size_bytes % volume.block_bytes or directory.size_bytes > volume.size_bytes:
         raise damaged(f"the directory in inode {directory.number} has {directory.size_bytes} bytes")
     for offset, length, at in _pieces(volume, directory):
         for begin in range(0, length, volume.block_bytes):
+            if at + begin in seen:
+                raise damaged(f"the directory in inode {directory.number} has blocks of others")
+            seen.add(at + begin)
             block = volume.read(at + begin, volume.block_bytes)
             for name, number in _entries(block, directory.number):
                 if name in (b".", b".."):
