@@ -119,7 +119,17 @@ def test_global_headers_are_not_copied_for_each_member(headers: dict[str, str]) 
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as archive:
         for number in range(2000):
             archive.addfile(tarfile.TarInfo(str(number)))
-    with bounded(), pytest.raises(BadInputError, match="its global pax headers have more than"):
+    with bounded(), pytest.raises(BadInputError, match="its global pax headers have"):
+        list(read_archive(io.BytesIO(packed.getvalue())))
+
+
+def test_global_headers_have_no_attributes() -> None:
+    """tarfile gives them to each member: 250 KB of archive took 34 s."""
+    packed = io.BytesIO()
+    headers = {"SCHILY.xattr.user.x": "v"}
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    with pytest.raises(BadInputError, match="its global pax headers have attributes"):
         list(read_archive(io.BytesIO(packed.getvalue())))
 
 

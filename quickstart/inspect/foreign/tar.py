@@ -19,7 +19,7 @@ from quickstart.model import MIB
 _XATTR, _ACL = "SCHILY.xattr.", "SCHILY.acl."
 _HINT = "is it cut?"
 # tarfile copies what global pax headers say for each member, so that their size counts as often as there are
-# members. Git writes one record of 52 bytes.
+# members, and each attribute is given to each of them. Git writes one record of 52 bytes.
 _GLOBAL_RECORDS, _GLOBAL_BYTES = 64, 4096
 # Of headers: of one, and of all beside the share of each member. tarfile takes a second for a million records, of five bytes
 # each. A member has half a KiB, and another for its names and attributes; few have attributes of 64 KiB.
@@ -100,11 +100,11 @@ class _Strict(tarfile.TarInfo):
 
 
 def _check_globals(headers: Mapping[str, str]) -> None:
-    many = len(headers) > _GLOBAL_RECORDS
+    many = len(headers) > _GLOBAL_RECORDS or any(name.startswith((_XATTR, _ACL)) for name in headers)
     if many or sum(len(name) + len(value) for name, value in headers.items()) > _GLOBAL_BYTES:
         raise BadInputError(
-            "cannot be unpacked whole: its global pax headers have more than "
-            f"{_GLOBAL_RECORDS} records, or {_GLOBAL_BYTES} characters",
+            "cannot be unpacked whole: its global pax headers have attributes, or more than "
+            f"{_GLOBAL_RECORDS} records, or more than {_GLOBAL_BYTES} characters",
             hint="make it without --pax-option=globexthdr",
         )
 
