@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from quickstart.errors import MeasurementError
+from quickstart.host.cpulimit import INSIDE_LIMIT_S, cpu_limit
 from quickstart.image.blockmap import BlockMap, Kind, Owner
+from quickstart.parse.bounded import PATH_MAX
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use, volume_paths
 from quickstart.volume.emulator import Request
 from quickstart.volume.nbd import Command
@@ -38,14 +41,17 @@ class Packed:
 
     def canonical(self, path: PurePosixPath) -> PurePosixPath:
         """The path to which ``path`` leads when the links of the start set are followed."""
+        text = str(path)
         for _ in range(40):
-            heads = (PurePosixPath(*path.parts[:count]) for count in range(2, len(path.parts) + 1))
-            link = next((head for head in heads if head in self.links), None)
-            if link is None:
+            link = next((head for head in _heads(text) if head in self._targets), None)
+            if link is None or len(text) > PATH_MAX:
                 break
-            rest = path.parts[len(link.parts) :]
-            path = _joined(link.parent, self.links[link], rest)
-        return path
+            text = _joined(link.rpartition("/")[0], self._targets[link], text[len(link) :])
+        return PurePosixPath(text)
+
+    @cached_property
+    def _targets(self) -> Mapping[str, str]:
+        return {str(link): target for link, target in self.links.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +151,7 @@ class Ledger:
         return tuple(dict.fromkeys((*strange, *nobodys)))
 
 
+@cpu_limit("the guest's trace", INSIDE_LIMIT_S)
 def make_ledger(
     requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
 ) -> Ledger:
@@ -351,11 +358,20 @@ def _named(uses: Sequence[tuple[Use, PurePosixPath]], what: str) -> tuple[Named,
     return tuple(found.values())
 
 
-def _joined(base: PurePosixPath, target: str, rest: tuple[str, ...]) -> PurePosixPath:
-    parts = [] if target.startswith("/") else list(base.parts[1:])
-    for part in (*target.split("/"), *rest):
+def _heads(path: str) -> Iterator[str]:
+    """The directories above ``path``, from the top down, and ``path`` itself."""
+    at = path.find("/", 1)
+    while at > 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+    yield path
+
+
+def _joined(base: str, target: str, rest: str) -> str:
+    parts = [] if target.startswith("/") else base.split("/")[1:]
+    for part in (*target.split("/"), *rest.split("/")):
         if part == "..":
             del parts[-1:]
         elif part not in ("", "."):
             parts.append(part)
-    return PurePosixPath("/", *parts)
+    return "/" + "/".join(parts)
