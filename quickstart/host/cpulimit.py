@@ -42,7 +42,7 @@ def cpu_limit(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise BadInputError(
             f"reading {what} takes more than {limit_s:g} s of CPU time",
-            hint="look for files of its configuration that have very many or very long lines",
+            hint="look for files with very many or very long lines, and for `**` in many globs of a profile",
         )
 
     former = signal.signal(signal.SIGPROF, stop)
@@ -50,5 +50,9 @@ def cpu_limit(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, former)
+        try:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        finally:
+            # The signal may come before the line above; the next one is seconds away.
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, former)
