@@ -279,14 +279,14 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """The numbers of blocks that the prefetch reads for the sake of large files outside the start set that the traced
-    boots hardly read through the page cache. The volume is divided into pieces of 512 KiB (_PIECE_BYTES). In each
+    boots did not read through the page cache. The volume is divided into pieces of 512 KiB (_PIECE_BYTES). In each
     piece that has data of such a file, and from which the prefetch reads nothing else, one block is chosen. At most _PIECES
     blocks are chosen for one file.
 
     The prefetch cannot fill the page cache for reads with O_DIRECT. But when the prefetch reads one block of a piece,
     a cold volume fetches the whole piece from the slow storage behind it.
     """
-    in_cache = {path for path, known in foreseen.parts.items() if known.resident_bytes > _HEAD_BYTES}
+    in_cache = {path for path, known in foreseen.parts.items() if _is_read_through_cache(known)}
     past_cache = foreseen.large - foreseen.left - in_cache
     each = _PIECE_BYTES // blocks.block_bytes
     pieces = set[int]()
@@ -305,6 +305,14 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
                 found[piece] = max(run.first_block, piece * each)
                 taken[run.path] += 1
     return tuple(sorted(found.values()))
+
+
+def _is_read_through_cache(known: Resident) -> bool:
+    """Whether the traced boots read the file through the page cache, in which case ``known.parts`` are all that they
+    read of it. Of a file that is read with O_DIRECT, at most the head is in the page cache: a program looks at the
+    head before it decides how to read the rest.
+    """
+    return any(offset + length > _HEAD_BYTES for offset, length in known.parts)
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -19,6 +20,8 @@ from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import freestanding
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Event, Exclusion, Op, StartSet
+from quickstart.model.residency import Resident
+from quickstart.pack.parts import joined
 from quickstart.pack.prefetch import foresee, plan
 from quickstart.store.store import Store
 from tests.unit.imagebuilder import trace
@@ -161,6 +164,28 @@ def test_a_large_file_is_touched_once_in_each_piece_of_the_volume(tree: Path, im
     assert len(pieces(held)) >= 3
     assert pieces(held) <= pieces({*asked(found), first_block(image, "/etc/hostname")})
     assert len(held & asked(found) - asked(planned(tree, image))) <= len(pieces(held))
+
+
+@pytest.mark.parametrize(
+    ("parts", "touched"),
+    [
+        ((), True),
+        (((0, 64 * 1024),), True),
+        (((0, PAGE), (64 * 1024, PAGE)), False),
+        (((0, 17 * PAGE),), False),
+    ],
+)
+def test_a_file_that_is_read_through_the_page_cache_is_not_touched(
+    tree: Path, image: Path, parts: tuple[tuple[int, int], ...], touched: bool
+) -> None:
+    """A page behind the head shows it: PostgreSQL reads a page at the head of its log, and one where the log ends."""
+    seen = replace(trace((Op.OPEN, "/etc/app/large")), resident=(Resident(P("/etc/app/large"), MIB, parts),))
+    root, blocks = ImageRoot(tree), read_block_map(image)
+    found = plan(foresee([seen], StartSet((), ()), root), blocks)
+    nothing = plan(foresee([trace("/etc/app")], StartSet((), ()), root), blocks)
+    held = [int(block) for block in debugfs(image, "blocks /etc/app/large").split()]
+    assert any(has(found, block) and not has(nothing, block) for block in held) is touched
+    assert [part[1:] for part in found.parts] == list(joined(parts, 256 * 1024))
 
 
 def test_who_makes_files_comes_to_the_bitmaps(tree: Path, image: Path) -> None:
