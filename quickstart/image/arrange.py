@@ -8,32 +8,47 @@ fault. (The tool e4rat also moves the files of a boot next to each other, but on
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ArtefactError, CommandError
 from quickstart.host import door
-from quickstart.image.blockmap import BlockMap, Kind, Owner
+from quickstart.image.blockmap import EXTENTS_IN_INODE, BlockMap, Kind, Owner
 from quickstart.image.ext4 import FIXED_TIME, BlockGroup
 
 # The place begins at a multiple of so many blocks: half a MiB, the piece in which a cloud volume fetches what it has not yet.
 _ALIGNED_BLOCKS = 128
-# The low half of the first extent's block is the sixth word of the inode's map (kernel: Documentation/filesystems/ext4/ifork.rst).
-_FIRST_EXTENT_BLOCK = 5
+# The low half of the first extent's block is the sixth word of the inode's map, and each extent has three words (kernel:
+# Documentation/filesystems/ext4/ifork.rst).
+_FIRST_EXTENT_BLOCK, _EXTENT_WORDS = 5, 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Move:
-    """The move of the content of an inode that has one extent: the extent's ``blocks`` blocks go from block
-    ``source`` to block ``target``.
+    """The move of one extent of an inode, the ``extent``-th in the inode's map, counted from 0: its ``blocks`` blocks go
+    from block ``source`` to block ``target``.
     """
 
     inode: int
     source: int
     target: int
     blocks: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The content of an inode: its extents, in the order of the inode's map."""
+
+    inode: int
+    extents: tuple[Owner, ...]
+
+    @property
+    def blocks(self) -> int:
+        return sum(extent.blocks for extent in self.extents)
 
 
 def plan_moves(
@@ -45,25 +60,44 @@ def plan_moves(
     """The moves that put the directories, sorted by name, and then the files, sorted by name, into the first
     free place that has room for all of them.
 
-    A file or directory is not moved if it has several extents, or if its extents are not all in its inode.
-    When no free place is large enough, nothing is moved.
+    When no free place is large enough, the largest one is taken, and the largest files and directories stay where they
+    are. A file or directory whose extents are not all in its inode is never moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
-        (inodes[path], pieces[path][0])
+        _Content(inodes[path], tuple(sorted(pieces[path], key=lambda piece: piece.offset_bytes)))
         for paths, kind in ((directories, Kind.DIRECTORY), (files, Kind.FILE))
         for path in sorted(paths)
-        if [piece.kind for piece in pieces.get(path, ())] == [kind]
+        if {piece.kind for piece in pieces.get(path, ())} == {kind} and len(pieces[path]) <= EXTENTS_IN_INODE
     ]
-    needed = sum(piece.blocks for _, piece in movable)
-    at = _free_place(blocks, groups, needed)
-    if not needed or at is None:
-        return ()
+    needed = sum(content.blocks for content in movable)
+    at, room = _free_place(blocks, groups, needed)
     moves = []
-    for inode, piece in movable:
-        moves.append(Move(inode, piece.first_block, at, piece.blocks))
-        at += piece.blocks
+    for content in _fitting(movable, room):
+        for number, extent in enumerate(content.extents):
+            moves.append(
+                Move(
+                    inode=content.inode,
+                    source=extent.first_block,
+                    target=at,
+                    blocks=extent.blocks,
+                    extent=number,
+                )
+            )
+            at += extent.blocks
     return tuple(moves)
+
+
+def _fitting(contents: Sequence[_Content], room: int) -> Iterator[_Content]:
+    """``contents`` without the largest ones, so that the rest needs at most ``room`` blocks."""
+    needed = sum(content.blocks for content in contents)
+    without = set[int]()
+    for content in sorted(contents, key=lambda content: content.blocks, reverse=True):
+        if needed <= room:
+            break
+        without.add(content.inode)
+        needed -= content.blocks
+    yield from (content for content in contents if content.inode not in without)
 
 
 def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
@@ -75,23 +109,37 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
     return found
 
 
-def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> int | None:
-    """The first block of a place with ``needed`` free blocks. This block is a multiple of _ALIGNED_BLOCKS,
-    and the whole place is in one block group whose bitmap is initialised. None when there is no such place.
+def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> tuple[int, int]:
+    """The first free place with at least ``needed`` blocks, as (first block, number of blocks). The largest place when
+    there is no such place.
+    """
+    largest = (0, 0)
+    for place in _free_places(blocks, groups):
+        if place[1] >= needed:
+            return place
+        largest = max(largest, place, key=lambda each: each[1])
+    return largest
+
+
+def _free_places(blocks: BlockMap, groups: Collection[BlockGroup]) -> Iterator[tuple[int, int]]:
+    """The free places, as (first block, number of blocks). The first block of each is a multiple of _ALIGNED_BLOCKS,
+    and each place is in one block group whose bitmap is initialised.
     """
     for group in groups:
-        if group.uninitialised or group.free_blocks < needed:
+        if group.uninitialised:
             continue
         for begin, end in _gaps(blocks.runs, group):
             aligned = -(-begin // _ALIGNED_BLOCKS) * _ALIGNED_BLOCKS
-            if end - aligned >= needed:
-                return aligned
-    return None
+            if end > aligned:
+                yield aligned, min(end - aligned, group.free_blocks)
 
 
-def _gaps(runs: Iterable[Owner], group: BlockGroup) -> Iterator[tuple[int, int]]:
+def _gaps(runs: Sequence[Owner], group: BlockGroup) -> Iterator[tuple[int, int]]:
     at, last = group.first_block, group.first_block + group.blocks
-    for run in runs:
+    # A run may begin in the group before.
+    begin = bisect.bisect_right(runs, at, key=lambda run: run.first_block) - 1
+    for index in range(max(0, begin), len(runs)):
+        run = runs[index]
         if run.first_block >= last:
             break
         if run.first_block > at:
@@ -139,7 +187,8 @@ def _commands(groups: Collection[BlockGroup], moves: Collection[Move]) -> Iterat
     for each in moves:
         yield f"setb {each.target} {each.blocks}"
         yield f"freeb {each.source} {each.blocks}"
-        yield f"set_inode_field <{each.inode}> block[{_FIRST_EXTENT_BLOCK}] {each.target}"
+        word = _FIRST_EXTENT_BLOCK + _EXTENT_WORDS * each.extent
+        yield f"set_inode_field <{each.inode}> block[{word}] {each.target}"
         for block in range(each.source, each.source + each.blocks):
             freed[_group_of(groups, block)] += 1
         freed[_group_of(groups, each.target)] -= each.blocks

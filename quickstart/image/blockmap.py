@@ -30,7 +30,7 @@ _FLAG_EXTENTS, _FLAG_INLINE = 0x80000, 0x10000000
 _EXTENT_MAGIC = 0xF30A
 _UNWRITTEN = 32768
 _DEEPEST = 5
-_EXTENTS_IN_INODE = 4
+EXTENTS_IN_INODE = 4
 # Some 300 MiB of memory; an image of ours has a few ten thousand.
 _MAX_RUNS = 1 << 20
 # Of all paths, in memory. Debian with a desktop has 350 000 files, whose paths take 50 MiB.
@@ -329,7 +329,7 @@ class _Reader:
         self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind, depth_above: int | None = None
     ) -> None:
         magic, entries, _, depth = struct.unpack_from("<4H", self.data, at)
-        room = _EXTENTS_IN_INODE if depth_above is None else (self.block_bytes - 12) // 12
+        room = EXTENTS_IN_INODE if depth_above is None else (self.block_bytes - 12) // 12
         expected = depth <= _DEEPEST if depth_above is None else depth == depth_above - 1
         if magic != _EXTENT_MAGIC or not expected or entries > room:
             raise self._damaged(f"the extents of {path}")

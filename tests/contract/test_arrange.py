@@ -118,6 +118,45 @@ def test_a_second_time_and_nothing_to_do(image: Path) -> None:
     arranged(image)
 
 
+@pytest.fixture
+def in_pieces(tmp_path: Path) -> Path:
+    """A volume with groups of 8 MiB: /usr/b lies in two of them, /usr/c has a hole, /usr/d is larger than a group."""
+    tree, path = tmp_path / "tree", tmp_path / "pieces.raw"
+    (tree / "usr/many").mkdir(parents=True)
+    for number in range(600):
+        (tree / f"usr/many/name-{number}").write_text(str(number))
+    (tree / "usr/a").write_bytes(os.urandom(2_000_000))
+    (tree / "usr/b").write_bytes(os.urandom(4_000_000))
+    (tree / "usr/d").write_bytes(os.urandom(9_000_000))
+    with (tree / "usr/c").open("wb") as file:
+        for offset, size in ((0, 4096), (300_000, 50_000)):
+            file.seek(offset)
+            file.write(os.urandom(size))
+    words: list[str | Path] = ["mkfs.ext4", "-q", "-F", "-b", "4096", "-g", "2048", "-d", tree, path, "64M"]
+    subprocess.run(words, check=True, timeout=60)
+    return path
+
+
+def test_what_lies_in_pieces_is_moved_too(in_pieces: Path, tmp_path: Path) -> None:
+    """All pieces of a directory, a file and a file with a hole. The largest file stays, because no place has room for it."""
+    before, blocks, groups = (
+        contents(in_pieces, tmp_path / "before"),
+        read_block_map(in_pieces),
+        block_groups(in_pieces),
+    )
+    wanted = (P("/usr/many"),), (P("/usr/b"), P("/usr/c"), P("/usr/d"))
+    moves = plan_moves(blocks, groups, *wanted)
+    move(in_pieces, blocks.block_bytes, groups, moves)
+    assert contents(in_pieces, tmp_path / "after") == before
+    after = read_block_map(in_pieces)
+    found = {path: [run for run in after.runs if run.path == path] for path in (*wanted[0], *wanted[1])}
+    moved = [run for path in (P("/usr/many"), P("/usr/b"), P("/usr/c")) for run in found[path]]
+    assert all(len(found[path]) > 1 for path in found if path != P("/usr/d"))
+    assert [run.first_block for run in moved] == [each.target for each in moves]
+    assert all(a.first_block + a.blocks == b.first_block for a, b in itertools.pairwise(moved))
+    assert found[P("/usr/d")] == [run for run in blocks.runs if run.path == P("/usr/d")]
+
+
 def test_where_there_is_no_room_nothing_moves(image: Path) -> None:
     blocks = read_block_map(image)
     full = [
@@ -125,7 +164,7 @@ def test_where_there_is_no_room_nothing_moves(image: Path) -> None:
             number=g.number,
             first_block=g.first_block,
             blocks=g.blocks,
-            free_blocks=3,
+            free_blocks=0,
             uninitialised=g.uninitialised,
         )
         for g in block_groups(image)
