@@ -1,4 +1,4 @@
-"""Move directories and small files next to each other on an ext4 image, so that few requests read all of them
+"""Move directories and files next to each other on an ext4 image, so that few requests read all of them
 (docs/internals/prefetch.md).
 
 Inodes are not moved; only the block numbers in them change. Nothing is mounted, and root is not needed: the
@@ -55,10 +55,10 @@ def plan_moves(
     blocks: BlockMap,
     groups: Collection[BlockGroup],
     directories: Collection[PurePosixPath],
-    files: Collection[PurePosixPath],
+    *files: Collection[PurePosixPath],
 ) -> tuple[Move, ...]:
-    """The moves that put the directories, sorted by name, and then the files, sorted by name, into the first
-    free place that has room for all of them.
+    """The moves that put the directories, sorted by name, and then each of the collections of files, sorted by name,
+    into the first free place that has room for all of them.
 
     When no free place is large enough, the largest one is taken, and the largest files and directories stay where they
     are. A file or directory whose extents are not all in its inode is never moved.
@@ -66,7 +66,7 @@ def plan_moves(
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
         _Content(inodes[path], tuple(sorted(pieces[path], key=lambda piece: piece.offset_bytes)))
-        for paths, kind in ((directories, Kind.DIRECTORY), (files, Kind.FILE))
+        for paths, kind in ((directories, Kind.DIRECTORY), *((each, Kind.FILE) for each in files))
         for path in sorted(paths)
         if {piece.kind for piece in pieces.get(path, ())} == {kind} and len(pieces[path]) <= EXTENTS_IN_INODE
     ]

@@ -192,8 +192,7 @@ def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
         "image": recipe.reference.image_hash,
         "superblock": dataclasses.asdict(recipe.disk.superblock),
         "size_bytes": recipe.disk.size_bytes,
-        "directories": sorted(map(str, foreseen.directories)),
-        "files": sorted(map(str, foreseen.files)),
+        "arranged": [sorted(map(str, paths)) for paths in foreseen.arranged],
         **disk_recipe(),
     }
 
@@ -241,4 +240,4 @@ def _arrange(source: Path, target: Path, foreseen: Foreseen) -> None:
     door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=1800)
     target.chmod(0o600)
     blocks, groups = read_block_map(target), block_groups(target)
-    move(target, blocks.block_bytes, groups, plan_moves(blocks, groups, foreseen.directories, foreseen.files))
+    move(target, blocks.block_bytes, groups, plan_moves(blocks, groups, *foreseen.arranged))

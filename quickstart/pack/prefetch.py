@@ -44,6 +44,8 @@ _WRITTEN_BYTES = 64 * 1024
 _PIECE_BYTES = 512 * 1024
 # Of one large file: what is past that is a matter of its use, not of the start.
 _PIECES = 32
+# A larger one takes much room on the disk for the one request that it saves.
+_ARRANGED_BYTES = 4 * 1024 * 1024
 # Two parts of a file with less between them are one request.
 _PART_GAP_BYTES = 256 * 1024
 _PAGE_BYTES = 4096
@@ -73,6 +75,14 @@ class Foreseen:
     parts: Mapping[PurePosixPath, Resident]
     left: frozenset[PurePosixPath]
     makes: bool
+
+    @property
+    def arranged(self) -> tuple[frozenset[PurePosixPath], ...]:
+        """The directories, files and large files that an arranged disk has next to each other. Where two large files
+        are neighbours, the last part of one and the first part of the other are one request.
+        """
+        large = {path for path, known in self.parts.items() if known.size_bytes <= _ARRANGED_BYTES}
+        return self.directories, self.files, frozenset(large - self.files)
 
 
 def foresee(

@@ -144,12 +144,12 @@ def test_what_lies_in_pieces_is_moved_too(in_pieces: Path, tmp_path: Path) -> No
         read_block_map(in_pieces),
         block_groups(in_pieces),
     )
-    wanted = (P("/usr/many"),), (P("/usr/b"), P("/usr/c"), P("/usr/d"))
+    wanted = (P("/usr/many"),), (P("/usr/b"), P("/usr/d")), (P("/usr/c"),)
     moves = plan_moves(blocks, groups, *wanted)
     move(in_pieces, blocks.block_bytes, groups, moves)
     assert contents(in_pieces, tmp_path / "after") == before
     after = read_block_map(in_pieces)
-    found = {path: [run for run in after.runs if run.path == path] for path in (*wanted[0], *wanted[1])}
+    found = {path: [run for run in after.runs if run.path == path] for paths in wanted for path in paths}
     moved = [run for path in (P("/usr/many"), P("/usr/b"), P("/usr/c")) for run in found[path]]
     assert all(len(found[path]) > 1 for path in found if path != P("/usr/d"))
     assert [run.first_block for run in moved] == [each.target for each in moves]

@@ -188,6 +188,24 @@ def test_a_file_that_is_read_through_the_page_cache_is_not_touched(
     assert [part[1:] for part in found.parts] == list(joined(parts, 256 * 1024))
 
 
+def test_large_files_are_arranged_unless_they_are_very_large(tmp_path: Path) -> None:
+    """And a file that is requested whole is among the files."""
+    sizes = {"small": MIB, "whole": MIB, "limit": 4 * MIB, "larger": 4 * MIB + 1}
+    (tmp_path / "far").mkdir()
+    for name, size in sizes.items():
+        with (tmp_path / "far" / name).open("wb") as file:
+            file.truncate(size)
+    parts = {name: ((0, 512 * 1024 if name == "whole" else PAGE),) for name in sizes}
+    seen = replace(
+        trace(*((Op.OPEN, f"/far/{name}") for name in sizes)),
+        resident=tuple(Resident(P(f"/far/{name}"), size, parts[name]) for name, size in sizes.items()),
+    )
+    foreseen = foresee([seen], StartSet((), ()), ImageRoot(tmp_path))
+    assert foreseen.arranged[:2] == (foreseen.directories, foreseen.files)
+    assert foreseen.arranged[2] == {P("/far/small"), P("/far/limit")}
+    assert P("/far/whole") in foreseen.files
+
+
 def test_who_makes_files_comes_to_the_bitmaps(tree: Path, image: Path) -> None:
     bitmap = re.search(r"Inode bitmap at (\d+)", subprocess.run(
         ["dumpe2fs", image], capture_output=True, text=True, timeout=60, check=True
@@ -322,6 +340,42 @@ def test_parts_of_files_come_into_the_page_cache(prefetcher: Path, place: Path) 
     wanted = {place / "root/etc/a b": 3 * PAGE}
     assert come_into_memory(lambda: run(prefetcher, place, b"", b"", found.parts_text), wanted)
     assert cached_bytes(place / "root/untouched") == [0]
+
+
+def test_nothing_beside_the_parts_is_read(prefetcher: Path, place: Path) -> None:
+    """The kernel would read ahead of a long read, and of one from the file's beginning."""
+    (place / "root/etc/large").write_bytes(os.urandom(8 * MIB))
+    parts = b"0 %d etc/large\0%d %d etc/large\0" % (50 * PAGE, 1000 * PAGE, 200 * PAGE)
+    for _ in range(3):
+        forget(place / "root/etc/large")
+        assert run(prefetcher, place, b"", b"", parts) == 0
+        time.sleep(0.5)
+        assert cached_bytes(place / "root/etc/large")[0] <= 250 * PAGE
+
+
+def test_parts_are_one_batch(prefetcher: Path, place: Path) -> None:
+    """The block layer makes one request for what is side by side on the volume only within a batch. No read is larger than
+    the volume's largest request, of 128 KiB here.
+    """
+    for name in ("one", "other"):
+        (place / "root/etc" / name).write_bytes(os.urandom(MIB))
+    parts = b"0 8192 etc/one\000409600 307200 etc/one\0000 4096 etc/other\000"
+    tracer = ("strace", "-f", "-o", str(place / "log"), "-e", "trace=io_uring_setup,io_uring_enter,fadvise64")
+    assert run(prefetcher, place, b"", b"", parts, *tracer) == 0
+    log = (place / "log").read_text()
+    if re.search(r"io_uring_setup.*= -", log):
+        pytest.skip("no io_uring here")
+    assert re.findall(r"io_uring_enter\(\d+, (\d+), (\d+),", log).count(("5", "5")) == 1
+    assert "POSIX_FADV_WILLNEED" not in log
+
+
+def test_parts_of_more_files_than_a_process_may_have_open(prefetcher: Path, place: Path) -> None:
+    names = [f"etc/{number}" for number in range(200)]
+    for name in names:
+        (place / "root" / name).write_bytes(os.urandom(4 * PAGE))
+    text = b"".join(f"{2 * PAGE} {PAGE} {name}\0{3 * PAGE} {PAGE} {name}\0".encode() for name in names)
+    wanted = {place / "root" / name: 2 * PAGE for name in names}
+    assert come_into_memory(lambda: run(prefetcher, place, b"", b"", text, "prlimit", "--nofile=64"), wanted)
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_the_disks_are_of_the_mke2fs_that_makes_them(monkeypatch: pytest.MonkeyP
     image = SimpleNamespace(image_hash="x", volume_uuid="x", volume_label="x", disk_mib=1)
     disk = SimpleNamespace(superblock=SUPERBLOCK, size_bytes=1)
     packed = SimpleNamespace(reference=image, disk=disk)
-    foreseen = SimpleNamespace(directories=(), files=())
+    foreseen = SimpleNamespace(arranged=((), (), ()))
     assert recipe.items() <= pipeline._disk_inputs(image, image).items()  # type: ignore[arg-type]
     assert recipe.items() <= packing.arranged_inputs(packed, foreseen).items()  # type: ignore[arg-type]
 

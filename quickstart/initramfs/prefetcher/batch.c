@@ -7,7 +7,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-enum { ENTRIES = 1024, READ_BYTES = 512 * 1024 };
+enum { ENTRIES = 1024 };
+// Of the last read of a file (user_data, which the kernel only copies).
+enum { CLOSE = 1 };
 
 static void *mapped_ring(long ring, size_t bytes, long offset) {
     return mapped(system_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, offset));
@@ -15,7 +17,7 @@ static void *mapped_ring(long ring, size_t bytes, long offset) {
 
 static unsigned *at(void *ring, unsigned offset) { return (unsigned *)(void *)((char *)ring + offset); }
 
-bool begin_batch(struct batch *batch) {
+bool begin_batch(struct batch *batch, size_t read_bytes) {
     struct io_uring_params params = {0};
     batch->ring = system_call(SYS_io_uring_setup, ENTRIES, (long)&params, 0, 0, 0, 0);
     if (batch->ring < 0) return false;
@@ -23,7 +25,8 @@ bool begin_batch(struct batch *batch) {
     void *answers = mapped_ring(batch->ring, params.cq_off.cqes, IORING_OFF_CQ_RING);
     batch->entries = mapped_ring(batch->ring, params.sq_entries * sizeof *batch->entries, IORING_OFF_SQES);
     // All reads may write to the same buffer, because nobody uses the data.
-    batch->buffer = take_memory(READ_BYTES);
+    batch->buffer = take_memory(read_bytes);
+    batch->read_bytes = read_bytes;
     if (!queue || !answers || !batch->entries || !batch->buffer) return false;
     batch->tail = at(queue, params.sq_off.tail);
     batch->places = at(queue, params.sq_off.array);
@@ -45,11 +48,17 @@ static void add_entry(struct batch *batch, long file, size_t offset, size_t byte
     batch->count++;
 }
 
-bool add_read(struct batch *batch, long file, size_t bytes) {
-    if (bytes == 0 || bytes / READ_BYTES >= ENTRIES - batch->count) return false;
-    for (size_t offset = 0; offset < bytes; offset += READ_BYTES)
-        add_entry(batch, file, offset, bytes - offset < READ_BYTES ? bytes - offset : READ_BYTES);
+bool add_read(struct batch *batch, long file, size_t offset, size_t bytes) {
+    const size_t most = batch->read_bytes;
+    if (bytes == 0 || bytes / most >= ENTRIES - batch->count) return false;
+    for (size_t done = 0; done < bytes; done += most) add_entry(batch, file, offset + done, bytes - done < most ? bytes - done : most);
     return true;
+}
+
+void close_after(struct batch *batch, long file) {
+    struct io_uring_sqe *last = batch->count ? &batch->entries[batch->count - 1] : NULL;
+    if (last && last->fd == (int)file) last->user_data = CLOSE;
+    else system_call(SYS_close, file, 0, 0, 0, 0, 0);
 }
 
 void submit(struct batch *batch) {
@@ -59,6 +68,6 @@ void submit(struct batch *batch) {
     // Nobody reads the answers. This gives their places back to the kernel.
     __atomic_store_n(batch->answered, __atomic_load_n(batch->answers, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
     for (unsigned each = 0; each < batch->count; each++)
-        if (batch->entries[each].off == 0) system_call(SYS_close, batch->entries[each].fd, 0, 0, 0, 0, 0);
+        if (batch->entries[each].user_data == CLOSE) system_call(SYS_close, batch->entries[each].fd, 0, 0, 0, 0, 0);
     batch->count = 0;
 }

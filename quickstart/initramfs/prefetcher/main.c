@@ -61,30 +61,39 @@ static long open_regular(long root, const char *name, struct stat *status) {
     return -1;
 }
 
+// The files of a batch stay open until it is submitted. When there are too many of them, the batch ends here.
+static long open_for(struct batch *batch, long root, const char *name, struct stat *status) {
+    const long file = open_regular(root, name, status);
+    if (file != -EMFILE || !batch) return file;
+    submit(batch);
+    return open_regular(root, name, status);
+}
+
+// Without a batch, or without room in it, the kernel is asked at once.
+static void ask_or_add(struct batch *batch, long file, size_t offset_bytes, size_t bytes, long request_bytes) {
+    if (!batch || !add_read(batch, file, offset_bytes, bytes)) ask_for(file, (long)offset_bytes, (long)bytes, request_bytes);
+}
+
+static void done_with(struct batch *batch, long file) {
+    if (batch) close_after(batch, file);
+    else system_call(SYS_close, file, 0, 0, 0, 0, 0);
+}
+
 // Names relative to the root, each with a NUL at the end.
-static void ask_for_files(long root, struct text names, long request_bytes) {
-    struct batch batch;
-    const bool together = begin_batch(&batch);
+static void ask_for_files(struct batch *batch, long root, struct text names, long request_bytes) {
     for (; names.at < names.end; names.at += length_of(names.at) + 1) {
         struct stat status;
-        long file = open_regular(root, names.at, &status);
-        if (file == -EMFILE && together) {
-            submit(&batch);
-            file = open_regular(root, names.at, &status);
-        }
+        const long file = open_for(batch, root, names.at, &status);
         if (file < 0) continue;
         // A file may have grown since the build.
         const long bytes = status.st_size < MOST_BYTES ? status.st_size : MOST_BYTES;
-        // The files of a batch stay open: their reads begin when the batch is submitted.
-        if (together && add_read(&batch, file, (size_t)bytes)) continue;
-        ask_for(file, 0, bytes, request_bytes);
-        system_call(SYS_close, file, 0, 0, 0, 0, 0);
+        ask_or_add(batch, file, 0, (size_t)bytes, request_bytes);
+        done_with(batch, file);
     }
-    if (together) submit(&batch);
 }
 
 // Offset, length and name, each with a NUL at the end. The parts of a file follow each other, so that it is opened once.
-static void ask_for_parts(long root, struct text parts, long request_bytes) {
+static void ask_for_parts(struct batch *batch, long root, struct text parts, long request_bytes) {
     const char *opened = NULL;
     long file = -1, offset_bytes, length_bytes;
     while (read_number(&parts, &offset_bytes) && *parts.at++ == ' ' && read_number(&parts, &length_bytes) && *parts.at++ == ' ') {
@@ -92,11 +101,13 @@ static void ask_for_parts(long root, struct text parts, long request_bytes) {
         parts.at += length_of(name) + 1;
         if (!opened || !is_same(whole(opened), name)) {
             struct stat status;
-            if (file >= 0) system_call(SYS_close, file, 0, 0, 0, 0, 0);
-            file = open_regular(root, name, &status);
+            if (file >= 0) done_with(batch, file);
+            file = open_for(batch, root, name, &status);
             opened = name;
+            // Of a long read, and of one from the file's beginning, the kernel would read ahead otherwise.
+            if (batch && file >= 0) system_call(SYS_fadvise64, file, 0, 0, POSIX_FADV_RANDOM, 0, 0);
         }
-        if (file >= 0) ask_for(file, offset_bytes, length_bytes, request_bytes);
+        if (file >= 0) ask_or_add(batch, file, (size_t)offset_bytes, (size_t)length_bytes, request_bytes);
     }
 }
 
@@ -117,10 +128,13 @@ int main(int argc, char **argv) {
     if (device < 0 || root < 0) return 2;
     ask_for_ranges(device, ranges, request_bytes);
     // The ranges came first: they have what init reads next, and the directories and inodes that lead to the files.
-    if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) {
-        ask_for_files(root, names, request_bytes);
-    } else if (parts.at && system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) {
-        ask_for_parts(root, parts, request_bytes);
-    }
+    const bool for_files = system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0;
+    if (!for_files && (!parts.at || system_call(SYS_fork, 0, 0, 0, 0, 0, 0) != 0)) return 0;
+    // Without read-ahead (POSIX_FADV_RANDOM), a larger read would wait for one request after the other.
+    const size_t read_bytes = for_files || request_bytes > READ_BYTES ? READ_BYTES : (size_t)request_bytes;
+    struct batch reads, *batch = begin_batch(&reads, read_bytes) ? &reads : NULL;
+    if (for_files) ask_for_files(batch, root, names, request_bytes);
+    else ask_for_parts(batch, root, parts, request_bytes);
+    if (batch) submit(batch);
     return 0;
 }
