@@ -77,6 +77,7 @@ def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
         "trace/ldd-all": scripts / "ldd-all",
         "trace/maps-all": scripts / "maps-all",
         "trace/units-all": scripts / "units-all",
+        "trace/units-started": scripts / "units-started",
         **{f"trace/{name}": path for name, path in programs.items()},
     }
     for dependency in closure(host, [PurePosixPath(program.resolve())]):
@@ -108,6 +109,7 @@ def record(
         guest = executing(launched)
         with progress.step("trace: reference boot under strace"):
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
+            _await_companions(guest, profile.units)
         with progress.step("trace: bring the logs home"):
             # This happens while the tracer still runs, because its log has to have all that is mapped now.
             _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.join(profile.units)}"))
@@ -131,6 +133,14 @@ def record(
         "answer": readied.ready.answer,
     }
     _save(directory / "facts.json", (json.dumps(facts, indent=1) + "\n").encode())
+
+
+def _await_companions(guest: Executes, units: Sequence[str]) -> None:
+    """Wait until systemd has started the companions, which are all ``units`` but the last. An early start runs their
+    ExecStartPost= commands before the last unit, so the log has to have what these use.
+    """
+    if companions := units[:-1]:
+        _output(guest, f"{_GUEST}/units-started {shlex.join(companions)}")
 
 
 def _save(path: Path, data: bytes) -> None:
