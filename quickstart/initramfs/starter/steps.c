@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/keyctl.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -47,15 +48,26 @@ static void file_mask(const struct record *r) { umask((mode_t)number(r->words[0]
 
 static rlim_t limit_value(const char *word) { return strcmp(word, "infinity") == 0 ? RLIM_INFINITY : (rlim_t)number(word); }
 
+static void lower(struct rlimit *limit, rlim_t most) {
+    if (limit->rlim_max > most) limit->rlim_max = most;
+    if (limit->rlim_cur > limit->rlim_max) limit->rlim_cur = limit->rlim_max;
+}
+
 /* `limit RESOURCE SOFT HARD`, the resource in the kernel's number. */
 static void limit(const struct record *r) {
     struct rlimit both = {limit_value(r->words[1]), limit_value(r->words[2])}, now;
     int resource = (int)number(r->words[0]);
     if (setrlimit(resource, &both) == 0) return;
-    /* Without the privilege, set the nearest value that is allowed, as systemd does. */
+    /* Without the privilege, set the nearest value that is allowed, as systemd does (setrlimit_closest). */
     if (errno != EPERM || getrlimit(resource, &now) < 0) fail("setrlimit: %m");
-    if (both.rlim_max > now.rlim_max) both.rlim_max = now.rlim_max;
-    if (both.rlim_cur > both.rlim_max) both.rlim_cur = both.rlim_max;
+    if (resource == RLIMIT_NOFILE) {
+        /* The kernel allows nobody more than fs.nr_open. systemd's PID 1 has as many (bump_rlimit_nofile), and we have fewer. */
+        char *most = read_whole("/proc/sys/fs/nr_open", NULL);
+        if (most) lower(&both, (rlim_t)strtoull(most, NULL, 10));
+        free(most);
+        if (setrlimit(resource, &both) == 0) return;
+    }
+    lower(&both, now.rlim_max);
     if (setrlimit(resource, &both) < 0) fail("setrlimit: %m");
 }
 
@@ -148,6 +160,7 @@ static const char *const FACTS[] = {"unit",
                                     "run-directory",
                                     "unit-condition",
                                     "cgroup-attribute",
+                                    "delegate",
                                     "devices",
                                     "device",
                                     "mount",
