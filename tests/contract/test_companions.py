@@ -139,6 +139,25 @@ def test_what_all_groups_have_used_counts(shell: tuple[str, ...], place: Path) -
     assert done.stdout == "30012\n"
 
 
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("contents", "found"), [(("", ""), "no"), (("", "memory pids\n"), "memory pids"), (("cpu\n", ""), "cpu")]
+)
+def test_controllers_that_a_unit_has_handed_on_are_seen(
+    shell: tuple[str, ...], place: Path, contents: tuple[str, str], found: str
+) -> None:
+    """systemd would take them back when it adopts the unit. A group may be gone, too."""
+    for name, content in zip("dw", contents, strict=True):
+        (place / name).mkdir()
+        (place / name / "cgroup.subtree_control").write_text(content)
+    parts = function("hand-off", "hands_controllers_on").replace("/sys/fs/cgroup", str(place))
+    script = f"GROUPS_OF_ALL='d p w'\n{parts}\nhands_controllers_on && echo $handed || echo no"
+    done = subprocess.run(
+        [*shell, "-uc", script], check=True, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.stdout == f"{found}\n"
+
+
 def test_adopt_takes_the_companion_whose_directory_it_is_in(place: Path) -> None:
     """The drop-in names it by that path (init/hand-off, write_drop_in)."""
     text = (
@@ -198,6 +217,9 @@ def test_a_fallback_removes_the_group_of_each_unit(shell: tuple[str, ...], place
     slice_ = place / "groups/system.slice"
     for name in ("db", "php", "web"):
         (slice_ / f"{name}.service").mkdir(parents=True)
+        # One has made groups of its own.
+        if name != "php":
+            (slice_ / f"{name}.service/below/.deep").mkdir(parents=True)
         if name != "web":
             config = place / "companions" / ("1" if name == "db" else "2") / "config"
             config.write_text(f"UNIT={name}.service UNIT_GROUP=system.slice/{name}.service\n")

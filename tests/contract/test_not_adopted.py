@@ -30,14 +30,16 @@ ENDED = """
 set -eu
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 UNIT_GROUP=quickstart-test-$(cut -c1-8 /proc/sys/kernel/random/uuid)
-mkdir /sys/fs/cgroup/$UNIT_GROUP
-trap 'echo 0 >/sys/fs/cgroup/cgroup.procs; sleep 0.2; rmdir /sys/fs/cgroup/$UNIT_GROUP' EXIT
+mkdir -p /sys/fs/cgroup/$UNIT_GROUP/below/.deep
+trap 'echo 0 >/sys/fs/cgroup/cgroup.procs; sleep 0.2; find /sys/fs/cgroup/$UNIT_GROUP -depth -type d -exec rmdir {} +' EXIT
 echo 0 >/sys/fs/cgroup/$UNIT_GROUP/cgroup.procs
+sleep 600 & echo $! >/sys/fs/cgroup/$UNIT_GROUP/below/.deep/cgroup.procs
 sleep 600 & sleep 600 & (trap '' TERM HUP; for n in 1 2 3; do sleep 600 & done; wait) &
 sleep 0.3
 set +e
 end_early_processes
 echo "left: $(grep -cvx $$ /sys/fs/cgroup/$UNIT_GROUP/cgroup.procs)"
+grep populated /sys/fs/cgroup/$UNIT_GROUP/below/cgroup.events
 """
 
 
@@ -50,7 +52,7 @@ def test_adopt_ends_all_of_the_group_but_itself() -> None:
         capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     # The command substitution is one more process of the group, and grep.
-    assert re.search(r"^left: [012]$", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    assert re.search(r"^left: [012]\npopulated 0$", done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,9 @@ sh "$1" >/dev/null
     ("group", "called"),
     [
         ("app.service", "notify"),
+        # Groups that the unit has made for its processes (Delegate=).
+        ("app.service/supervisor/deep", "notify"),
+        ("app.service-of-another", "reload restart"),
         ("user@1000.service/app.service", "reload restart"),
         ("other", "reload restart"),
     ],
