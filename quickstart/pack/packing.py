@@ -35,6 +35,7 @@ from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
 from quickstart.pack.given import needed_before_ready, refuse_addresses_too_early, refuse_names_too_early
+from quickstart.pack.groups import refuse_controllers_of_own, told_of_systemd
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.nodes import refuse_late_nodes
@@ -141,8 +142,10 @@ def _recipe(
     refuse_other_network(traced.traces, unit.unit)
     refuse_made_before(traced.traces, unit, root)
     refuse_late_nodes(traced.traces, unit.unit)
+    refuse_controllers_of_own(traced.traces, unit.unit)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)
+    unit = told_of_systemd(traced.traces, unit)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     programs_run = executed(traced.traces, root)
     directories = searched(start_set, programs_run, root)

@@ -55,7 +55,7 @@ def test_scheduling(starter: Path, tmp_path: Path) -> None:
 
 
 def test_descriptors_without_limit_are_as_many_as_the_kernel_allows(starter: Path, tmp_path: Path) -> None:
-    """LimitNOFILE=infinity: systemd's PID 1 has fs.nr_open of them, and init has 4096. A host's root may not raise its own limit."""
+    """LimitNOFILE=infinity: systemd's PID 1 has fs.nr_open of them, init has 4096. This host may keep its root to fewer."""
     before = (
         "mv /run/starter /run/untraced\n"
         "printf '#!/bin/sh\\nexec strace -D -f -o /run/calls -e trace=setrlimit,prlimit64 /run/untraced \"$@\"\\n' >/run/starter\n"
@@ -65,7 +65,10 @@ def test_descriptors_without_limit_are_as_many_as_the_kernel_allows(starter: Pat
     found = start(starter, tmp_path, ("limit", "7", "1024", "infinity"), SLEEP, before=before, shown=shown)
     first, second, *_, most = found.answers["shown"].splitlines()
     assert "rlim_max=RLIM64_INFINITY" in first or "rlim_max=0xffffffffffffffff" in first
-    assert second == f"rlim_cur=1024, rlim_max={most}" or second == f"rlim_cur=1024, rlim_max={int(most) // 1024}*1024"
+    assert (
+        second == f"rlim_cur=1024, rlim_max={most}"
+        or second == f"rlim_cur=1024, rlim_max={int(most) // 1024}*1024"
+    )
 
 
 def test_user_and_groups(starter: Path, tmp_path: Path) -> None:

@@ -82,3 +82,15 @@ def test_a_device_that_comes_later(image: Image, packed: packing.Packing) -> Non
     late = replace(traced, traces=(*traced.traces, trace((Op.OPEN, "/dev/fuse"))))
     with pytest.raises(UnsupportedUnitError, match="it uses /dev/fuse"):
         packing_of(subject, late, PackOptions(arranged=False), CONTEXT)
+
+
+def test_a_unit_with_control_groups_of_its_own(image: Image, packed: packing.Packing) -> None:
+    put(image.base, UNIT, f"{TEXT}\nDelegate=yes\n")
+    subject, traced = given(image)
+    looks = replace(traced, traces=(*traced.traces, trace((Op.LOOKUP, "/run/systemd/system"))))
+    recipe = packing_of(subject, looks, PackOptions(arranged=False), CONTEXT).recipe
+    assert ("run-directory", "0755", "root", "root", "/run/systemd/system") in recipe.unit.settings
+    hands_on = trace((Op.WRITE, "/sys/fs/cgroup/system.slice/app.service/cgroup.subtree_control"))
+    late = replace(traced, traces=(*traced.traces, hands_on))
+    with pytest.raises(UnsupportedUnitError, match="gives controllers to control groups of its own"):
+        packing_of(subject, late, PackOptions(arranged=False), CONTEXT)

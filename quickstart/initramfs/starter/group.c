@@ -1,21 +1,49 @@
 /* The unit's cgroup: how to make it, enter it, list its processes and kill them. */
 #include "starter.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { KILL_MS = 2000, POLL_US = 5000 };
 
 static char *group_file(const char *name) { return text("/sys/fs/cgroup/%s/%s", fact("group", NULL), name); }
 
+/* The unit's user may make groups below the unit's, and move its processes there (cg_set_access in systemd's src/shared/cgroup-setup.c, the
+   same in 252 and 257). A kernel may lack the last three files, or the group their controller. */
+static void give_to_user(const char *group) {
+    static const char *const FILES[] = {"", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads", "/memory.oom.group", "/memory.reclaim"};
+    enum { NEEDED = 3 };
+    const struct identity *who = identity();
+    for (size_t i = 0; who->name && i < sizeof FILES / sizeof *FILES; i++) {
+        char *path = text("%s%s", group, FILES[i]);
+        if ((chmod(path, *FILES[i] ? 0644 : 0755) < 0 || chown(path, who->uid, who->gid) < 0) && (i < NEEDED || errno != ENOENT))
+            fail("%s cannot be given to %s: %m", path, who->name);
+        free(path);
+    }
+}
+
+/* Delegate=: the unit manages the groups below its own, with the controllers that the record names. systemd marks such a group for who looks
+   at it (cgroup_xattr_apply), where the kernel lets it. */
+static void delegate_group(const char *group) {
+    if (!next_record(NULL, "delegate")) return;
+    delegate_controllers(group);
+    give_to_user(group);
+    setxattr(group, "trusted.delegate", "1", 1, 0);
+    setxattr(group, "user.delegate", "1", 1, 0);
+}
+
 void make_group(void) {
     char *path = text("/sys/fs/cgroup/%s", fact("group", NULL));
     make_directories(path, 0755);
     limit_group();
+    delegate_group(path);
     restrict_devices(path);
     free(path);
 }
@@ -27,26 +55,40 @@ static bool is_populated(void) {
     return events && strstr(events, "populated 1");
 }
 
+/* Kills the processes of the group and of those below it, where the kernel cannot do it by itself. */
+static void kill_in(const char *group) {
+    char *procs = text("%s/cgroup.procs", group), *pids = read_whole(procs, NULL), *rest = pids;
+    for (char *pid; rest && (pid = strsep(&rest, "\n")) && *pid;) kill((pid_t)number(pid), SIGKILL);
+    free(pids);
+    free(procs);
+    DIR *groups = opendir(group);
+    for (const struct dirent *entry; groups && (entry = readdir(groups));) {
+        if (entry->d_type != DT_DIR || strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        char *below = text("%s/%s", group, entry->d_name);
+        kill_in(below);
+        free(below);
+    }
+    if (groups) closedir(groups);
+}
+
 /* Kills all processes of the unit, also those that are forked meanwhile. Returns when they have ended, or after KILL_MS. */
 void kill_group(void) {
     if (!next_record(NULL, "group")) return;
     char *whole = group_file("cgroup.kill");
     bool has_kill = access(whole, W_OK) == 0; /* Linux 5.14 */
     for (int64_t until = now_ms() + KILL_MS; is_populated() && now_ms() < until; usleep(POLL_US)) {
-        if (has_kill) {
-            write_whole(whole, "1");
-            continue;
-        }
-        char *pids = read_whole(group_file("cgroup.procs"), NULL);
-        for (char *pid; pids && (pid = strsep(&pids, "\n")) && *pid;) kill((pid_t)number(pid), SIGKILL);
+        if (has_kill) write_whole(whole, "1");
+        else kill_in(text("/sys/fs/cgroup/%s", fact("group", NULL)));
     }
 }
 
+/* Whether the process is in the unit's group or in one below it, as systemd counts the unit's processes (manager_get_unit_by_pid). */
 bool in_group(pid_t pid) {
     char *path = text("/proc/%d/cgroup", (int)pid), *wanted = text("0::/%s", fact("group", NULL));
     char *lines = read_whole(path, NULL);
+    size_t length = strlen(wanted);
     for (char *line; lines && (line = strsep(&lines, "\n"));)
-        if (strcmp(line, wanted) == 0) return true;
+        if (strncmp(line, wanted, length) == 0 && (line[length] == '\0' || line[length] == '/')) return true;
     return false;
 }
 
@@ -59,7 +101,8 @@ static pid_t parent_of(pid_t pid) {
     return parent;
 }
 
-/* The number of processes of the unit whose parent is PID 1. `one` is the last of them. */
+/* The number of processes of the unit whose parent is PID 1. `one` is the last of them. Like systemd (unit_search_main_pid), we do not look into
+   groups below the unit's. */
 int orphans_in_group(pid_t *one) {
     int count = 0;
     char *pids = read_whole(group_file("cgroup.procs"), NULL);

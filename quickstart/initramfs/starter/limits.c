@@ -60,9 +60,10 @@ static char *group_above(long long levels) {
     return path;
 }
 
-/* A group has a controller's attributes when each group above it hands the controller down (cgroup-v2.rst, "Top-down Constraint"). */
-static void hand_down(const char *directory, const char *controller) {
-    char *wanted = text("+%s", controller), *path = text("%s", directory);
+/* A group has a controller's attributes when each group above it hands the controller down (cgroup-v2.rst, "Top-down Constraint"). `wanted` is
+   `+CONTROLLER…`. */
+static void hand_down(const char *directory, const char *wanted) {
+    char *path = text("%s", directory);
     for (char *at = path + strlen("/sys/fs/cgroup"); at; at = strchr(at + 1, '/')) {
         *at = '\0';
         char *file = text("%s/cgroup.subtree_control", path);
@@ -71,7 +72,6 @@ static void hand_down(const char *directory, const char *controller) {
         *at = '/';
     }
     free(path);
-    free(wanted);
 }
 
 /* `cgroup-attribute LEVELS NAME VALUE…`; the controller is the name up to its first dot. */
@@ -80,7 +80,9 @@ static void set_attribute(const struct record *r) {
     char *controller = text("%.*s", (int)strcspn(r->words[1], "."), r->words[1]);
     if (has_controller(controller)) {
         char *directory = group_above(number(r->words[0])), *path = text("%s/%s", directory, r->words[1]), *value = value_of(r);
-        hand_down(directory, controller);
+        char *wanted = text("+%s", controller);
+        hand_down(directory, wanted);
+        free(wanted);
         /* A kernel may lack an attribute (memory.swap.max, io.weight), which systemd then does not write. */
         if (access(path, F_OK) == 0) write_whole(path, value);
         else if (errno != ENOENT) fail("%s: %m", path);
@@ -93,4 +95,19 @@ static void set_attribute(const struct record *r) {
 
 void limit_group(void) {
     for (const struct record *r = NULL; (r = next_record(r, "cgroup-attribute"));) set_attribute(r);
+}
+
+/* `delegate CONTROLLER…`: the groups above hand these controllers down to the unit's group, which has them then and may hand them on
+   (Delegate=; unit_get_delegate_mask in systemd's src/core/cgroup.c). systemd, too, leaves out those that the kernel does not have. */
+void delegate_controllers(const char *group) {
+    const struct record *r = next_record(NULL, "delegate");
+    char *wanted = text("%s", "");
+    for (size_t i = 0; r && i < r->count; i++) {
+        if (!has_controller(r->words[i])) continue;
+        char *longer = text("%s+%s ", wanted, r->words[i]);
+        free(wanted);
+        wanted = longer;
+    }
+    if (*wanted) hand_down(group, wanted);
+    free(wanted);
 }

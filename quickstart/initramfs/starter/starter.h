@@ -86,6 +86,7 @@ void check_conditions(void);
 
 /* limits.c */
 void limit_group(void);
+void delegate_controllers(const char *group);
 
 /* devices.c */
 void restrict_devices(const char *group);

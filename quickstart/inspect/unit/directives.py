@@ -67,6 +67,8 @@ CGROUP = frozenset(
         *("AllowedCPUs", "StartupAllowedCPUs", "AllowedMemoryNodes", "StartupAllowedMemoryNodes"),
         *("MemoryMin", "MemoryLow", "MemoryHigh", "MemoryMax", "MemorySwapMax", "MemoryLimit"),
         "TasksMax",
+        # What the unit hands on itself (quickstart.inspect.unit.delegation).
+        "Delegate",
         # Of a slice: what it lends to the groups in it.
         *("DefaultMemoryMin", "DefaultMemoryLow"),
     }
@@ -140,7 +142,7 @@ REPEATED = frozenset(
 # Only the value that changes nothing is taken; `no` stands for all of a boolean's.
 HARMLESS = {
     **dict.fromkeys(("DynamicUser", "PrivateIPC", "PrivatePIDs"), "no"),
-    **dict.fromkeys(("Delegate", "RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
+    **dict.fromkeys(("RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
     "StandardInput": "null",
     "NUMAPolicy": "default",
     "BusName": "",

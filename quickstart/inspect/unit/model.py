@@ -78,6 +78,11 @@ class UnitStart:
         return (*self.companions, self)
 
     @property
+    def delegates(self) -> bool:
+        """Whether this unit has control groups of its own (Delegate=, inspect/unit/delegation.py)."""
+        return any(kind == "delegate" for kind, *_ in self.settings)
+
+    @property
     def commands(self) -> tuple[UnitCommand, ...]:
         """All commands of this unit, in the order in which they run."""
         return (*self.conditions, *self.start_pre, self.start, *self.start_post)

@@ -15,6 +15,7 @@ from functools import partial
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.delegation import delegate_records, delegated
 from quickstart.inspect.unit.files import assignments, directives, slice_texts
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
@@ -58,12 +59,13 @@ _INT_MAX = (1 << 31) - 1
 
 def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
     """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The records
-    of the outermost slice come first, and those of the unit's own cgroup last.
+    of the outermost slice come first, and those of the unit's own cgroup last. The record `delegate` of a unit with
+    Delegate= follows them (delegation.py).
 
-    The words of a record are: the number of levels above the unit's cgroup, the attribute, and the value. The value
-    is usually one word. For a share of the machine's tasks or memory, the value is three words: `tasks` or
-    `memory`, the share's numerator and the share's denominator. Raises UnsupportedUnitError for a value that the
-    starter cannot set.
+    The words of a `cgroup-attribute` record are: the number of levels above the unit's cgroup, the attribute, and
+    the value. The value is usually one word. For a share of the machine's tasks or memory, the value is three words:
+    `tasks` or `memory`, the share's numerator and the share's denominator. Raises UnsupportedUnitError for a value that
+    the starter cannot set.
     """
     names = slice_names(source)
     above: tuple[Source, ...] = ()
@@ -81,9 +83,13 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
         above = (inner, *above)
     default = source.manager.get("DefaultTasksMax", (_DEFAULT_TASKS_MAX,))[-1]
     yield from _attributes(source, "0", above, default)
-    policy = source.manager.get("DefaultOOMPolicy", ("stop",))[-1]
+    # A unit with groups of its own sees itself to what the kernel kills there (service_add_extras in systemd's src/core/service.c).
+    policy = (
+        source.manager.get("DefaultOOMPolicy", ("stop",))[-1] if delegated(source) is None else "continue"
+    )
     if source.converted("OOMPolicy", source.last("OOMPolicy", policy), _oom_policy) == "kill":
         yield "cgroup-attribute", "0", "memory.oom.group", "1"
+    yield from delegate_records(source)
 
 
 def _attributes(

@@ -53,6 +53,7 @@ def refuse_slices(root: ImageRoot, source: Source) -> None:
     """
     for name in slice_names(source):
         found = directives(assignments(slice_texts(root, name), "[Slice]"))
+        # systemd ignores Delegate= there (can_delegate in its src/core), and the starter does, too.
         lost = sorted(set(found) - CGROUP - CGROUP_LATE)
         if lost:
             raise UnsupportedUnitError(

@@ -1,0 +1,73 @@
+"""Read Delegate=, by which a unit manages the control groups below its own (systemd.resource-control(5)).
+
+The starter hands the delegated controllers down to the unit's group, and gives the group to the unit's user, before the
+first process starts. The rules are those of systemd 252 and 257 (config_parse_delegate in src/core/load-fragment.c,
+unit_get_delegate_mask in src/core/cgroup.c, cg_set_access in src/shared/cgroup-setup.c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError, boolean, choice
+from quickstart.inspect.unit.words import split_words
+
+Record = tuple[str, ...]
+
+# What Delegate=yes stands for (CGROUP_MASK_DELEGATE), in systemd's order. systemd also takes the names of cgroup v1 and of BPF
+# programs, which are no controllers that a group could have.
+_CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
+_HINT = (
+    "remove Delegate= from the unit if it manages no control groups of its own; see docs/internals/starter.md"
+)
+
+
+def delegated(source: Source) -> tuple[str, ...] | None:
+    """The controllers that the unit may hand on to groups below its own, without duplicates. None when nothing is
+    delegated to the unit. As in systemd, a list adds to what was assigned before, and an empty assignment delegates the
+    groups without any controller.
+    """
+    found: tuple[str, ...] | None = None
+    for value in source.every("Delegate"):
+        found = source.converted("Delegate", value, partial(_assigned, source.unit, found or ()))
+    return found
+
+
+def _assigned(unit: str, before: tuple[str, ...], value: str) -> tuple[str, ...] | None:
+    if not value:
+        return ()
+    try:
+        return _CONTROLLERS if boolean(value) else None
+    except BadValueError:
+        pass
+    if "\\" in value:
+        raise BadValueError("has a backslash")
+    words = [choice(word, _CONTROLLERS) for word in split_words(unit, value)]
+    return tuple(each for each in _CONTROLLERS if each in {*before, *words})
+
+
+def delegate_records(source: Source) -> Iterator[Record]:
+    """The record `delegate CONTROLLER…` of a unit with Delegate=. Raises UnsupportedUnitError if the unit also has a
+    directive for which versions of systemd do something else than the starter.
+    """
+    controllers = delegated(source)
+    if controllers is None:
+        return
+    if "ExecStartPost" in source.found:
+        # Its commands run in a group `.control` below the unit's, which 252 keeps to root and 257 gives to the user.
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: it has ExecStartPost= with Delegate=, whose commands have a control group of"
+            " their own",
+            hint=_HINT,
+        )
+    if "Group" in source.found and "User" not in source.found:
+        # 257 gives the control group to this group, and 252 does not.
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: it has Delegate= and Group= without User=, and versions of systemd differ in"
+            " who owns its control group",
+            hint="add User= to the unit, or remove Group=",
+        )
+    yield "delegate", *controllers

@@ -1,0 +1,60 @@
+"""Judge by the reference boot what a unit with control groups of its own (Delegate=) does that an early start cannot have
+(pure).
+
+A unit with Delegate= may make groups below its own, hand controllers on to them, and set limits there. When systemd adopts
+such a unit, it makes the unit's group its own for the first time, and takes the controllers back (unit_update_cgroup in
+systemd's src/core/cgroup.c, 252 and 257): the limits would be lost. A restart does not have this problem, because the group
+is new then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.unit.model import UnitStart
+from quickstart.model import Event, Op, Trace
+from quickstart.parse.printable import brief
+
+_GROUPS = PurePosixPath("/sys/fs/cgroup")
+_HANDING_ON = "cgroup.subtree_control"
+# sd_booted(3)
+_BOOTED = PurePosixPath("/run/systemd/system")
+_MAKE_BOOTED = ("run-directory", "0755", "root", "root", str(_BOOTED))
+
+
+def refuse_controllers_of_own(traces: Sequence[Trace], unit: str) -> None:
+    """Raise UnsupportedUnitError when a program of the units has handed controllers on from a control group to groups below
+    it. Init looks for the same in the units' own groups at each boot (hands_controllers_on in initramfs/init/hand-off).
+    """
+    for event in _done(traces):
+        if event.op is Op.WRITE and event.path.name == _HANDING_ON and event.path.is_relative_to(_GROUPS):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: it gives controllers to control groups of its own"
+                f" ({brief(str(event.path.parent))}), and systemd would take them back when it adopts the unit",
+                hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
+            )
+
+
+def told_of_systemd(traces: Sequence[Trace], unit: UnitStart) -> UnitStart:
+    """``unit`` with the directory by which a program finds out whether systemd runs (sd_booted(3)), if a unit of the stack
+    has Delegate= and one of its programs looked for the directory in a traced boot. Such a program decides once who makes
+    its control groups, as dockerd does. It asks systemd only when it makes one.
+
+    Other programs do not get the directory: they would call systemd at once, which is not there yet.
+    """
+    looked = any(path == _BOOTED for event in _done(traces) for path in (event.path, event.real))
+    return _told(unit) if looked and any(each.delegates for each in unit.all_units) else unit
+
+
+def _told(unit: UnitStart) -> UnitStart:
+    companions = tuple(_told(each) for each in unit.companions)
+    settings = (*unit.settings, _MAKE_BOOTED) if unit.delegates else unit.settings
+    return replace(unit, settings=settings, companions=companions)
+
+
+def _done(traces: Sequence[Trace]) -> tuple[Event, ...]:
+    """What programs of the units did with success."""
+    return tuple(event for trace in traces for event in trace.events if event.error is None)
