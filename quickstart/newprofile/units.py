@@ -2,7 +2,7 @@
 
 An alias is replaced by the unit that it stands for. A wrapper is a unit that does nothing itself, such as
 postgresql.service (inspect/unit/instances.py). It is replaced by the instance that does the work, such as
-postgresql@15-main.service. The services that these units require are added.
+postgresql@15-main.service. The services that these units require are added, and those that they pull in and come after.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import unit_texts
 from quickstart.inspect.unit.initscripts import script_of
 from quickstart.inspect.unit.instances import own_instance
-from quickstart.inspect.unit.neighbours import unmet_requirements
+from quickstart.inspect.unit.neighbours import unmet_requirements, wanted_before
 from quickstart.model import Profile
+from quickstart.pack.harmless import is_harmless
 from quickstart.parse.faults import near
 from quickstart.parse.printable import command
 from quickstart.profile import MOST_UNITS, is_unit_name
@@ -63,24 +64,36 @@ def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
 
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
     """Return two values. The first is ``draft`` with two changes: a companion that is an alias or a wrapper is
-    replaced by the unit that does the work, and the services that the units need are added (Requires=,
-    Requisite=, BindsTo=). The second value has each added service with the assignment or link that requires it.
+    replaced by the unit that does the work, and the services that the units need are added. These are the services that
+    a unit requires (Requires=, Requisite=, BindsTo=), and those that it wants and comes after (Wants= with After=), unless
+    an early start need not wait for them (pack/harmless.py). The second value has each added service with the
+    assignment or link that names it.
 
     A service is not added in three cases: the image does not have it; its name is not allowed in a profile; or
-    the profile has MOST_UNITS units already. The unit reader (inspect/unit) later refuses the unit that needs
+    the profile has MOST_UNITS units already. The build later refuses the unit that needs
     this service. Raises UnsupportedUnitError as ``with_own_unit`` does.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}
     left = list(draft.units)
     while left:
-        for name, why in unmet_requirements(root, left.pop(), draft.units).items():
+        for name, why in _needed(root, left.pop(), draft).items():
             unit = _service(root, name)
             if unit and unit not in draft.units and len(draft.units) < MOST_UNITS:
                 draft = replace(draft, companions=(unit, *draft.companions))
                 needed[unit] = why
                 left.append(unit)
     return draft, needed
+
+
+def _needed(root: ImageRoot, unit: str, draft: Profile) -> Mapping[str, str]:
+    """The units that ``unit`` needs beside those of ``draft``, each with the reason."""
+    wanted = {
+        name: why
+        for name, why in wanted_before(root, unit).items()
+        if not is_harmless(name) and name not in draft.units
+    }
+    return {**wanted, **unmet_requirements(root, unit, draft.units)}
 
 
 def _service(root: ImageRoot, name: str) -> str:

@@ -249,6 +249,27 @@ def test_a_profile_takes_the_services_that_a_unit_needs(image: Image) -> None:
     assert needing(image, "front.service") == (units, {"back.service": "BindsTo=back.service"})
 
 
+def test_a_profile_takes_the_services_that_a_unit_wants_and_comes_after(image: Image) -> None:
+    """As docker.service has containerd.service: the build would refuse it without."""
+    texts = {
+        "app_service": (
+            "[Unit]\nWants=back.service late.service dbus.service gone.service net.target\n"
+            f"After=back.service other.service dbus.service gone.service net.target\n{SERVICE}"
+        ),
+        "back_service": SERVICE,
+        # It comes in any order, and systemd starts it.
+        "late_service": SERVICE,
+        # The image has it, but the unit does not pull it in.
+        "other_service": SERVICE,
+        # An early start need not wait for it.
+        "dbus_service": SERVICE,
+    }
+    units, needed = needing(image, **texts)
+    assert units == ("back.service", "app.service")
+    assert needed == {"back.service": "Wants=back.service, After=back.service"}
+    assert needing(image, "back.service") == (units, {})
+
+
 def test_a_service_that_nobody_has_is_not_taken(image: Image) -> None:
     text = f"[Unit]\nRequires=gone.service srv.mount a\\x00b.service {'x' * 300}.service\n{SERVICE}"
     assert needing(image, app_service=text) == (("app.service",), {})

@@ -121,6 +121,15 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
     }
 
 
+def wanted_before(root: ImageRoot, unit: str) -> Mapping[str, str]:
+    """The services that ``unit`` itself pulls in and comes after, by Wants= and After=. The result has their names, each
+    with what the unit says of it. A stock boot starts them before ``unit``, if the image has them.
+    """
+    wanted = {word for _, word in _dependencies(root, unit, ("Wants",)) if word.endswith(".service")}
+    after = {word for _, word in _dependencies(root, unit, ("After",))}
+    return {name: f"Wants={name}, After={name}" for name in sorted(wanted & after)}
+
+
 def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
     """The units that ``unit`` requires. The key is the name of the required unit, and the value is the
     assignment or link that requires it.
