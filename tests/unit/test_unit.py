@@ -277,6 +277,11 @@ def test_defaults(tmp_path: Path) -> None:
             "ExecStartPre confines programs",
         ),
         (SERVICE + "ExecStartPre=/usr/bin/podman rm -f app\n", "ExecStartPre starts containers"),
+        (SERVICE + "ExecStartPre=-/usr/bin/docker rm -f app\n", "ExecStartPre starts containers"),
+        (
+            SERVICE + "ExecStartPre=/bin/sh -c 'cd /srv && docker-compose up -d'\n",
+            "ExecStartPre starts containers",
+        ),
         (SERVICE + "User=nobody\n", "User=nobody is not in the image's /etc/passwd"),
         ("[Unit]\nJoinsNamespaceOf=b.service\n" + SERVICE, "JoinsNamespaceOf=b.service"),
         (SERVICE + "Slice=a/b.slice\n", "Slice=a/b.slice is no name of a slice"),

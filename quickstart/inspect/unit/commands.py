@@ -21,10 +21,15 @@ _RESETS = re.compile(r"(?:\S*/)?systemctl\s+reset-failed(?:\s+[\w@.:-]+)*")
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
+_STARTS_CONTAINERS = "starts containers, whose limits come from systemd"
 # Before the hand-off, these commands work, but in another way: a container's runtime looks for systemd as PID 1, and a profile
 # of AppArmor attaches to a program's ordinary path.
 _ELSEWHERE = {
-    re.compile(r"(?<![\w-])(?:podman|nerdctl)(?![\w-])"): "starts containers, whose limits come from systemd",
+    re.compile(r"(?<![\w-])(?:podman|nerdctl)(?![\w-])"): _STARTS_CONTAINERS,
+    # As a program or a command of a script, not as the name of a group or directory. dockerd has a rule of its own (containers.py).
+    re.compile(
+        r"/s?bin/docker(?:-compose)?(?=$|\s)|(?:^|[;&|({]\s{0,8}|\b(?:exec|env)\s{1,8})docker(?:-compose)?\s"
+    ): _STARTS_CONTAINERS,
     re.compile(r"(?<![\w-])(?:apparmor_parser|aa-exec)(?![\w-])"): "confines programs by their ordinary path",
 }
 

@@ -18,6 +18,7 @@ from quickstart.inspect.unit.before import refuse_filters, refuse_local_clock, r
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_command
 from quickstart.inspect.unit.conditions import condition_records
+from quickstart.inspect.unit.containers import container_records
 from quickstart.inspect.unit.directives import HARMLESS, KEPT_WHEN_EMPTY, KNOWN
 from quickstart.inspect.unit.files import (
     assignments,
@@ -115,6 +116,7 @@ def read_unit(
         timeout_ms=_timeout_ms(source),
         settings=(
             *_conditions(root, unit, (*socket_units, *(each.unit for each in journal))),
+            *container_records(root, source, start[0]),
             *_notify(source, kind),
             *_main_process(source, kind),
             *run_directories(root),

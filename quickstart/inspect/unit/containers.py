@@ -1,0 +1,82 @@
+"""Find out whether dockerd, as the image sets it up, can start early.
+
+dockerd starts its containers and plugins again before it is ready. runc makes their control groups by asking systemd, which
+does not run before the hand-off: the containers would fail, and dockerd would not try again. So a machine that has containers
+boots the stock way. The starter looks for them where dockerd keeps them (daemon/daemon.go, plugin/manager.go and daemon/cluster
+of Docker 20.10 and 26.1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
+from quickstart.inspect.unit.conditions import braces_expanded
+from quickstart.inspect.unit.model import UnitCommand
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError
+from quickstart.parse.printable import brief
+
+Record = tuple[str, ...]
+
+_DAEMON = "dockerd"
+_CONFIGURATION = PurePosixPath("/etc/docker/daemon.json")
+# With userns-remap, dockerd keeps everything one directory deeper, in UID.GID.
+_KEPT = "/var/lib/docker{,/*.*}/{containers/*,plugins/*/config.json,swarm/docker-state.json}"
+# Options and keys that name another place or another configuration file. In JSON, a letter may be written as an escape.
+_ELSEWHERE = re.compile(
+    r"""--(?:data-root|graph|config-file)\b|(?:^|[\s"'=])-[A-Za-z]*g|"(?:data-root|graph)"|\\u"""
+)
+_PATTERN = re.compile(r"[*?\[]")
+_COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
+
+
+def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[Record]:
+    """The condition that dockerd has no container, plugin or swarm, if ``start`` starts dockerd. Raises
+    UnsupportedUnitError if dockerd keeps them in another place than /var/lib/docker.
+    """
+    if not is_docker(start):
+        return
+    for path in _environment_files(source):
+        if _PATTERN.search(str(path)):
+            why = BadValueError("is a pattern, and any file of it may say where dockerd keeps its containers")
+            raise source.refusal("EnvironmentFile", str(path), why)
+    for where, text in _configured(root, source, start):
+        if found := _ELSEWHERE.search(text):
+            raise UnsupportedUnitError(
+                f"{source.unit} cannot be started early: {where} has {brief(found[0].strip())}, and early starts look for"
+                " containers in /var/lib/docker only",
+                hint="mount or link the other place at /var/lib/docker in the image, and remove the option",
+            )
+    yield "unit-condition", "Condition", "PathExistsGlob", "yes", "no", _KEPT, *braces_expanded(_KEPT)
+
+
+def is_docker(start: UnitCommand) -> bool:
+    return PurePosixPath(start.program).name == _DAEMON
+
+
+def container_files(source: Source) -> Iterator[PurePosixPath]:
+    """The files, existing or not, that say where dockerd keeps its containers. A change of them leads to a stock boot."""
+    yield _CONFIGURATION
+    yield from _environment_files(source)
+
+
+def _configured(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[tuple[str, str]]:
+    """The texts that may have an option of dockerd, each with a name for messages."""
+    yield "its command", "\n".join(start.words)
+    yield "Environment=", "\n".join(source.every("Environment"))
+    for path in (_CONFIGURATION, *_environment_files(source)):
+        file = root.resolve(path).canonical
+        if file is not None:
+            text = root.read_text(file, MAX_TABLE_BYTES)
+            yield str(path), text if path == _CONFIGURATION else _COMMENT.sub("", text)
+
+
+def _environment_files(source: Source) -> Iterable[PurePosixPath]:
+    return tuple(
+        PurePosixPath(source.plain_path("EnvironmentFile", value.removeprefix("-")))
+        for value in source.all("EnvironmentFile")
+    )

@@ -1,0 +1,102 @@
+"""dockerd starts early on a machine without containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit.facts import deciding
+from quickstart.inspect.unit.model import UnitStart
+from tests.unit.imagebuilder import P
+
+UNIT = "usr/lib/systemd/system/app.service"
+PLAIN = "ExecStart=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
+# Debian's file has comments alone.
+COMMENTS = '# Use --data-root\n#DOCKER_OPTS="-g /srv"\n'
+
+
+def put(base: Path, path: str, text: str) -> None:
+    file = base / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def read(base: Path, text: str = PLAIN) -> UnitStart:
+    put(base, UNIT, f"[Service]\n{text}\n")
+    return read_unit(ImageRoot(base), "app.service")
+
+
+def conditions(found: UnitStart) -> list[tuple[str, ...]]:
+    return [record for record in found.settings if record[0] == "unit-condition"]
+
+
+def test_a_machine_with_containers_boots_the_stock_way(tmp_path: Path) -> None:
+    ((_, kind, test, negated, triggers, path, *patterns),) = conditions(read(tmp_path))
+    assert (kind, test, negated, triggers) == ("Condition", "PathExistsGlob", "yes", "no")
+    assert path.startswith("/var/lib/docker")
+    assert set(patterns) == {
+        f"/var/lib/docker{user}/{place}"
+        for user in ("", "/*.*")
+        for place in ("containers/*", "plugins/*/config.json", "swarm/docker-state.json")
+    }
+
+
+@pytest.mark.parametrize("command", ["/usr/bin/app", "/usr/bin/containerd", "/usr/bin/app /usr/sbin/dockerd"])
+def test_other_programs_have_no_such_condition(tmp_path: Path, command: str) -> None:
+    assert conditions(read(tmp_path, f"ExecStart={command}")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "content", "why"),
+    [
+        (f"{PLAIN} --data-root /srv", "", "", "its command has --data-root"),
+        (f"{PLAIN} -g /srv", "", "", "its command has -g"),
+        (f"{PLAIN} -Dg/srv", "", "", "its command has -Dg"),
+        (f"{PLAIN} --config-file=/srv/daemon.json", "", "", "its command has --config-file"),
+        (f"{PLAIN}\nEnvironmentFile=/etc/docker/*.env", "", "", "is a pattern"),
+        (f"{PLAIN}\nEnvironment='DOCKER_OPTS=--graph /srv'", "", "", "Environment= has --graph"),
+        (PLAIN, "etc/docker/daemon.json", '{"data-root": "/srv"}', "/etc/docker/daemon.json has"),
+        (PLAIN, "etc/docker/daemon.json", '{"\\u0067raph": "/srv"}', "/etc/docker/daemon.json has"),
+        (
+            f"{PLAIN}\nEnvironmentFile=-/etc/default/docker",
+            *("etc/default/docker", f'{COMMENTS}DOCKER_OPTS="-g /srv"\n', "/etc/default/docker has"),
+        ),
+    ],
+)
+def test_another_place_is_refused(tmp_path: Path, text: str, file: str, content: str, why: str) -> None:
+    if file:
+        put(tmp_path, file, content)
+    with pytest.raises(UnsupportedUnitError, match=why):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("etc/default/docker", COMMENTS + 'DOCKER_OPTS="--log-driver=journald"\n'),
+        ("etc/docker/daemon.json", '{"storage-driver": "overlay2", "debug": true, "log-opts": {"tag": "-"}}'),
+    ],
+)
+def test_other_settings_are_dockerd_s_own(tmp_path: Path, file: str, content: str) -> None:
+    put(tmp_path, file, content)
+    assert conditions(read(tmp_path, f"{PLAIN}\nEnvironmentFile=-/etc/default/docker"))
+
+
+def test_what_may_name_another_place_is_compared_at_each_boot(tmp_path: Path) -> None:
+    read(tmp_path, f"{PLAIN}\nEnvironmentFile=-/etc/default/docker")
+    files = deciding(ImageRoot(tmp_path), "app.service").files
+    assert {P("/etc/docker/daemon.json"), P("/etc/default/docker")} <= set(files)
+    read(tmp_path, "ExecStart=/usr/bin/app\nEnvironmentFile=-/etc/default/docker")
+    files = deciding(ImageRoot(tmp_path), "app.service").files
+    assert not {P("/etc/docker/daemon.json"), P("/etc/default/docker")} & set(files)
+
+
+@pytest.mark.parametrize(
+    "words", ["--group docker", "-c 'chgrp docker /srv'", "--root /srv/docker", "/run/docker.sock", "docker"]
+)
+def test_a_word_that_names_docker_is_no_command(tmp_path: Path, words: str) -> None:
+    assert read(tmp_path, f"ExecStart=/usr/bin/app {words}").unit == "app.service"
