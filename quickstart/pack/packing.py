@@ -43,6 +43,7 @@ from quickstart.pack.others import refuse_made_before
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
+from quickstart.pack.undone import refuse_undone_settings
 from quickstart.store.context import Context
 
 _DISK = "root.raw"
@@ -143,6 +144,7 @@ def _recipe(
     refuse_made_before(traced.traces, unit, root)
     refuse_late_nodes(traced.traces, unit.unit)
     refuse_controllers_of_own(traced.traces, unit.unit)
+    refuse_undone_settings(traced.traces, unit.unit, root)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)
     unit = told_of_systemd(traced.traces, unit)

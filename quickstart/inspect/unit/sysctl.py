@@ -123,6 +123,11 @@ def comes_late(root: ImageRoot, key: str) -> bool:
     return any(each.is_packages and _may_match(each.key, key) for each in kernel_settings(root))
 
 
+def sets(settings: Iterable[KernelSetting], key: str) -> bool:
+    """Whether one of ``settings`` may set ``key``, a path below /proc/sys."""
+    return any(_may_match(each.key, key) and key not in each.spared for each in settings)
+
+
 def _is_changed(root: ImageRoot) -> bool:
     """Whether the administrator has changed systemd-sysctl.service. A changed service might write other
     values than init does.
