@@ -106,6 +106,18 @@ JAR = Own(
     ),
 )
 
+# There is no registry: the image is a program without libraries. systemd makes the container's group, with the limits that dockerd
+# found when it started. The companion's process is older than systemd's own, and may have all the descriptors of a stock boot.
+DOCKER_WORKS = """{
+	[ "$(docker info -f '{{.CgroupDriver}}')" = systemd ] &&
+	early=$(systemctl show -P MainPID containerd) &&
+	[ "$early" -lt "$(systemctl show -P MainPID systemd-journald)" ] &&
+	[ "$(awk '/^Max open files/ { print $5 }' "/proc/$early/limits")" = "$(cat /proc/sys/fs/nr_open)" ] &&
+	{ docker image inspect small || tar -C /usr -c bin/busybox | docker import - small; } &&
+	docker run --rm --network none --cgroupns host --memory 64m --pids-limit 20 small /bin/busybox cat /proc/self/cgroup |
+		grep '^0::/system.slice/docker-'
+}"""
+
 
 APPLICATIONS = {
     "postgresql": Application(
@@ -170,6 +182,14 @@ APPLICATIONS = {
         ("--package", "tomcat10", "--unit", "tomcat10", "--ready", "http:8080/"),
         "tomcat10.service",
         "systemctl is-active tomcat10",
+    ),
+    "docker": Application(
+        (
+            *("--package", "docker.io", "--package", "busybox-static"),
+            *("--unit", "docker", "--ready", "exec:docker version"),
+        ),
+        "docker.service",
+        DOCKER_WORKS,
     ),
 }
 ASK = (
