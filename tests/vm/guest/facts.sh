@@ -1,10 +1,13 @@
 # shellcheck shell=sh
-# The limits of a unit's cgroup, by file; without a process for each.
+# The limits of a unit's cgroup, by file, without a process for each; and whose the group is.
 attributes() {
 	for name in pids.max memory.max memory.high memory.swap.max memory.oom.group cpu.max cpu.weight cpuset.cpus; do
 		file=/sys/fs/cgroup/system.slice/$1/$name value=
 		[ ! -e "$file" ] || { read -r value <"$file" && echo "$name $value"; }
 	done
+	file=/sys/fs/cgroup/system.slice/$1
+	# shellcheck disable=SC2046
+	echo owners $(stat -c %U:%G:%a "$file" "$file/cgroup.procs" "$file/cgroup.subtree_control" "$file/cgroup.threads")
 }
 # What is compared of every process of UNIT: its main one, and the others by name and user. `== UNIT WHEN ROLE PID FILE` goes before each.
 facts() {
