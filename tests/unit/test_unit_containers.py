@@ -8,7 +8,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit import read_stack, read_unit
 from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.model import UnitStart
 from tests.unit.imagebuilder import P
@@ -43,6 +43,37 @@ def test_a_machine_with_containers_boots_the_stock_way(tmp_path: Path) -> None:
         for user in ("", "/*.*")
         for place in ("containers/*", "plugins/*/config.json", "swarm/docker-state.json")
     }
+
+
+@pytest.mark.parametrize("kept", ["containers/0a1b/hostconfig.json", "1000.1000/swarm/docker-state.json"])
+def test_an_image_with_containers_is_refused(tmp_path: Path, kept: str) -> None:
+    put(tmp_path, f"var/lib/docker/{kept}", "{}")
+    with pytest.raises(UnsupportedUnitError, match="the image has /var/lib/docker/") as error:
+        read(tmp_path)
+    assert error.value.hint is not None
+    assert 'early = "never"' in error.value.hint
+
+
+def test_images_and_networks_are_no_containers(tmp_path: Path) -> None:
+    for each in (
+        "image/overlay2/repositories.json",
+        "network/files/local-kv.db",
+        "plugins/storage/x",
+        "swarm/x",
+    ):
+        put(tmp_path, f"var/lib/docker/{each}", "{}")
+    (tmp_path / "var/lib/docker/containers").mkdir()
+    assert conditions(read(tmp_path))
+
+
+def test_a_stack_looks_for_containers_before_its_first_unit(tmp_path: Path) -> None:
+    """Otherwise each boot of a machine with containers would start containerd twice."""
+    put(tmp_path, "usr/lib/systemd/system/first.service", "[Service]\nExecStart=/usr/bin/containerd\n")
+    alone = read(tmp_path)
+    stack = read_stack(ImageRoot(tmp_path), ("first.service", "app.service"))
+    assert conditions(stack.companions[0]) == conditions(stack) == conditions(alone)
+    other = read_stack(ImageRoot(tmp_path), ("app.service", "first.service"))
+    assert conditions(other) == []
 
 
 @pytest.mark.parametrize("command", ["/usr/bin/app", "/usr/bin/containerd", "/usr/bin/app /usr/sbin/dockerd"])

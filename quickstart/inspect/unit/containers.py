@@ -9,13 +9,14 @@ of Docker 20.10 and 26.1).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.conditions import braces_expanded
-from quickstart.inspect.unit.model import UnitCommand
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError
 from quickstart.parse.printable import brief
@@ -30,13 +31,14 @@ _KEPT = "/var/lib/docker{,/*.*}/{containers/*,plugins/*/config.json,swarm/docker
 _ELSEWHERE = re.compile(
     r"""--(?:data-root|graph|config-file)\b|(?:^|[\s"'=])-[A-Za-z]*g|"(?:data-root|graph)"|\\u"""
 )
+_CONDITION: Record = ("unit-condition", "Condition", "PathExistsGlob", "yes", "no", _KEPT)
 _PATTERN = re.compile(r"[*?\[]")
 _COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
 
 
 def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[Record]:
     """The condition that dockerd has no container, plugin or swarm, if ``start`` starts dockerd. Raises
-    UnsupportedUnitError if dockerd keeps them in another place than /var/lib/docker.
+    UnsupportedUnitError if dockerd keeps them in another place than /var/lib/docker, or if the image has any of them.
     """
     if not is_docker(start):
         return
@@ -51,7 +53,25 @@ def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> It
                 " containers in /var/lib/docker only",
                 hint="mount or link the other place at /var/lib/docker in the image, and remove the option",
             )
-    yield "unit-condition", "Condition", "PathExistsGlob", "yes", "no", _KEPT, *braces_expanded(_KEPT)
+    patterns = braces_expanded(_KEPT)
+    if kept := next((path for each in patterns for path in root.glob(PurePosixPath(each))), None):
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: the image has {brief(str(kept))}, and dockerd starts its containers by way of"
+            " systemd",
+            hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
+        )
+    yield *_CONDITION, *patterns
+
+
+def before_companions(unit: UnitStart, companions: Sequence[UnitStart]) -> tuple[UnitStart, ...]:
+    """``companions``, of which the first has the condition of ``unit`` on containers, if ``unit`` has it: otherwise each boot of
+    a machine with containers would start the companions, and end them again.
+    """
+    found = tuple(record for record in unit.settings if record[: len(_CONDITION)] == _CONDITION)
+    if not companions or not found:
+        return tuple(companions)
+    first, *others = companions
+    return (replace(first, settings=(*found, *first.settings)), *others)
 
 
 def is_docker(start: UnitCommand) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from quickstart.errors import UnsupportedUnitError
 from quickstart.host.cpulimit import cpu_limit
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.containers import before_companions
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.order import comes_before
 from quickstart.inspect.unit.read import read_unit
@@ -42,7 +43,7 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
                 f"{start.unit} gets sockets from systemd; in a stack only the last unit may",
                 hint=f"leave {start.unit} out: systemd starts it after the hand-off",
             )
-    return replace(unit, companions=tuple(starts))
+    return replace(unit, companions=before_companions(unit, starts))
 
 
 def ordered(units: Sequence[str], earlier: Mapping[str, Collection[str]]) -> tuple[str, ...]:
