@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.unit.containers import DOCKER, is_docker
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Event, Op, Trace
 from quickstart.parse.printable import brief
@@ -36,6 +37,18 @@ def refuse_controllers_of_own(traces: Sequence[Trace], unit: str) -> None:
                 f" ({brief(str(event.path.parent))}), and systemd would take them back when it adopts the unit",
                 hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
             )
+
+
+def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
+    """Raise UnsupportedUnitError when a program of the stack of ``unit`` has executed dockerd, and none of the units names it
+    as its own program: the build does not know then where dockerd keeps its containers (inspect/unit/containers.py).
+    """
+    executed = any(event.op is Op.EXEC and event.path.name == DOCKER for event in _done(traces))
+    if executed and not any(is_docker(each.start) for each in unit.all_units):
+        raise UnsupportedUnitError(
+            f"{unit.unit} cannot be started early: a script of it starts {DOCKER}, and the build does not see its options",
+            hint=f"let ExecStart= of the unit be {DOCKER} itself",
+        )
 
 
 def told_of_systemd(traces: Sequence[Trace], unit: UnitStart) -> UnitStart:

@@ -35,7 +35,7 @@ from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
 from quickstart.pack.given import needed_before_ready, refuse_addresses_too_early, refuse_names_too_early
-from quickstart.pack.groups import refuse_controllers_of_own, told_of_systemd
+from quickstart.pack.groups import refuse_controllers_of_own, refuse_wrapped_docker, told_of_systemd
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.nodes import refuse_late_nodes
@@ -144,6 +144,7 @@ def _recipe(
     refuse_made_before(traced.traces, unit, root)
     refuse_late_nodes(traced.traces, unit.unit)
     refuse_controllers_of_own(traced.traces, unit.unit)
+    refuse_wrapped_docker(traced.traces, unit)
     refuse_undone_settings(traced.traces, unit.unit, root)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)

@@ -9,7 +9,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Op, Trace
-from quickstart.pack.groups import refuse_controllers_of_own, told_of_systemd
+from quickstart.pack.groups import refuse_controllers_of_own, refuse_wrapped_docker, told_of_systemd
 from tests.unit.imagebuilder import trace
 
 OWN = "/sys/fs/cgroup/system.slice/app.service"
@@ -43,6 +43,21 @@ def test_groups_without_controllers_are_taken(op: Op, path: str) -> None:
 
 def test_a_kernel_without_the_file_is_no_reason() -> None:
     refuse_controllers_of_own((failed(trace((Op.WRITE, f"{OWN}/cgroup.subtree_control"))),), "app.service")
+
+
+DOCKER = trace((Op.EXEC, "/usr/sbin/dockerd"))
+
+
+def test_dockerd_behind_a_script_is_refused() -> None:
+    with pytest.raises(UnsupportedUnitError, match="a script of it starts dockerd"):
+        refuse_wrapped_docker((DOCKER,), DELEGATING)
+
+
+def test_dockerd_as_a_unit_s_program_is_taken() -> None:
+    refuse_wrapped_docker((trace((Op.EXEC, "/usr/bin/app")), failed(DOCKER)), DELEGATING)
+    docker = replace(DELEGATING, start=UnitCommand("/usr/sbin/dockerd", ("/usr/sbin/dockerd",)))
+    refuse_wrapped_docker((DOCKER,), docker)
+    refuse_wrapped_docker((DOCKER,), replace(PLAIN, companions=(docker,)))
 
 
 LOOKS = trace((Op.LOOKUP, "/run/systemd/system"))

@@ -23,7 +23,7 @@ from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
 
-_DAEMON = "dockerd"
+DOCKER = "dockerd"
 _CONFIGURATION = PurePosixPath("/etc/docker/daemon.json")
 # With userns-remap, dockerd keeps everything one directory deeper, in UID.GID.
 _KEPT = "/var/lib/docker{,/*.*}/{containers/*,plugins/*/config.json,swarm/docker-state.json}"
@@ -75,7 +75,7 @@ def before_companions(unit: UnitStart, companions: Sequence[UnitStart]) -> tuple
 
 
 def is_docker(start: UnitCommand) -> bool:
-    return PurePosixPath(start.program).name == _DAEMON
+    return PurePosixPath(start.program).name == DOCKER
 
 
 def container_files(source: Source) -> Iterator[PurePosixPath]:

@@ -15,7 +15,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, profile_places
 from quickstart.inspect.unit.before import settling_files, settling_places
 from quickstart.inspect.unit.callgroups import library_of_groups
-from quickstart.inspect.unit.containers import container_files
+from quickstart.inspect.unit.containers import DOCKER, container_files
 from quickstart.inspect.unit.files import (
     MANAGER_PATHS,
     UNIT_PATHS,
@@ -147,7 +147,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield from _negated_conditions(texts)
     service = assignments(texts, "[Service]")
     # Its words name the program; another unit that names it has only a fact more.
-    if any(name == "ExecStart" and "dockerd" in value for name, value in service):
+    if any(name == "ExecStart" and DOCKER in value for name, value in service):
         yield from container_files(Source(unit, service, {}))
     names = {name for name, _ in service}
     if "AppArmorProfile" in names:
