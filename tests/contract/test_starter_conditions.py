@@ -86,3 +86,39 @@ def test_one_of_the_triggers_is_enough(
 
 def test_an_unknown_kind_starts_nothing(starter: Path, tmp_path: Path) -> None:
     assert "unknown kind `Luck`" in reason(starter, tmp_path, condition("ConditionLuck=/tmp"))
+
+
+STAYS = '"RestartPolicy":{"Name":"no"'
+CONTAINERS = """
+mkdir -p /tmp/c/1 /tmp/c/2 /tmp/c/empty /tmp/deep
+printf '{"Binds":null,"RestartPolicy":{"Name":"no","MaximumRetryCount":0}}' | tee /tmp/c/1/host.json >/tmp/c/2/host.json
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("", ""),
+        ("rm -r /tmp/c", ""),
+        ("sed -i s/no/always/ /tmp/c/2/host.json", "/tmp/c/2/host.json does not have"),
+        (
+            "mkdir /tmp/deep/c; mv /tmp/c/2 /tmp/deep/c/; : >/tmp/deep/c/2/host.json",
+            "/tmp/deep/c/2/host.json does not have",
+        ),
+        # The machine does not wait for a writer, and follows no link of another user's.
+        ("rm /tmp/c/1/host.json; mkfifo /tmp/c/1/host.json", "/tmp/c/1/host.json does not have"),
+        (
+            "mv /tmp/c/1/host.json /tmp/x; ln -s /tmp/x /tmp/c/1/host.json; chown -h 65534 /tmp/c/1/host.json",
+            "/tmp/c/1/host.json",
+        ),
+    ],
+)
+def test_each_file_has_the_text(starter: Path, tmp_path: Path, more: str, why: str) -> None:
+    record = ("each-file-has", STAYS, "/tmp/c/*/host.json", "/tmp/deep/c/*/host.json")
+    found = run_starter(starter, tmp_path, describe(*UNIT, record, SLEEP), before=f"{CONTAINERS}{more}\n")
+    assert (found.status, bool(found.main_pid)) == (int(bool(why)), not why)
+    assert why in found.reason
+
+
+def test_a_text_without_a_pattern_starts_nothing(starter: Path, tmp_path: Path) -> None:
+    assert "lacks words" in reason(starter, tmp_path, ("each-file-has", STAYS))

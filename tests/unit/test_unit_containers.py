@@ -31,30 +31,45 @@ def read(base: Path, text: str = PLAIN) -> UnitStart:
 
 
 def conditions(found: UnitStart) -> list[tuple[str, ...]]:
-    return [record for record in found.settings if record[0] == "unit-condition"]
+    return [record for record in found.settings if record[0] in ("unit-condition", "each-file-has")]
 
 
 def test_a_machine_with_containers_boots_the_stock_way(tmp_path: Path) -> None:
-    ((_, kind, test, negated, triggers, path, *patterns),) = conditions(read(tmp_path))
+    (_, kind, test, negated, triggers, path, *patterns), (of_files, text, *files) = conditions(read(tmp_path))
     assert (kind, test, negated, triggers) == ("Condition", "PathExistsGlob", "yes", "no")
     assert path.startswith("/var/lib/docker")
     assert set(patterns) == {
         f"/var/lib/docker{user}/{place}"
         for user in ("", "/*.*")
-        for place in ("containers/*", "plugins/*/config.json", "swarm/docker-state.json")
+        for place in ("plugins/*/config.json", "swarm/docker-state.json")
     }
+    assert (of_files, text) == ("each-file-has", '"RestartPolicy":{"Name":"no"')
+    assert files == [f"/var/lib/docker{user}/containers/*/hostconfig.json" for user in ("", "/*.*")]
 
 
-@pytest.mark.parametrize("kept", ["containers/0a1b/hostconfig.json", "1000.1000/swarm/docker-state.json"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "containers/0a1b/hostconfig.json",
+        "1000.1000/containers/0a1b/hostconfig.json",
+        "1000.1000/swarm/docker-state.json",
+    ],
+)
 def test_an_image_with_containers_is_refused(tmp_path: Path, kept: str) -> None:
-    put(tmp_path, f"var/lib/docker/{kept}", "{}")
-    with pytest.raises(UnsupportedUnitError, match="the image has /var/lib/docker/") as error:
+    put(
+        tmp_path,
+        f"var/lib/docker/{kept}",
+        '{"RestartPolicy":{"Name":"unless-stopped","MaximumRetryCount":0}}',
+    )
+    with pytest.raises(UnsupportedUnitError, match="would start what /var/lib/docker/") as error:
         read(tmp_path)
     assert error.value.hint is not None
     assert 'early = "never"' in error.value.hint
 
 
-def test_images_and_networks_are_no_containers(tmp_path: Path) -> None:
+def test_what_dockerd_does_not_start_is_taken(tmp_path: Path) -> None:
+    stays = '{"Binds":null,"RestartPolicy":{"Name":"no","MaximumRetryCount":0},"AutoRemove":false}'
+    put(tmp_path, "var/lib/docker/containers/0a1b/hostconfig.json", stays)
     for each in (
         "image/overlay2/repositories.json",
         "network/files/local-kv.db",
@@ -62,7 +77,6 @@ def test_images_and_networks_are_no_containers(tmp_path: Path) -> None:
         "swarm/x",
     ):
         put(tmp_path, f"var/lib/docker/{each}", "{}")
-    (tmp_path / "var/lib/docker/containers").mkdir()
     assert conditions(read(tmp_path))
 
 

@@ -9,6 +9,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+enum { CONTENT_MAX = 64 << 10 };
+
 /* Where an answer depends on systemd's version, the condition must fail, so the answer depends on `negated`. */
 typedef bool (*condition_test)(const char *path, bool negated);
 
@@ -126,7 +128,25 @@ static void check_list(const char *list) {
     if (last_trigger && !triggered) fail("none of what triggers its %s holds, the last is %s", list, last_trigger->words[4]);
 }
 
+/* `each-file-has TEXT PATTERN...`: a file without the text in its first CONTENT_MAX bytes stands for something that only systemd can start. */
+static void check_files(const struct record *r) {
+    static char content[CONTENT_MAX];
+    if (r->count < 2) fail("the description's `%s` lacks words", r->key);
+    for (size_t pattern = 1; pattern < r->count; pattern++) {
+        glob_t found;
+        int status = glob(r->words[pattern], GLOB_NOSORT, NULL, &found);
+        if (status == GLOB_NOMATCH) continue;
+        if (status != 0) fail("%s cannot be looked for", r->words[pattern]);
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            if (!read_small(found.gl_pathv[i], content, sizeof content) || !strstr(content, r->words[0]))
+                fail("%s does not have %s", found.gl_pathv[i], r->words[0]);
+        }
+        globfree(&found);
+    }
+}
+
 void check_conditions(void) {
     check_list("Condition");
     check_list("Assert");
+    for (const struct record *r = NULL; (r = next_record(r, "each-file-has"));) check_files(r);
 }

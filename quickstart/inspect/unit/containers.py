@@ -1,9 +1,9 @@
 """Find out whether dockerd, as the image sets it up, can start early.
 
-dockerd starts its containers and plugins again before it is ready. runc makes their control groups by asking systemd, which
-does not run before the hand-off: the containers would fail, and dockerd would not try again. So a machine that has containers
-boots the stock way. The starter looks for them where dockerd keeps them (daemon/daemon.go, plugin/manager.go and daemon/cluster
-of Docker 20.10 and 26.1).
+dockerd starts containers and plugins again before it is ready, as their restart policies say. runc makes their control groups by
+asking systemd, which does not run before the hand-off: the containers would fail, and dockerd would not try again. So a machine
+that has such a container boots the stock way. The starter looks for them where dockerd keeps them (restore in daemon/daemon.go,
+plugin/manager.go, daemon/cluster and RestartPolicy in api/types/container of Docker 20.10 and 26.1).
 """
 
 from __future__ import annotations
@@ -26,19 +26,27 @@ Record = tuple[str, ...]
 DOCKER = "dockerd"
 _CONFIGURATION = PurePosixPath("/etc/docker/daemon.json")
 # With userns-remap, dockerd keeps everything one directory deeper, in UID.GID.
-_KEPT = "/var/lib/docker{,/*.*}/{containers/*,plugins/*/config.json,swarm/docker-state.json}"
+_ROOTS = "/var/lib/docker{,/*.*}"
+_STARTED = f"{_ROOTS}/{{plugins/*/config.json,swarm/docker-state.json}}"
+_CONTAINERS = f"{_ROOTS}/containers/*/hostconfig.json"
+# What dockerd writes there for a container that it does not start by itself. Strings in the file have no plain quotes.
+_STAYS = '"RestartPolicy":{"Name":"no"'
 # Options and keys that name another place or another configuration file. In JSON, a letter may be written as an escape.
 _ELSEWHERE = re.compile(
     r"""--(?:data-root|graph|config-file)\b|(?:^|[\s"'=])-[A-Za-z]*g|"(?:data-root|graph)"|\\u"""
 )
-_CONDITION: Record = ("unit-condition", "Condition", "PathExistsGlob", "yes", "no", _KEPT)
+_CONDITIONS: tuple[Record, ...] = (
+    (*("unit-condition", "Condition", "PathExistsGlob", "yes", "no", _STARTED), *braces_expanded(_STARTED)),
+    ("each-file-has", _STAYS, *braces_expanded(_CONTAINERS)),
+)
 _PATTERN = re.compile(r"[*?\[]")
 _COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
 
 
 def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[Record]:
-    """The condition that dockerd has no container, plugin or swarm, if ``start`` starts dockerd. Raises
-    UnsupportedUnitError if dockerd keeps them in another place than /var/lib/docker, or if the image has any of them.
+    """The conditions that dockerd has no container to start by itself, no plugin and no swarm, if ``start`` starts dockerd.
+    Raises UnsupportedUnitError if dockerd keeps them in another place than /var/lib/docker, or if the image has any of
+    them.
     """
     if not is_docker(start):
         return
@@ -53,25 +61,30 @@ def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> It
                 " containers in /var/lib/docker only",
                 hint="mount or link the other place at /var/lib/docker in the image, and remove the option",
             )
-    patterns = braces_expanded(_KEPT)
-    if kept := next((path for each in patterns for path in root.glob(PurePosixPath(each))), None):
+    if kept := next(_kept(root), None):
         raise UnsupportedUnitError(
-            f"{source.unit} cannot be started early: the image has {brief(str(kept))}, and dockerd starts its containers by way of"
-            " systemd",
+            f"{source.unit} cannot be started early: dockerd would start what {brief(str(kept))} stands for by way of systemd",
             hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
         )
-    yield *_CONDITION, *patterns
+    yield from _CONDITIONS
+
+
+def _kept(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The files of what the image's dockerd starts by itself."""
+    for pattern in braces_expanded(_STARTED):
+        yield from root.glob(PurePosixPath(pattern))
+    for pattern in braces_expanded(_CONTAINERS):
+        yield from (path for path in root.glob(PurePosixPath(pattern)) if _STAYS not in root.read_text(path))
 
 
 def before_companions(unit: UnitStart, companions: Sequence[UnitStart]) -> tuple[UnitStart, ...]:
-    """``companions``, of which the first has the condition of ``unit`` on containers, if ``unit`` has it: otherwise each boot of
-    a machine with containers would start the companions, and end them again.
+    """``companions``, of which the first has the conditions of ``unit`` on containers, if ``unit`` has them: otherwise each boot
+    of a machine with containers would start the companions, and end them again.
     """
-    found = tuple(record for record in unit.settings if record[: len(_CONDITION)] == _CONDITION)
-    if not companions or not found:
+    if not companions or not set(_CONDITIONS) & set(unit.settings):
         return tuple(companions)
     first, *others = companions
-    return (replace(first, settings=(*found, *first.settings)), *others)
+    return (replace(first, settings=(*_CONDITIONS, *first.settings)), *others)
 
 
 def is_docker(start: UnitCommand) -> bool:
