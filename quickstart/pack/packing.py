@@ -148,7 +148,9 @@ def _recipe(
     refuse_undone_settings(traced.traces, unit.unit, root)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)
-    unit = told_of_systemd(traced.traces, unit)
+    # Without a hand-off there is no systemd to ask.
+    if options.hand_off is not HandOff.STAY:
+        unit = told_of_systemd(traced.traces, unit)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     programs_run = executed(traced.traces, root)
     directories = searched(start_set, programs_run, root)

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.initramfs.guestconfig import HandOff
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Op, ReferenceImage, RootDisk, Superblock
 from quickstart.model.subject import Subject, Traced
@@ -88,8 +89,10 @@ def test_a_unit_with_control_groups_of_its_own(image: Image, packed: packing.Pac
     put(image.base, UNIT, f"{TEXT}\nDelegate=yes\n")
     subject, traced = given(image)
     looks = replace(traced, traces=(*traced.traces, trace((Op.LOOKUP, "/run/systemd/system"))))
-    recipe = packing_of(subject, looks, PackOptions(arranged=False), CONTEXT).recipe
-    assert ("run-directory", "0755", "root", "root", "/run/systemd/system") in recipe.unit.settings
+    directory = ("run-directory", "0755", "root", "root", "/run/systemd/system")
+    for hand_off in HandOff:
+        found = packing_of(subject, looks, PackOptions(arranged=False, hand_off=hand_off), CONTEXT)
+        assert (directory in found.recipe.unit.settings) is (hand_off is not HandOff.STAY)
     hands_on = trace((Op.WRITE, "/sys/fs/cgroup/system.slice/app.service/cgroup.subtree_control"))
     late = replace(traced, traces=(*traced.traces, hands_on))
     with pytest.raises(UnsupportedUnitError, match="gives controllers to control groups of its own"):
