@@ -18,6 +18,8 @@ from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
 from quickstart.model import FileKind, StartFile, StartSet
 
 FIRST_LINE = "quickstart-unit 1"
+# sd_listen_fds(3): SD_LISTEN_FDS_START.
+_FIRST_SOCKET = 3
 _MACHINE = {HOST_NAME: r"\H", SHORT_HOST_NAME: r"\l"}
 
 Record = tuple[str, ...]
@@ -43,7 +45,7 @@ def description_text(
     records += [("base-environment", each) for each in environment]
     records += [("mount", "bind-read-only", "optional", str(path), f"/fast{path}") for path in bound]
     records += unit.settings
-    records += (record for socket in (*unit.sockets, *unit.journal_sockets) for record in socket.records)
+    records += _socket_records(unit)
     known = _Set.of(start_set if from_fast else StartSet((), ()), root)
     for when, commands in (
         ("condition", unit.conditions),
@@ -58,6 +60,19 @@ def description_text(
             f"{unit.start.program} of {unit.unit} is not in the start set", hint="does a rule exclude it?"
         )
     return "".join(f"{line}\n" for line in (FIRST_LINE, *_lines(records)))
+
+
+def _socket_records(unit: UnitStart) -> Iterator[Record]:
+    """The records of the sockets that the unit gets, and of those that PID 1 binds by the description of the last unit
+    of a stack: the sockets of its companions.
+    """
+    if unit.sockets and unit.sockets_before:
+        yield "first-socket", str(_FIRST_SOCKET + unit.sockets_before)
+    yield from (record for socket in unit.sockets for record in socket.records)
+    for socket in (socket for each in unit.companions for socket in each.sockets):
+        (_, *words), *options = socket.records
+        yield from (("companion-socket", *words), *options)
+    yield from (record for socket in unit.journal_sockets for record in socket.records)
 
 
 def _lines(records: Iterable[Record]) -> Iterator[str]:

@@ -171,6 +171,7 @@ def config_text(config: GuestConfig) -> str:
         "BUILD_WTIME": str(config.superblock.write_time_s),
         "INTERFACE": config.interface,
         **_unit_values(config.unit),
+        **_companion_sockets(config.unit),
         # The directories of the companions, by number, in the order in which they start (docs/adr/0016-stacks.md).
         "COMPANIONS": " ".join(str(number + 1) for number in range(len(config.unit.companions))),
         "COMPANION_UNITS": " ".join(each.unit for each in config.unit.companions),
@@ -223,8 +224,24 @@ def _unit_values(unit: UnitStart) -> Mapping[str, str]:
         "SOCKETS": str(len(unit.sockets)),
         "JOURNAL_SOCKETS": str(len(unit.journal_sockets)),
         "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in unit.sockets)),
-        "SOCKET_PATHS": " ".join(str(socket.path) for socket in unit.sockets if socket.path),
+        "SOCKET_PATHS": _socket_paths(unit),
     }
+
+
+def _companion_sockets(unit: UnitStart) -> Mapping[str, str]:
+    """How many sockets each of the companions gets, and the paths of all sockets of the stack. Empty when no companion
+    gets any.
+    """
+    if not any(each.sockets for each in unit.companions):
+        return {}
+    return {
+        "COMPANION_SOCKETS": " ".join(str(len(each.sockets)) for each in unit.companions),
+        "SOCKET_PATHS": " ".join(_socket_paths(each) for each in unit.all_units if _socket_paths(each)),
+    }
+
+
+def _socket_paths(unit: UnitStart) -> str:
+    return " ".join(str(socket.path) for socket in unit.sockets if socket.path)
 
 
 def _assignments(values: Mapping[str, str]) -> str:

@@ -20,6 +20,8 @@ bound=
 if grep -qE "^(journal-)?socket " /run/unit; then
 	ln -s starter /run/caretaker
 	bound="/run/caretaker listen all /run/unit"
+	# Of a companion: its sockets are in the description of the last unit.
+	[ ! -e /run/box/last ] || bound="/run/caretaker listen all /run/box/last"
 fi
 $bound /run/starter /run/unit /run/quickstart 2>/run/errors
 echo "== box-status

@@ -189,9 +189,7 @@ def test_the_drop_in_of_a_companion_names_its_own_adopt(place: Path) -> None:
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 def test_settle_sees_to_each_unit_whatever_became_of_another(shell: tuple[str, ...], place: Path) -> None:
     """systemctl may refuse to start one of them. The process of another is not to run on without systemd."""
-    (line,) = [line for line in (INIT / "settle").read_text().splitlines() if line.endswith(" see_to_unit")][
-        :1
-    ]
+    (line,) = [line for line in (INIT / "settle").read_text().splitlines() if line.endswith(" see_to")]
     text = f"""about_unit() {{
         case $1 in ActiveState) echo failed ;; LoadState) echo loaded ;; ActiveEnter*) echo 0 ;; *) echo 1 ;; esac
     }}
@@ -201,7 +199,10 @@ def test_settle_sees_to_each_unit_whatever_became_of_another(shell: tuple[str, .
     """
     parts = "\n".join(
         function(*each).replace("/dev/console", "/dev/null")
-        for each in (("lib", "with_companions"), ("lib", "try"), ("settle", "see_to_unit"))
+        for each in (
+            *(("lib", "with_companions"), ("lib", "try"), ("settle", "see_to")),
+            *(("settle", "see_to_unit"), ("settle", "see_to_sockets")),
+        )
     )
     done = subprocess.run(
         [*shell, "-uc", f"Q={place} COMPANIONS='1 2'\n{parts}\n{text}"],
@@ -209,6 +210,75 @@ def test_settle_sees_to_each_unit_whatever_became_of_another(shell: tuple[str, .
     )  # fmt: skip
     called = done.stdout.splitlines()
     assert called == ["end db.service", "end php.service"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_settle_starts_the_sockets_of_one_companion_and_no_other_unit(
+    shell: tuple[str, ...], place: Path
+) -> None:
+    """Who requires it goes on: `systemctl stop` would end it as well."""
+    for number, wanted in ((1, "web.service"), (2, "")):
+        (place / f"companions/{number}/config").write_text(
+            f"UNIT=db{number}.service UNIT_GROUP= SOCKETS=1 SOCKET_UNITS=db{number}.socket WANTED={wanted}\n"
+        )
+        (place / f"left/companions/{number}").mkdir(parents=True)
+        (place / f"left/companions/{number}/other-sockets").touch()
+    text = f"""about_unit() {{
+        case $1 in ActiveEnter*) echo 1 ;; RequiredBy) echo "$WANTED" ;; esac
+    }}
+    end_group() {{ echo "end $UNIT"; }}
+    systemctl() {{ [ "$1" != -q ] || return 1; case $1 in show) echo 1 ;; *) echo "$*" ;; esac }}
+    RUN={place}/left WANTED= SOCKETS=1 SOCKET_UNITS=web.socket
+    with_companions try see_to
+    see_to
+    """
+    names = ("see_to", "see_to_unit", "see_to_sockets", "have_other_sockets", "is_wanted")
+    parts = "\n".join(
+        function(*each).replace("/dev/console", "/dev/null")
+        for each in (("lib", "with_companions"), ("lib", "try"), *(("settle", name) for name in names))
+    )
+    done = subprocess.run(
+        [*shell, "-uc", f"Q={place} COMPANIONS='1 2' UNIT=web.service\n{parts}\n{text}"],
+        check=True, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    wanted = [
+        [
+            f"stop --job-mode=ignore-dependencies {name}.service",
+            f"end {name}.service",
+            f"stop --job-mode=ignore-dependencies {name}.socket",
+            f"reset-failed {name}.socket {name}.service",
+            f"start {name}.socket",
+        ]
+        for name in ("db1", "db2")
+    ]
+    # The second waits for its first client, as nobody else wants it.
+    assert done.stdout.splitlines() == [*wanted[0], "start --no-block db1.service", *wanted[1]]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("hand_off", ["keep", "no"])
+def test_init_notes_the_sockets_of_each_unit(shell: tuple[str, ...], place: Path, hand_off: str) -> None:
+    """In the order of `caretaker listen`: the last unit's, the companions', journald's. A fallback keeps journald's alone."""
+    files = [place / f"socket-{number}" for number in range(3, 8)]
+    opened = " ".join(f"{fd}>{path}" for fd, path in zip(range(3, 8), files, strict=True))
+    run = place / "run"
+    run.mkdir()
+    text = f"""exec {opened}
+    RUN={run} SOCKETS=1 COMPANION_SOCKETS='2 0' JOURNAL_SOCKETS=2 HAND_OFF={hand_off} SOCKET_PATHS='{files[0]} {files[1]}'
+    note_sockets
+    let_go_of_sockets
+    for fd in 3 4 5 6 7; do [ ! -e /proc/self/fd/$fd ] || echo "$fd is open"; done
+    """
+    names = ("count_sockets", "note_sockets", "note_next", "let_go_of_sockets")
+    still = said(shell, place, text, *(("second", name) for name in names))
+    assert still == ["6 is open", "7 is open"]
+    assert (run / "sockets").read_text().splitlines() == [str(files[0])]
+    assert (run / "companions/1/sockets").read_text().splitlines() == [str(files[1]), str(files[2])]
+    assert not (run / "companions/2/sockets").exists()
+    journal = [str(path) for path in files[3:]] if hand_off == "keep" else None
+    assert ((run / "journal").read_text().splitlines() if journal else None) == journal
+    assert (run / "journal").exists() is bool(journal)
+    assert [path.exists() for path in files] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)

@@ -289,8 +289,8 @@ def test_settle_starts_the_sockets_that_systemd_lacks(
     (tmp_path / "left").mkdir()
     if mark:
         (tmp_path / "left/other-sockets").touch()
-    text = "\n".join(function("settle", name) for name in ("see_to_sockets", "have_other_sockets"))
-    text = text.replace("/run/quickstart.left", f"{tmp_path}/left").replace("/dev/console", "/dev/null")
+    names = ("see_to_sockets", "have_other_sockets", "is_wanted", "about_unit")
+    text = "\n".join(function("settle", name) for name in names).replace("/dev/console", "/dev/null")
     script = f"""end_group() {{ echo end; }}
     systemctl() {{
         case "$*" in
@@ -300,14 +300,14 @@ def test_settle_starts_the_sockets_that_systemd_lacks(
         esac
     }}
     {text}
-    UNIT=app.service SOCKETS={sockets} SOCKET_UNITS='a.socket b.socket'
+    RUN={tmp_path}/left UNIT=app.service SOCKETS={sockets} SOCKET_UNITS='a.socket b.socket'
     see_to_sockets || echo no
     """
     done = subprocess.run(["dash", "-c", script], check=True, capture_output=True, text=True, timeout=SECONDS)
     wanted = [
-        "stop app.service",
+        "stop --job-mode=ignore-dependencies app.service",
         "end",
-        "stop a.socket b.socket",
+        "stop --job-mode=ignore-dependencies a.socket b.socket",
         "reset-failed a.socket b.socket app.service",
         "start a.socket b.socket",
         "-q is-enabled app.service",

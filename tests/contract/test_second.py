@@ -254,7 +254,7 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(
     script = tmp_path / "second"
     script.write_text(
         f"{NO_OPTIONS} Q={tmp_path} SOCKETS=1 JOURNAL_SOCKETS=2 HAND_OFF={hand_off} NOLOGIN= arguments=\n"
-        f"{stubs}{function('bind_sockets')}\n"
+        f"{stubs}{function('count_sockets')}\n{function('bind_sockets')}\n"
         f'{function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")}\n{end}\necho "application $PREPARED"\n'
     )
     says = tmp_path / "caretaker"

@@ -134,6 +134,52 @@ def test_sixteen_sockets(starter: Path, tmp_path: Path) -> None:
     assert names(found)["FDS"] == "16"
 
 
+def companion(*record: str) -> tuple[str, ...]:
+    return "companion-socket", *record[1:]
+
+
+def test_a_companion_gets_its_own_sockets(starter: Path, tmp_path: Path) -> None:
+    """PID 1 binds those of the whole stack: the last unit's, and behind them the companions'."""
+    last = (INET, companion(*ABSTRACT), companion(*UNIX), option(1, 9, 1), companion(*INET6))
+    (tmp_path / "last").write_text(describe(*UNIT, *last, SLEEP))
+    found = start(
+        starter, tmp_path, ("first-socket", "5"), UNIX, INET6, PERL,
+        before=ALONE, listen=LISTEN, sockets=SOCKETS, unix=ASK_UNIX,
+    )  # fmt: skip
+    assert names(found) == {"FDS": "2", "FDNAMES": "app.socket:app.socket", "PID": found.main_pid}
+    assert found.answers["sockets"].split() == ["3", "4"]
+    assert found.answers["unix"] == "2 passed"
+
+
+def test_the_last_unit_gets_none_of_its_companions(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter, tmp_path, companion(*ABSTRACT), UNIX, companion(*INET), PERL,
+        before=ALONE, listen=LISTEN, sockets=SOCKETS, unix=ASK_UNIX,
+    )  # fmt: skip
+    assert (names(found)["FDS"], found.answers["sockets"]) == ("1", "3")
+    assert found.answers["unix"] == "1 passed"
+
+
+@pytest.mark.parametrize("first", ["2", "18", "x"])
+def test_a_companion_s_sockets_are_among_those_of_pid_1(starter: Path, tmp_path: Path, first: str) -> None:
+    (tmp_path / "last").write_text(describe(*UNIT, INET, SLEEP))
+    found = run_starter(
+        starter, tmp_path, describe(*UNIT, ("first-socket", first), UNIX, INET, SLEEP), before=ALONE
+    )
+    assert found.status == 1
+    assert "first-socket" in found.reason or "`x`" in found.reason
+
+
+def test_sixteen_sockets_are_the_stack_s(starter: Path, tmp_path: Path) -> None:
+    many = [(*ABSTRACT[:5], f"app-{number}") for number in range(10)]
+    others = [companion(*ABSTRACT[:5], f"other-{number}") for number in range(7)]
+    asked = "/run/caretaker listen all /run/unit /bin/sh -c 'echo \"$UNBOUND\"'"
+    found = run_starter(starter, tmp_path, describe(*UNIT, *many, *others, SLEEP), {"unbound": asked})
+    assert found.answers["unbound"] == "the description has more than 6 of `companion-socket`"
+    found = start(starter, tmp_path, *many, *others[1:], SLEEP, sockets=SOCKETS)
+    assert len(found.answers["sockets"].split()) == 10
+
+
 def test_without_its_sockets_the_unit_does_not_start(starter: Path, tmp_path: Path) -> None:
     """PID 1 had no place for one of them. Nothing is bound then, and init goes on with the reason."""
     say = 'echo "$UNBOUND"; ls -l /proc/self/fd | grep -c socket:'

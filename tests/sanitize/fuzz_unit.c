@@ -112,6 +112,8 @@ static void look_at_description(void) {
     (void)fact("type", "none");
     (void)number(fact("start-timeout-ms", "90000"));
     if (socket_count() > 0) DEMAND(strlen(socket_names()) < SIZE_MAX);
+    DEMAND(first_socket() >= FIRST_SOCKET && first_socket() + socket_count() <= FIRST_SOCKET + MOST_SOCKETS);
+    (void)count_of("companion-socket", MOST_SOCKETS - socket_count());
     for (const struct record *r = NULL; (r = next_record(r, "socket"));) {
         union address address;
         DEMAND(address_of(r, &address) <= sizeof address);

@@ -107,7 +107,7 @@ def _unit() -> tuple[bytes, ...]:
     sockets = (
         b"socket stream a.socket 4096 unix /run/a 0666 0755 - -\nsocket-option 1 9 1\n"
         b"socket datagram b.socket 0 inet 127.0.0.1 53\nsocket stream c 9 inet6 ::1 631\n"
-        b"socket sequential-packet d 9 abstract d\n"
+        b"socket sequential-packet d 9 abstract d\nfirst-socket 5\ncompanion-socket stream e 9 abstract e\n"
     )
     return (
         b"\0" + UNIT,

@@ -14,7 +14,7 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.facts import Watched, packed_facts
-from quickstart.initramfs.guestconfig import GuestConfig, HandOff, Served, config_text
+from quickstart.initramfs.guestconfig import GuestConfig, HandOff, Served, config_text, unit_config_text
 from quickstart.initramfs.layout import LOADER, part_a, part_b, relative, unit_text, with_interpreter
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
@@ -290,6 +290,43 @@ def test_the_sockets_in_config() -> None:
         "SOCKETS=3\nJOURNAL_SOCKETS=0\nSOCKET_UNITS='a.socket b.socket'\nSOCKET_PATHS='/run/a /run/b'\n"
         in text
     )
+
+
+def test_the_sockets_of_a_stack(root: ImageRoot) -> None:
+    def with_sockets(name: str, *paths: str) -> UnitStart:
+        sockets = (
+            ListeningSocket(
+                unit=f"{name}.socket", kind="stream", path=PurePosixPath(path), port=0,
+                records=(("socket", path), ("socket-option", name)),
+            )
+            for path in paths
+        )  # fmt: skip
+        return replace(UNIT, unit=f"{name}.service", sockets=tuple(sockets))
+
+    companions = (
+        replace(with_sockets("db", "/run/b", "/run/c"), sockets_before=1),
+        replace(with_sockets("php"), sockets_before=3),
+    )
+    unit = replace(with_sockets("web", "/run/a"), companions=companions)
+    config = replace(CONFIG, unit=unit)
+    said = [
+        [line for line in unit_text(each, config, START_SET, root).splitlines() if "socket" in line]
+        for each in unit.all_units
+    ]
+    assert said == [
+        ["first-socket 4", "socket /run/b", "socket-option db", "socket /run/c", "socket-option db"],
+        [],
+        [
+            *("socket /run/a", "socket-option web"),
+            *("companion-socket /run/b", "socket-option db", "companion-socket /run/c", "socket-option db"),
+        ],
+    ]
+    values = dict(line.split("=", 1) for line in config_text(config).splitlines())
+    assert (values["SOCKETS"], values["COMPANION_SOCKETS"]) == ("1", "'2 0'")
+    # Of a fallback, which lets go of all of them.
+    assert values["SOCKET_PATHS"] == "'/run/b /run/c /run/a'"
+    assert "COMPANION_SOCKETS" not in config_text(replace(CONFIG, unit=replace(unit, companions=())))
+    assert "SOCKETS=2" in unit_config_text(companions[0]).splitlines()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from quickstart.initramfs.guestconfig import config_text, unit_config_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack
 from quickstart.inspect.unit.enabled import enabled_text
+from quickstart.inspect.unit.sockets import MOST_SOCKETS, refuse_bound_port
 from quickstart.inspect.unit.stack import ordered
+from quickstart.model import Readiness
+from quickstart.model.words import ReadyKind
 from quickstart.profile import MOST_UNITS, parse_profile
 from quickstart.trace.collect import collect
 from tests.unit.stracelog import log
@@ -102,15 +105,58 @@ def test_the_unit_that_answers_is_the_last(tmp_path: Path) -> None:
     assert starts(root, "web.service", "db.service") == ["web.service", "db.service"]
 
 
-def test_only_the_last_unit_gets_sockets(tmp_path: Path) -> None:
+def listens(base: Path, name: str, text: str) -> None:
+    """Put the socket unit ``name``, which sockets.target pulls in, into the image."""
+    places = base / "usr/lib/systemd/system"
+    (places / name).write_text(text)
+    (places / "sockets.target.wants").mkdir(exist_ok=True)
+    (places / f"sockets.target.wants/{name}").symlink_to(f"../{name}")
+
+
+def test_each_unit_gets_its_own_sockets(tmp_path: Path) -> None:
+    root = image(tmp_path, web="After=db.service", db="", php="")
+    listens(tmp_path, "db.socket", "[Socket]\nListenStream=/run/db.sock\nListenStream=3306\n")
+    listens(tmp_path, "web.socket", "[Socket]\nListenStream=80\n")
+    listens(tmp_path, "php.socket", "[Socket]\nListenStream=/run/php.sock\n")
+    stack = read_stack(root, ("php.service", "db.service", "web.service"))
+    # PID 1 holds the last unit's first, and the others' in the order in which they start.
+    assert [(each.unit, each.sockets_before, len(each.sockets)) for each in stack.all_units] == [
+        ("php.service", 1, 1),
+        ("db.service", 2, 2),
+        ("web.service", 0, 1),
+    ]
+
+
+def test_a_stack_has_as_many_sockets_as_a_unit(tmp_path: Path) -> None:
     root = image(tmp_path, web="", db="")
-    places = tmp_path / "usr/lib/systemd/system"
-    (places / "db.socket").write_text("[Socket]\nListenStream=/run/db.sock\n")
-    (places / "sockets.target.wants").mkdir()
-    (places / "sockets.target.wants/db.socket").symlink_to("../db.socket")
-    with pytest.raises(UnsupportedUnitError, match="in a stack only the last unit may"):
+    for name, count in (("db", MOST_SOCKETS), ("web", 1)):
+        ports = "".join(f"ListenStream=@{name}{number}\n" for number in range(count))
+        listens(tmp_path, f"{name}.socket", f"[Socket]\n{ports}")
+    with pytest.raises(UnsupportedUnitError, match=r"the units of the stack get 17 sockets .* at most 16"):
         read_stack(root, ("db.service", "web.service"))
-    assert len(read_stack(root, ("web.service", "db.service")).sockets) == 1
+    assert len(read_stack(root, ("db.service",)).sockets) == MOST_SOCKETS
+
+
+@pytest.mark.parametrize("name", ["db", "web"])
+def test_a_socket_that_comes_after_a_unit_of_the_stack(tmp_path: Path, name: str) -> None:
+    """A stock boot binds it when that unit has started: it may be the one that has the address before."""
+    root = image(tmp_path, cache="", db="", web="")
+    listens(tmp_path, f"{name}.socket", "[Unit]\nAfter=cache.service\n[Socket]\nListenStream=80\n")
+    with pytest.raises(
+        UnsupportedUnitError, match=rf"{name}.socket .* binds it after cache.service"
+    ) as error:
+        read_stack(root, ("cache.service", "db.service", "web.service"))
+    assert error.value.hint == f"leave cache.service or the service of {name}.socket out of `units`"
+
+
+def test_a_port_of_a_companion_says_nothing(tmp_path: Path) -> None:
+    root = image(tmp_path, db="", web="")
+    listens(tmp_path, "db.socket", "[Socket]\nListenStream=80\n")
+    stack = read_stack(root, ("db.service", "web.service"))
+    ready = Readiness(kind=ReadyKind.TCP, port=80, path="/", status=200, command="", timeout_s=1)
+    with pytest.raises(UnsupportedUnitError, match=r"tcp:80 says nothing of web\.service: db\.socket"):
+        refuse_bound_port(stack, ready)
+    refuse_bound_port(stack, replace(ready, port=81))
 
 
 def test_a_circle_is_refused_and_units_without_an_order_stay() -> None:

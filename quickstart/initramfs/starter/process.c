@@ -124,8 +124,8 @@ pid_t start(const struct command *command, pid_t main_pid, int64_t deadline) {
         int end = fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
         if (end < 0) fail("fcntl: %m");
         fail_into(end);
-        /* Only the main process gets the sockets. */
-        int kept = strcmp(command->when, "main") == 0 ? socket_count() : 0;
+        /* Only the main process gets the sockets, and of the stack's only its unit's own. */
+        int kept = strcmp(command->when, "main") == 0 ? take_sockets() : 0;
         syscall(SYS_close_range, (unsigned)(FIRST_SOCKET + kept), (unsigned)end - 1, 0);
         syscall(SYS_close_range, (unsigned)end + 1, ~0U, 0);
         execute(command, main_pid);

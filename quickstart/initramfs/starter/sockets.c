@@ -1,5 +1,5 @@
-/* The sockets that systemd would pass to the unit (systemd.socket(5), sd_listen_fds(3)). PID 1 binds them before the unit starts and keeps
-   them, as systemd does, as descriptors from FIRST_SOCKET on. The starter inherits them (docs/internals/sockets.md). */
+/* The sockets that systemd would pass to the units of a stack (systemd.socket(5), sd_listen_fds(3)). PID 1 binds them before any unit starts
+   and keeps them, as systemd does, as descriptors from FIRST_SOCKET on. The starter inherits them (docs/internals/sockets.md). */
 #include "starter.h"
 
 #include <arpa/inet.h>
@@ -37,6 +37,13 @@ static int count_of(const char *key, int most) {
 }
 
 int socket_count(void) { return count_of("socket", MOST_SOCKETS); }
+
+/* `first-socket NUMBER`: PID 1's descriptor for the first socket of a companion. Those of the last unit come first. */
+static int first_socket(void) {
+    long long first = number(fact("first-socket", "3"));
+    if (first < FIRST_SOCKET || first + socket_count() > FIRST_SOCKET + MOST_SOCKETS) fail("the description has a bad `first-socket`");
+    return (int)first;
+}
 
 static int type_of(const struct record *r) {
     if (is(r, KIND, "stream")) return SOCK_STREAM;
@@ -144,9 +151,10 @@ static void make_links(void) {
 
 void bind_sockets(bool with_journal) {
     int fds[MOST_SOCKETS + MOST_JOURNAL_SOCKETS];
-    int above = FIRST_SOCKET + socket_count() + count_of("journal-socket", MOST_JOURNAL_SOCKETS);
+    int companions = count_of("companion-socket", MOST_SOCKETS - socket_count());
+    int above = FIRST_SOCKET + socket_count() + companions + count_of("journal-socket", MOST_JOURNAL_SOCKETS);
     /* First all of them above the numbers that they are to have, so that none takes the place of another. */
-    int count = bind_all("socket", fds, 0, above);
+    int count = bind_all("companion-socket", fds, bind_all("socket", fds, 0, above), above);
     if (with_journal) {
         count = bind_all("journal-socket", fds, count, above);
         make_links();
@@ -160,7 +168,15 @@ void bind_sockets(bool with_journal) {
 void need_sockets(void) {
     struct stat found;
     for (int i = 0; i < socket_count(); i++)
-        if (fstat(FIRST_SOCKET + i, &found) < 0 || !S_ISSOCK(found.st_mode)) fail("PID 1 has not bound the unit's sockets");
+        if (fstat(first_socket() + i, &found) < 0 || !S_ISSOCK(found.st_mode)) fail("PID 1 has not bound the unit's sockets");
+}
+
+int take_sockets(void) {
+    int count = socket_count(), first = first_socket();
+    /* In this order, none is lost: each goes to a lower number, which is another unit's or is free by now. */
+    for (int i = 0; i < count && first != FIRST_SOCKET; i++)
+        if (dup2(first + i, FIRST_SOCKET + i) < 0) fail("dup2: %m");
+    return count;
 }
 
 char *socket_names(void) {

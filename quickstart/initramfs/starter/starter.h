@@ -95,11 +95,13 @@ void restrict_devices(const char *group);
 int start_unit(int argc, char **argv);
 const char *limit_of(int64_t deadline);
 
-/* sockets.c: binds the unit's sockets and, behind them, journald's; fails when they are not there; and gives their names for LISTEN_FDNAMES. */
+/* sockets.c: binds the sockets of the unit and its companions and, behind them, journald's; fails when the unit's are not there; gives the
+   unit's the numbers from FIRST_SOCKET on, and returns how many there are; and gives their names for LISTEN_FDNAMES. */
 enum { FIRST_SOCKET = 3, MOST_SOCKETS = 16, MOST_JOURNAL_SOCKETS = 4 };
 int socket_count(void);
 void bind_sockets(bool with_journal);
 void need_sockets(void);
+int take_sockets(void);
 char *socket_names(void);
 
 /* journal.c: a stream of the command's output to journald, -1 when journald's socket is not bound; and the value of JOURNAL_STREAM, or NULL. */

@@ -52,7 +52,8 @@ class UnitStart:
     ``settings`` are the records of the starter's description for the unit's directives that are not commands
     (starter.md). ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is
     no timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main
-    process in the order of the tuple (sd_listen_fds(3)). ``journal_sockets`` are journald's, which PID 1 passes to
+    process in the order of the tuple (sd_listen_fds(3)). ``sockets_before`` is the number of sockets of other units
+    of the stack that PID 1 holds before these. ``journal_sockets`` are journald's, which PID 1 passes to
     systemd only. ``companions`` are the other units of a stack, in the
     order in which they start before this unit.
     """
@@ -69,6 +70,7 @@ class UnitStart:
     settings: tuple[tuple[str, ...], ...] = ()
     late_binds: tuple[LateBind, ...] = ()
     sockets: tuple[ListeningSocket, ...] = ()
+    sockets_before: int = 0
     journal_sockets: tuple[ListeningSocket, ...] = ()
     companions: tuple[UnitStart, ...] = ()
 

@@ -160,10 +160,11 @@ def listening_sockets(
 
 
 def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
-    """Raise UnsupportedUnitError for a readiness request that only connects to a port of ``unit.sockets``. Init
-    listens on this port before the service runs, so such a request would succeed before the service is ready.
+    """Raise UnsupportedUnitError for a readiness request that only connects to a port of one of the sockets of
+    ``unit`` or of its companions. Init listens on this port before the service runs, so such a request would succeed
+    before the service is ready.
     """
-    for socket in unit.sockets:
+    for socket in (socket for each in unit.all_units for socket in each.sockets):
         if ready.kind is ReadyKind.TCP and socket.port == ready.port:
             raise UnsupportedUnitError(
                 f"tcp:{ready.port} says nothing of {unit.unit}: {socket.unit} listens on this port before the service runs",

@@ -5,6 +5,7 @@ The last unit of a stack answers the readiness request. The others are its compa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from quickstart.inspect.unit.containers import before_companions
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.order import comes_before
 from quickstart.inspect.unit.read import read_unit
+from quickstart.inspect.unit.sockets import MOST_SOCKETS
 
 
 @cpu_limit("the image")
@@ -23,7 +25,7 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
     start.
 
     Raises UnsupportedUnitError for a unit that cannot start early, for a companion that has to start after
-    the last unit, and for a companion that gets sockets from systemd.
+    the last unit, for a socket unit that comes after a unit of the stack, and for too many sockets.
     """
     *companions, last = units
     unit = read_unit(root, last, run_start_pre, units)
@@ -37,13 +39,35 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
                 hint=f"put {last} before {name} in `units`",
             )
     starts = [read_unit(root, name, run_start_pre, units) for name in ordered(companions, earlier)]
-    for start in starts:
-        if start.sockets:
+    return _with_sockets(root, replace(unit, companions=before_companions(unit, starts)))
+
+
+def _with_sockets(root: ImageRoot, unit: UnitStart) -> UnitStart:
+    """``unit``, in which each companion knows where PID 1 holds its sockets. PID 1 binds the sockets of the whole
+    stack before any of the units starts, as a stock boot does before basic.target.
+    """
+    names = {each.unit for each in unit.all_units}
+    sockets = [socket for each in unit.all_units for socket in each.sockets]
+    if len(sockets) > MOST_SOCKETS:
+        raise UnsupportedUnitError(
+            f"the units of the stack get {len(sockets)} sockets from systemd, at most {MOST_SOCKETS} can be bound",
+            hint="leave one of these units out: systemd starts it after the hand-off",
+        )
+    for name in dict.fromkeys(socket.unit for socket in sockets):
+        if first := sorted(comes_before(root, name) & names):
             raise UnsupportedUnitError(
-                f"{start.unit} gets sockets from systemd; in a stack only the last unit may",
-                hint=f"leave {start.unit} out: systemd starts it after the hand-off",
+                f"{name} cannot be bound early: systemd binds it after {first[0]} has started",
+                hint=f"leave {first[0]} or the service of {name} out of `units`",
             )
-    return replace(unit, companions=before_companions(unit, starts))
+    counts = (len(each.sockets) for each in (unit, *unit.companions))
+    befores = itertools.accumulate(counts)
+    return replace(
+        unit,
+        companions=tuple(
+            replace(each, sockets_before=before)
+            for each, before in zip(unit.companions, befores, strict=False)
+        ),
+    )
 
 
 def ordered(units: Sequence[str], earlier: Mapping[str, Collection[str]]) -> tuple[str, ...]:
