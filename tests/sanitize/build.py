@@ -46,7 +46,7 @@ TARGETS = (
     Target("agent", _all_but(AGENT, "agent.c", "probe.c"), (AGENT,)),
     Target(
         "unit",
-        (*(STARTER / name for name in ("environment.c", "text.c", "words.c")), *_all_but(WALK)),
+        (*(STARTER / name for name in ("bus.c", "environment.c", "text.c", "words.c")), *_all_but(WALK)),
         (STARTER, WALK),
         ("-Dstatic_assert=_Static_assert", *_HELD),
     ),

@@ -1,6 +1,6 @@
 /*
  * What the starter reads: the unit's description, an environment file, /etc/passwd and /etc/group, notify messages, the words of a
- * command. The first byte of the input chooses. Compiled with -Dmalloc=held_malloc and so on: the starter never gives memory back.
+ * command, messages of the bus. The first byte of the input chooses. Compiled with -Dmalloc=held_malloc and so on: the starter never gives memory back.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bus.h"
 #include "fuzz.h"
 #include "starter.h"
 
@@ -34,7 +35,7 @@ static void *held[HELD_MAX];
 static size_t held_count;
 static jmp_buf failed;
 static char file[] = "/dev/shm/fuzz-unit.XXXXXX";
-static int file_fd;
+static int file_fd, bus_fd = -1;
 
 static void *hold(void *made) {
     DEMAND(made && held_count < HELD_MAX);
@@ -90,8 +91,8 @@ const char *limit_of(int64_t deadline) {
 }
 bool in_group(pid_t pid) { return pid % 2 == 0; }
 bool wait_for(int fd, int64_t deadline) {
-    (void)fd, (void)deadline;
-    return false;
+    (void)deadline;
+    return fd == bus_fd;
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
@@ -128,7 +129,26 @@ static void look_at_description(void) {
     while (argv && *argv) DEMAND(strlen(*argv++) < SIZE_MAX);
 }
 
-static void take(int kind) {
+/* They come on a socket, and then the bus closes it. What is longer than the buffer of a socket is cut. */
+static void look_at_bus(const uint8_t *data, size_t size) {
+    struct bus_message message;
+    int ends[2];
+    DEMAND(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    bus_fd = ends[0];
+    if (size > 0) (void)send(ends[1], data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    close(ends[1]);
+    while (bus_next(bus_fd, &message, 0)) {
+        size_t at = 0;
+        DEMAND(strlen(message.member) < BUS_HEADER_MAX && strlen(message.destination) < BUS_HEADER_MAX);
+        DEMAND(message.body_size <= BUS_BODY_KEPT);
+        if (message.kind == BUS_SIGNAL)
+            for (int i = 0; i < 3; i++) DEMAND(strlen(bus_string(&message, &at)) < BUS_BODY_KEPT);
+        else (void)bus_number(&message, &at);
+        DEMAND(at <= message.body_size);
+    }
+}
+
+static void take(int kind, const uint8_t *data, size_t size) {
     struct list environment = {0};
     char *fields[PASSWD_FIELDS], *rest;
     pid_t main_pid = 2;
@@ -149,6 +169,9 @@ static void take(int kind) {
         rest = load(file);
         while (next_line(&rest, fields, GROUP_FIELDS)) (void)lists_member(fields[3], "adm");
         break;
+    case 4:
+        look_at_bus(data, size);
+        break;
     default:
         rest = load(file);
         (void)says_ready(rest, &main_pid, &deadline, LATEST_MS);
@@ -159,7 +182,9 @@ static void take(int kind) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     put(data + 1, size - 1);
-    if (setjmp(failed) == 0) take(data[0] % 5);
+    if (setjmp(failed) == 0) take(data[0] % 6, data + 1, size - 1);
+    if (bus_fd >= 0) close(bus_fd);
+    bus_fd = -1;
     records = NULL;
     record_count = 0;
     while (held_count > 0) free(held[--held_count]);

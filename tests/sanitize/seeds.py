@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from tests.contract.fakebus import BROKEN, OWNER, REQUEST, answer, string
+
 _MAGIC = b"IHAVEOPT"
 # NBD_CMD_*: read, write, disconnect, flush, trim, write zeroes, and two that there are not.
 _COMMANDS = (0, 1, 2, 3, 4, 6, 5, 77)
@@ -117,8 +119,15 @@ def _unit() -> tuple[bytes, ...]:
         b'\1# comment \\\nA=1\n B = "two \\" $x"\n;c\nC=\'a\nb\' \\\n D\n=\n1=2\nexport E=3\n',
         b"\2" + passwd,
         b"\3adm:x:4:app,root\nempty:x:5:\n:::\n",
-        b"\4READY=1\nMAINPID=42\nEXTEND_TIMEOUT_USEC=1000000\nSTATUS=x",
-        b"\4EXTEND_TIMEOUT_USEC=9223372036854775807\nMAINPID=-1\n",
+        b"\5READY=1\nMAINPID=42\nEXTEND_TIMEOUT_USEC=1000000\nSTATUS=x",
+        b"\5EXTEND_TIMEOUT_USEC=9223372036854775807\nMAINPID=-1\n",
+        b"\4" + OWNER + REQUEST + answer(1, b"\1\0\0\0", "u"),
+        b"\4"
+        + answer(1, string(":1.1", ">"), "s", ">")
+        + b"l\2\0\1"
+        + struct.pack("<III", 9000, 7, 0)
+        + bytes(9000),
+        *(b"\4" + each for each in BROKEN.values()),
     )
 
 

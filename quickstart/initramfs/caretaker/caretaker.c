@@ -7,6 +7,7 @@
  * caretaker remove        removes the files and trees that stdin names, each with a NUL after it
  * caretaker ask ADDRESS PORT STATUS PATH  asks the application by HTTP; its status is 3 for an answer with another status than STATUS
  * caretaker listen unit|all DESCRIPTION PROGRAM...  binds the unit's sockets, or journald's as well, and executes the program, which keeps them
+ * caretaker watch-bus SOCKET FILE  watches the message bus in the background until systemd is on it, and prints the process that does so
  *
  * Its status is 0, 1 when something could not be done, and 2 for a wrong call.
  */
@@ -67,8 +68,9 @@ static int take_care(int argc, char **argv) {
         return (int)ask(argv[2], (uint16_t)atoi(argv[3]), argv[4], argv[5]);
     if (argc >= 5 && strcmp(argv[1], "listen") == 0 && (strcmp(argv[2], "unit") == 0 || strcmp(argv[2], "all") == 0))
         return listen_for(argv[3], strcmp(argv[2], "all") == 0, argv + 4) ? 0 : 1;
+    if (argc == 4 && strcmp(argv[1], "watch-bus") == 0) return watch_bus(argv[2], argv[3]) ? 0 : 1;
     fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | ask ADDRESS PORT STATUS PATH |\n"
-                    "       listen unit|all DESCRIPTION PROGRAM...\n");
+                    "       listen unit|all DESCRIPTION PROGRAM... | watch-bus SOCKET FILE\n");
     return 2;
 }
 

@@ -22,6 +22,8 @@ bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
 bool listen_for(const char *description, bool with_journal, char **program);
+/* `place` is the bus's socket. */
+bool watch_bus(const char *place, const char *path);
 
 /* The values are exit statuses. */
 enum answer { ANSWER_RIGHT = 0, ANSWER_NONE = 1, ANSWER_OTHER = 3 };

@@ -107,6 +107,8 @@ static pid_t start_main(void) {
         pid = find_daemon(until);
     } else if (strcmp(type, "notify") == 0) {
         await_ready(&pid, until, latest);
+    } else if (strcmp(type, "dbus") == 0) {
+        await_name(pid, until);
     } else if (strcmp(type, "simple") != 0 && strcmp(type, "exec") != 0) {
         fail("the description has an unknown type `%s`", type);
     }

@@ -112,6 +112,9 @@ const char *journal_stream(void);
 void open_notify(void);
 void await_ready(pid_t *main_pid, int64_t deadline, int64_t latest);
 
+/* owner.c */
+void await_name(pid_t main_pid, int64_t deadline);
+
 /* process.c */
 pid_t start(const struct command *command, pid_t main_pid, int64_t deadline);
 int await_exit(pid_t pid, int64_t deadline);
