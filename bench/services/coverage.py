@@ -81,7 +81,7 @@ KINDS = (
         "a `.socket` unit passes sockets to the service that init cannot bind",
         "disable the socket in a root of your own, if the service can listen by itself",
     ),
-    Kind(r"\bBusName\b|^Type=dbus", "D-Bus: `Type=dbus`, `BusName=`"),
+    Kind(r"\bBusName\b|\bType=dbus\b|\bdbus-broker\b", "D-Bus: `Type=dbus`, `BusName=`"),
     Kind(
         r"^is the script /etc/init\.d/",
         "an init script without an LSB header",

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.inspect.unit.before import ROOT_FILES
+from quickstart.inspect.unit.bus import is_bus
 from quickstart.inspect.unit.dhcpconf import NOTHING_SENT, Sent
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
@@ -210,8 +211,9 @@ def config_text(config: GuestConfig) -> str:
 
 
 def unit_config_text(unit: UnitStart) -> str:
-    """The configuration of one unit of a stack, as shell assignments."""
-    return _assignments(_unit_values(unit))
+    """The configuration of one companion of a stack, as shell assignments."""
+    # Init watches the bus until systemd is on it. The shell that reads this has the words of the last unit.
+    return _assignments({**_unit_values(unit), **({"BUS": "yes", "ON_BUS": ""} if is_bus(unit) else {})})
 
 
 def _unit_values(unit: UnitStart) -> Mapping[str, str]:
@@ -225,6 +227,7 @@ def _unit_values(unit: UnitStart) -> Mapping[str, str]:
         "JOURNAL_SOCKETS": str(len(unit.journal_sockets)),
         "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in unit.sockets)),
         "SOCKET_PATHS": _socket_paths(unit),
+        **({"ON_BUS": "yes"} if unit.on_bus else {}),
     }
 
 

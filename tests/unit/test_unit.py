@@ -266,7 +266,7 @@ def test_defaults(tmp_path: Path) -> None:
         (SERVICE + "AppArmorProfile=app\n", "AppArmorProfile=app is not loaded before the hand-off"),
         (SERVICE + "Sockets=x.socket\n", "it has Sockets"),
         (SERVICE + "StandardInput=tty\n", "it has StandardInput"),
-        ("[Service]\nType=dbus\nBusName=x\nExecStart=/x\n", "it has BusName"),
+        ("[Service]\nType=notify\nBusName=org.example\nExecStart=/x\n", "it has BusName"),
         ("[Service]\nType=oneshot\nExecStart=/x\n", "Type=oneshot"),
         ("[Service]\nType=simple\n", "has 0 ExecStart commands"),
         (SERVICE + "ExecStart=/b\n", "has 2 ExecStart commands"),

@@ -178,9 +178,9 @@ def test_a_unit_that_cannot_start_early_is_refused_by_name_before_anything_boots
     ("package", "unit", "message"),
     [
         (
-            "avahi-daemon",
-            "avahi-daemon",
-            "avahi-daemon.service cannot be started early: it has BusName",
+            "dbus-broker",
+            "dbus-broker",
+            "dbus-broker.service cannot be started early: it is dbus-broker",
         ),
         (
             "nfs-kernel-server",

@@ -7,7 +7,7 @@ from __future__ import annotations
 # What the start itself does: the type, the commands, and how the main process is told.
 START = frozenset(
     {
-        *("Type", "PIDFile", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec"),
+        *("Type", "BusName", "PIDFile", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec"),
         *("ExecCondition", "ExecStartPre", "ExecStart", "ExecStartPost", "Slice"),
         *("PermissionsStartOnly", "AppArmorProfile"),
     }
@@ -145,7 +145,6 @@ HARMLESS = {
     **dict.fromkeys(("RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
     "StandardInput": "null",
     "NUMAPolicy": "default",
-    "BusName": "",
     "FileDescriptorStoreMax": "0",
 }
 KNOWN = START | INERT | JOURNAL | CGROUP | CGROUP_LATE | REPEATED | frozenset(HARMLESS)

@@ -55,7 +55,8 @@ class UnitStart:
     process in the order of the tuple (sd_listen_fds(3)). ``sockets_before`` is the number of sockets of other units
     of the stack that PID 1 holds before these. ``journal_sockets`` are journald's, which PID 1 passes to
     systemd only. ``companions`` are the other units of a stack, in the
-    order in which they start before this unit.
+    order in which they start before this unit. ``on_bus`` says whether a companion is the system's message bus, and
+    starts before this unit.
     """
 
     unit: str
@@ -73,6 +74,7 @@ class UnitStart:
     sockets_before: int = 0
     journal_sockets: tuple[ListeningSocket, ...] = ()
     companions: tuple[UnitStart, ...] = ()
+    on_bus: bool = False
 
     @property
     def all_units(self) -> tuple[UnitStart, ...]:

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.bus import BUS, needs_bus
 from quickstart.inspect.unit.files import (
     UNIT_PATHS,
     assignments,
@@ -108,6 +109,9 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
     """
     beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
+    if needs_bus(root, unit):
+        # systemd requires its socket; who answers there is to be early, too.
+        needed[BUS] = "Type=dbus"
     # A target or socket starts only with what it needs itself, and the unit only with it.
     left = [name for name in needed if name.endswith(_PASSING_ON)]
     while left:

@@ -15,6 +15,7 @@ from quickstart.inspect.cloudinit import refuse_bootcmd
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
 from quickstart.inspect.unit.before import refuse_filters, refuse_local_clock, refuse_split_usr
+from quickstart.inspect.unit.bus import bus_records, default_type, has_idle_name
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_command
 from quickstart.inspect.unit.conditions import condition_records
@@ -59,9 +60,8 @@ from quickstart.inspect.unit.values import BadValueError, boolean, span_us
 from quickstart.parse.printable import brief, command
 
 _NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-_TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
+_TYPES = ("simple", "exec", "forking", "notify", "notify-reload", "dbus")
 _ACCESS = ("none", "main", "exec", "all")
-_D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/internals/starter.md"
 _TIMEOUTS = ("TimeoutStartSec", "TimeoutSec")
 _DEFAULT_TIMEOUT = "90s"
 # Each has a process of its own; no unit has a tenth of it.
@@ -118,6 +118,7 @@ def read_unit(
             *_conditions(root, unit, (*socket_units, *(each.unit for each in journal))),
             *container_records(root, source, start[0]),
             *_notify(source, kind),
+            *bus_records(source, kind),
             *_main_process(source, kind),
             *run_directories(root),
             *resource_records(root, source),
@@ -191,12 +192,11 @@ def refuse_unknown(source: Source) -> None:
             )
     unknown = {name for name in source.found if name not in KNOWN}
     unknown |= {name for name, harmless in HARMLESS.items() if not _is_harmless(source, name, harmless)}
+    unknown |= {"BusName"} if has_idle_name(source) else set()
     if unknown:
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has {', '.join(sorted(unknown))}",
-            hint=_D_BUS
-            if "BusName" in unknown
-            else "these directives would be lost; see docs/internals/starter.md",
+            hint="these directives would be lost; see docs/internals/starter.md",
         )
 
 
@@ -286,7 +286,7 @@ def _refuse_confinement(root: ImageRoot, source: Source) -> None:
 
 
 def _type(root: ImageRoot, source: Source) -> str:
-    kind = source.last("Type", "simple")
+    kind = source.last("Type", default_type(source.found))
     if kind not in _TYPES:
         instances: tuple[str, ...] = ()
         if kind == "oneshot":

@@ -1,0 +1,98 @@
+"""Find what a unit has to do with the system's message bus (docs/internals/bus.md): whether it is the bus, or a unit
+with Type=dbus, which has started when it owns its name on the bus (systemd.service(5), BusName=).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import assignments, directives, names_of, unit_file, unit_texts
+from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError
+
+BUS = "dbus.service"
+_SOCKET = "dbus.socket"
+_BROKER = "dbus-broker.service"
+# Where systemd's own library looks for the bus (DEFAULT_SYSTEM_BUS_ADDRESS).
+_PLACE = PurePosixPath("/run/dbus/system_bus_socket")
+# "Valid Names" of the D-Bus specification; at most 255 characters.
+_NAME = re.compile(r"(?=.{1,255}\Z)[A-Za-z_-][A-Za-z0-9_-]*(?:\.[A-Za-z_-][A-Za-z0-9_-]*)+")
+# dbus-daemon(1): it takes its socket from systemd, and has systemd start the services that it is asked for.
+_WORDS = frozenset(("--system", "--address=systemd:", "--nofork", "--systemd-activation"))
+
+
+def default_type(found: Collection[str]) -> str:
+    """The type of a service without Type=, whose other directives are ``found`` (systemd.service(5), Type=)."""
+    return "dbus" if "BusName" in found else "simple"
+
+
+def has_idle_name(source: Source) -> bool:
+    """Whether the unit has a name on the bus that does not say when it has started, because its type is another one.
+    systemd watches such a name as well.
+    """
+    return "BusName" in source.found and source.last("Type", "dbus") != "dbus"
+
+
+def bus_records(source: Source, kind: str) -> Iterator[tuple[str, ...]]:
+    """The record of the unit's name on the bus, for a unit of type ``kind``. Raises UnsupportedUnitError for Type=dbus
+    without a valid name.
+    """
+    if kind == "dbus":
+        name = source.names.expand(source.last("BusName"))
+        if not _NAME.fullmatch(name):
+            raise source.refusal("BusName", source.last("BusName"), BadValueError("is no name on the bus"))
+        yield "bus-name", name
+
+
+def needs_bus(root: ImageRoot, unit: str) -> bool:
+    """Whether the unit is a service with Type=dbus. systemd starts such a service behind dbus.socket."""
+    try:
+        found = directives(assignments(unit_texts(root, unit), "[Service]"))
+    except (StartSetError, UnsupportedUnitError):
+        return False
+    return unit.endswith(".service") and found.get("Type", (default_type(found),))[-1] == "dbus"
+
+
+def is_bus(unit: UnitStart) -> bool:
+    return any(socket.unit == _SOCKET for socket in unit.sockets)
+
+
+def bus_of(root: ImageRoot, units: Collection[str]) -> str:
+    """The unit among ``units`` that is the bus, or an empty string."""
+    return next((name for name in units if BUS in _names_of(root, name)), "")
+
+
+def refuse_broker(root: ImageRoot, units: Collection[str]) -> None:
+    """Raise UnsupportedUnitError when one of ``units`` is dbus-broker. Its launcher passes the socket on to the broker,
+    and asks systemd for services in its own way.
+    """
+    for name in units:
+        if _BROKER in (name, *_names_of(root, name)):
+            raise UnsupportedUnitError(
+                f"{name} cannot be started early: it is dbus-broker, and only dbus-daemon is known",
+                hint="remove the package dbus-broker from the image, so that dbus.service is dbus-daemon",
+            )
+
+
+def refuse_other_bus(unit: UnitStart) -> None:
+    """Raise UnsupportedUnitError when ``unit`` is the bus, but not as Debian's package starts dbus-daemon."""
+    if not is_bus(unit):
+        return
+    is_daemon = PurePosixPath(unit.start.program).name == "dbus-daemon" and {*unit.start.words} >= _WORDS
+    if not is_daemon or unit.type != "notify" or [socket.path for socket in unit.sockets] != [_PLACE]:
+        raise UnsupportedUnitError(
+            f"{unit.unit} cannot be started early: it gets {_SOCKET}, and is not dbus-daemon as Debian starts it",
+            hint=f"remove from the image what changes {unit.unit} or {_SOCKET}",
+        )
+
+
+def _names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    try:
+        return (*names_of(root, unit), unit_file(root, unit).name)
+    except (StartSetError, UnsupportedUnitError):
+        return ()
