@@ -201,11 +201,11 @@ def test_settle_sees_to_each_unit_whatever_became_of_another(shell: tuple[str, .
         function(*each).replace("/dev/console", "/dev/null")
         for each in (
             *(("lib", "with_companions"), ("lib", "try"), ("settle", "see_to")),
-            *(("settle", "see_to_unit"), ("settle", "see_to_sockets")),
+            *(("settle", name) for name in ("see_to_unit", "see_to_sockets", "was_held_up")),
         )
     )
     done = subprocess.run(
-        [*shell, "-uc", f"Q={place} COMPANIONS='1 2'\n{parts}\n{text}"],
+        [*shell, "-uc", f"Q={place} COMPANIONS='1 2' LEFT={place}/left\n{parts}\n{text}"],
         check=True, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     called = done.stdout.splitlines()

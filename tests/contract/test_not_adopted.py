@@ -80,7 +80,7 @@ def test_settle_starts_only_what_systemd_wanted(
 ) -> None:
     (tmp_path / "group").mkdir()
     (tmp_path / "group/cgroup.kill").touch()
-    names = ("about_unit", "end_group", "see_to_unit")
+    names = ("about_unit", "end_group", "see_to_unit", "was_held_up")
     text = "\n".join(function("settle", name) for name in names).replace(
         "/sys/fs/cgroup/$UNIT_GROUP", "$PLACE/group"
     )
@@ -94,12 +94,47 @@ def test_settle_starts_only_what_systemd_wanted(
         *) echo "$*" >>$PLACE/called ;;
         esac
     }}
-    UNIT=app.service PLACE={tmp_path}
+    UNIT=app.service PLACE={tmp_path} LEFT={tmp_path}/left
     see_to_unit"""
     subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""
     assert called == ("restart --no-block app.service\n" if restarted else "")
+
+
+@pytest.mark.parametrize(
+    ("fell_back", "enabled", "required_by", "load", "restarted"),
+    [
+        (True, 0, "", "loaded", True),
+        (True, 1, "web.service", "loaded", True),
+        (True, 1, "", "loaded", False),
+        (False, 0, "", "loaded", False),
+        (True, 0, "", "masked", False),
+    ],
+)
+def test_settle_starts_who_requires_a_unit_that_was_not_adopted(
+    tmp_path: Path, fell_back: bool, enabled: int, required_by: str, load: str, restarted: bool
+) -> None:
+    """Its job has failed with the other's, and systemd has not even tried to start it."""
+    if fell_back:
+        (tmp_path / "fell-back").touch()
+    names = ("see_to_unit", "was_held_up", "is_wanted")
+    text = "\n".join(function("settle", name) for name in names).replace("/dev/console", "/dev/null")
+    script = f"""{text}
+    end_group() {{ echo end; }}
+    about_unit() {{
+        case $1 in
+        ActiveState) echo inactive ;; LoadState) echo {load} ;; RequiredBy) echo "{required_by}" ;;
+        *By) ;; *) echo 0 ;;
+        esac
+    }}
+    systemctl() {{ case $1 in -q) return {enabled} ;; *) echo "$*" ;; esac }}
+    UNIT=app.service LEFT={tmp_path}
+    see_to_unit"""
+    done = subprocess.run(
+        ["dash", "-eu", "-c", script], check=True, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.stdout.splitlines() == ["end", *(["restart --no-block app.service"] if restarted else [])]
 
 
 @pytest.mark.parametrize("kind", ["simple", "notify", "forking"])
@@ -262,6 +297,7 @@ def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets:
     """With others the unit is not started: settle starts its socket units before."""
     assert adopted(tmp_path, "app.service", sockets) == called.split()
     assert (tmp_path / "run/other-sockets").exists() is (sockets == 2)
+    assert (tmp_path / "run/fell-back").exists() is (sockets == 2)
 
 
 @pytest.mark.parametrize(("journal", "called"), [("same", "notify"), ("other", "reload restart")])
