@@ -241,7 +241,7 @@ def test_settle_starts_the_sockets_of_one_companion_and_no_other_unit(
         [*shell, "-uc", f"Q={place} COMPANIONS='1 2' UNIT=web.service\n{parts}\n{text}"],
         check=True, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
-    wanted = [
+    calls = [
         [
             f"stop --job-mode=ignore-dependencies {name}.service",
             f"end {name}.service",
@@ -252,7 +252,7 @@ def test_settle_starts_the_sockets_of_one_companion_and_no_other_unit(
         for name in ("db1", "db2")
     ]
     # The second waits for its first client, as nobody else wants it.
-    assert done.stdout.splitlines() == [*wanted[0], "start --no-block db1.service", *wanted[1]]
+    assert done.stdout.splitlines() == [*calls[0], "start --no-block db1.service", *calls[1]]
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)

@@ -11,6 +11,7 @@ from quickstart.initramfs.description import description_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.inspect.unit.journal import JOURNAL_SOCKETS
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import StartSet
 from tests.vm.conftest import STAY, guest_file, quickstart
 
@@ -51,9 +52,11 @@ def small_root(artefact: Path, base: Path) -> ImageRoot:
 
 def described(root: ImageRoot, unit: str) -> str:
     """The starter's description of a unit of the image."""
-    return description_text(
-        read_unit(root, unit), StartSet((), ()), root, _ENVIRONMENT, from_fast=False, bound=()
-    )
+    return of_start(read_unit(root, unit), root)
+
+
+def of_start(unit: UnitStart, root: ImageRoot) -> str:
+    return description_text(unit, StartSet((), ()), root, _ENVIRONMENT, from_fast=False, bound=())
 
 
 def ask(name: str) -> str:

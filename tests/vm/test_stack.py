@@ -1,4 +1,4 @@
-"""A stack: a companion starts before the unit that answers, and systemd adopts both (docs/users/stacks.md)."""
+"""A stack: companions start before the unit that answers, and systemd adopts all of them (docs/users/stacks.md)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.initramfs.guestconfig import unit_config_text
-from quickstart.inspect.unit import read_unit
-from tests.vm.parity import described, small_root
-from tests.vm.parity_adopted import SETTLED, boot
+from tests.vm.parity_adopted import SETTLED
+from tests.vm.parity_stack import PLACE, booted
 
+GUEST = Path(__file__).with_name("guest")
 UNIT = "parity-db.service"
-PLACE = "/fast/quickstart/parity"
+# Not below /fast, which goes with fallback 1.
+OWN = "/usr/local/lib/parity"
 SERVICE = """[Unit]
 Description=the companion
 [Service]
@@ -23,9 +23,17 @@ Restart=no
 WantedBy=multi-user.target
 """
 # Init's root is the one of the machine by now: what is written here is there when systemd starts.
-INSTALL = f"""cp {PLACE}/service /etc/systemd/system/{UNIT}
-mkdir -p /etc/systemd/system/multi-user.target.wants
-ln -s ../{UNIT} /etc/systemd/system/multi-user.target.wants/
+INSTALL = f"""mkdir -p {OWN}; cp {PLACE}/*.pl {OWN}/
+cd /etc/systemd/system
+mkdir -p multi-user.target.wants sockets.target.wants
+for unit in {PLACE}/units/*; do
+	name=${{unit##*/}}
+	cp "$unit" .
+	case $name in
+	*.socket) ln -s "../$name" sockets.target.wants/ ;;
+	*) ln -s "../$name" multi-user.target.wants/ ;;
+	esac
+done
 """
 EARLY = "{ echo $MAINPID; pidof nginx || echo 'no nginx'; } >/run/early 2>&1\n"
 ABOUT = """exec 2>/dev/null
@@ -35,63 +43,102 @@ about() {
 	echo "$(systemctl show -P DropInPaths "$1")"
 	sed 's/^0:://' "/proc/$(systemctl show -P MainPID "$1")/cgroup"
 }
+inodes() { for fd in 3 4 5; do readlink /proc/$(systemctl show -P MainPID "$1")/fd/$fd | grep -F socket: || echo none; done; }
 """
 
 
-def started(artefact: Path, base: Path, command: str, kind: str, start: str, **how: bool) -> list[str]:
-    """One boot of nginx with the companion; the lines that ``command`` prints."""
-    root = small_root(artefact, base)
-    places = base / "etc/systemd/system"
-    places.mkdir(parents=True)
-    service = SERVICE.format(type=kind, start=start)
-    (places / UNIT).write_text(service)
-    unit = read_unit(root, UNIT)
-    # With `+`: as root, and without what confines the unit.
-    added = "".join(f"command {when} + /bin/sh sh {PLACE}/{when}\n" for when in ("pre", "post"))
-    files = {
-        "service": service,
-        "description": described(root, UNIT) + added,
-        "config": unit_config_text(unit),
-        "pre": INSTALL,
-        "post": EARLY,
-    }
-    values = {
-        "COMPANIONS": "1",
-        "COMPANION_UNITS": UNIT,
-        "GROUPS_OF_ALL": f'"{unit.group} system.slice/nginx.service"',
-    }
-    edits = " ".join(f"-e 's#^{key}=.*#{key}={value}#'" for key, value in values.items())
-    # As initramfs/layout.py has it.
-    hook = f"""companion=$Q/companions/1
-    mkdir -p $companion
-    cp $Q/parity/description $companion/unit
-    cp $Q/parity/config $companion/config
-    for name in bin busybox adopt; do ln -s ../../$name $companion/$name; done
-    sed -i {edits} $Q/config
-    . $Q/config"""
-    return boot(artefact, f"{SETTLED}{ABOUT}{command}", files, hook, **how).splitlines()
+def started(
+    artefact: Path, base: Path, command: str, kind: str, start: str, falls_back: bool = False
+) -> list[str]:
+    """One boot of nginx with a companion; the lines that ``command`` prints."""
+    units = {UNIT: SERVICE.format(type=kind, start=start)}
+    files = {"pre": INSTALL, "post": EARLY}
+    return booted(artefact, base, f"{SETTLED}{ABOUT}{command}", units, files, falls_back=falls_back)
 
 
-def test_systemd_adopts_both(artefact: Path, tmp_path: Path) -> None:
+def with_sockets(
+    artefact: Path, base: Path, command: str, change: str = "", falls_back: bool = False
+) -> list[str]:
+    """One boot of nginx with two companions, each with sockets. ``change`` is shell that changes files before systemd sees them."""
+    serve = SERVICE.format(type="exec", start=f"/usr/bin/perl {OWN}/serve-sockets.pl")
+    units = {
+        UNIT: f"{serve}[Unit]\nRequires=parity-db.socket\n",
+        "parity-db.socket": "[Socket]\nListenStream=/run/parity-db/sock\nListenStream=2947\n",
+        "parity-php.service": serve,
+        "parity-php.socket": "[Socket]\nListenStream=/run/parity-php.sock\nListenStream=@parity-php\n",
+    }
+    scripts = {name: (GUEST / name).read_text() for name in ("serve-sockets.pl", "ask-socket.pl")}
+    files = {"pre": INSTALL + change, "post": EARLY, **scripts}
+    return booted(artefact, base, f"{SETTLED}{ABOUT}{command}", units, files, falls_back=falls_back)
+
+
+ASK = f"""for place in /run/parity-db/sock 2947 /run/parity-php.sock; do
+	perl {OWN}/ask-socket.pl $place | cut -d ' ' -f 2-6
+done
+"""
+
+
+def test_systemd_adopts_all_of_them_with_their_own_sockets(artefact: Path, tmp_path: Path) -> None:
     question = f"""wait_settled
     systemctl is-system-running
     cat /run/early
     about {UNIT}
     about nginx
     readlink /proc/$(systemctl show -P MainPID nginx)/exe
-    ls -d /run/quickstart* /run/systemd/system/*.d 2>/dev/null
+    systemctl show -P MainPID parity-php
+    inodes {UNIT}; inodes parity-php
+    for inode in $(inodes {UNIT}; inodes parity-php); do
+        readlink /proc/1/fd/* | grep -cxF "$inode"
+    done | sort | uniq -c | tr -s ' '
+    {ASK}
     systemctl restart {UNIT}
     about {UNIT}
+    inodes {UNIT}
+    ls -d /run/quickstart* /run/systemd/system/*.d 2>/dev/null
     """
-    running, main, before, *rest = started(artefact, tmp_path, question, "exec", "/bin/sleep 100000")
+    running, main, before, *rest = with_sockets(artefact, tmp_path, question)
     assert (running, before) == ("running", "no nginx")
-    companion, nginx, left = rest[:4], rest[4:9], rest[9:]
+    companion, nginx, rest = rest[:4], rest[4:9], rest[9:]
     assert companion == [main, "active", "", f"/system.slice/{UNIT}"]
     assert nginx[1:] == ["active", "", "/system.slice/nginx.service", "/fast/usr/sbin/nginx"]
-    # Nothing is left of the hand-off, and the restart is systemd's own.
-    restarted, *others = left
+    php, *rest = rest
+    own, others, rest = rest[:3], rest[3:6], rest[6:]
+    # Two each, none of them the other's.
+    assert own[2] == others[2] == "none"
+    assert len({*own, *others}) == 5
+    # PID 1 has each of them; `none` is twice nobody's.
+    assert rest[:2] == [" 2 0", " 4 1"]
+    assert rest[2:5] == [
+        f"{main} descriptor 3 of parity-db.socket:parity-db.socket",
+        f"{main} descriptor 4 of parity-db.socket:parity-db.socket",
+        f"{php} descriptor 3 of parity-php.socket:parity-php.socket",
+    ]
+    # Nothing is left of the hand-off, and the restart is systemd's own, with the same sockets.
+    restarted, *left = rest[5:]
     assert restarted != main
-    assert others == ["active", "", f"/system.slice/{UNIT}"]
+    assert left == ["active", "", f"/system.slice/{UNIT}", *own]
+
+
+@pytest.mark.full
+def test_one_companion_whose_sockets_systemd_does_not_take_over(artefact: Path, tmp_path: Path) -> None:
+    """It starts anew with its socket unit, and the others keep their processes."""
+    question = f"""wait_settled
+    systemctl is-system-running --wait
+    cat /run/early
+    systemctl show -P MainPID {UNIT}
+    readlink /proc/$(systemctl show -P MainPID nginx)/exe
+    systemctl show -P ActiveState parity-php parity-php.socket | grep .
+    perl {OWN}/ask-socket.pl /run/parity-other | cut -d ' ' -f 3-6
+    {ASK}
+    """
+    change = "sed -i 's#parity-php.sock#parity-other#' /etc/systemd/system/parity-php.socket\n"
+    running, early, _, main, nginx, *rest = with_sockets(
+        artefact, tmp_path, question, change, falls_back=True
+    )
+    assert (running, main, nginx) == ("running", early, "/fast/usr/sbin/nginx")
+    assert rest[:3] == ["active", "active", "descriptor 3 of parity-php.socket:parity-php.socket"]
+    # Nobody listens on the old one any more.
+    assert [line.split()[0] for line in rest[3:]] == [main, main]
 
 
 @pytest.mark.parametrize(
@@ -115,3 +162,74 @@ def test_without_a_companion_all_of_the_stack_starts_the_stock_way(
     """
     said = started(artefact, tmp_path, question, kind, start, falls_back=True)
     assert said == [state, "active", "/usr/sbin/nginx"]
+
+
+BUS = ("dbus.service", "dbus.socket")
+ON_BUS = SERVICE.replace("Type={type}", "Type=dbus\nBusName=org.example.Parity").format(
+    start=f"/usr/bin/perl {OWN}/own-name.pl org.example.Parity org.example.Late{{wait}}"
+)
+# What the bus asks systemd for, and who may do so.
+ACTIVATED = f"""printf '[D-BUS Service]\\nName=org.example.Late\\nExec=/bin/false\\nUser=root\\nSystemdService=late.service\\n' \\
+	>/usr/share/dbus-1/system-services/org.example.Late.service
+printf '[Service]\\nType=exec\\nExecStart=/bin/sh -c "echo started >>/run/late; exec sleep 100000"\\n' \\
+	>/etc/systemd/system/late.service
+cp {PLACE}/policy /etc/dbus-1/system.d/parity.conf
+"""
+POLICY = """<busconfig><policy user="root"><allow own="org.example.Parity"/></policy>
+<policy context="default"><allow send_destination="org.example.Late"/><allow send_destination="org.example.Parity"/></policy>
+</busconfig>
+"""
+
+
+def on_bus(artefact: Path, base: Path, command: str, wait: str = "", falls_back: bool = False) -> list[str]:
+    """One boot of nginx behind the message bus and a unit with Type=dbus."""
+    units = {"parity-bus.service": ON_BUS.replace("{wait}", wait)}
+    files = {
+        "pre": INSTALL + ACTIVATED,
+        "post": EARLY,
+        "policy": POLICY,
+        "own-name.pl": (GUEST / "own-name.pl").read_text(),
+    }
+    return booted(artefact, base, f"{SETTLED}{ABOUT}{command}", units, files, BUS, falls_back=falls_back)
+
+
+def test_the_message_bus_and_a_unit_that_has_its_name_there(artefact: Path, tmp_path: Path) -> None:
+    """docs/internals/bus.md: its connection outlives the hand-off, and what it has asked for starts once."""
+    owner = "busctl status org.example.Parity | sed -n 's/^PID=//p'"
+    question = f"""wait_settled
+    systemctl is-system-running --wait
+    {{ head -n 1 /run/early; head -n 1 /run/own-name; }} | xargs
+    for unit in dbus parity-bus; do systemctl show -P MainPID $unit; done | xargs
+    for unit in dbus.service dbus.socket parity-bus nginx; do systemctl is-active $unit; done | xargs
+    for unit in dbus parity-bus; do systemctl show -P Type -P DropInPaths $unit; done | xargs
+    {owner}
+    cat /run/late
+    systemctl restart parity-bus; systemctl is-active parity-bus
+    systemctl show -P MainPID parity-bus; {owner}
+    systemctl stop parity-bus; systemctl is-active parity-bus; {owner}
+    hostnamectl hostname
+    """
+    said = on_bus(artefact, tmp_path, question)
+    running, early, adopted, active, types, owned, late, again, main, owned_again, stopped, name = said
+    assert (running, active) == ("running", "active active active active")
+    assert early == adopted
+    assert owned == early.split()[1]
+    assert types == "notify dbus"
+    assert late == "started"
+    assert (again, owned_again) == ("active", main)
+    assert main != owned
+    assert stopped == "inactive"
+    assert name
+
+
+@pytest.mark.full
+def test_a_unit_that_waits_for_what_systemd_starts(artefact: Path, tmp_path: Path) -> None:
+    """Early, nobody would answer it: it starts the stock way, where systemd does."""
+    question = """until [ -S /run/systemd/private ]; do sleep 0.2; done
+    systemctl is-system-running --wait
+    systemctl is-active parity-bus
+    cat /run/late
+    readlink /proc/$(systemctl show -P MainPID nginx)/exe
+    """
+    said = on_bus(artefact, tmp_path, question, " wait", falls_back=True)
+    assert said == ["running", "active", "started", "/usr/sbin/nginx"]
