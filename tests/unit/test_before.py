@@ -220,6 +220,7 @@ def test_drop_ins_of_the_network_s_files_are_compared(tmp_path: Path) -> None:
         ("install floppy /usr/bin/false ", False),
         ("install floppy /bin/false # not here", False),
         ("install floppy true", False),
+        ("install floppy  true", False),
         ("install floppy /bin/true-not", True),
         ("# install x y", False),
         ("options floppy install=y", False),

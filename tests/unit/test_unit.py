@@ -298,6 +298,22 @@ def test_what_cannot_be_started_early(tmp_path: Path, text: str, message: str) -
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("ExecStartPre=/usr/bin/podman pull app\n", "`pre = false`"),
+        ("ExecStartPost=/usr/bin/podman ps\n", "take this command out of ExecStartPost"),
+        ("ExecStartPost=/bin/systemctl start b\n", "take this command out of ExecStartPost"),
+    ],
+)
+def test_a_hint_is_one_that_build_can_follow(tmp_path: Path, line: str, hint: str) -> None:
+    """With early = "never", build would still read the unit and refuse it."""
+    with pytest.raises(UnsupportedUnitError) as error:
+        read(tmp_path, SERVICE + line)
+    assert error.value.hint is not None
+    assert hint in error.value.hint
+
+
 @given(st.from_regex(r"[A-Z][A-Za-z]{2,30}", fullmatch=True).filter(lambda name: name not in KNOWN))
 def test_an_unknown_directive_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedUnitError, match=rf"app\.service cannot be started early: it has {name}$"):

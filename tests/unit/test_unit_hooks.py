@@ -81,6 +81,8 @@ def test_a_link_to_a_script(tmp_path: Path) -> None:
         "  dns-nameservers 10.0.2.3",
         "  up ethtool -K $IFACE tso off >/dev/null 2>&1 || true",
         "iface ens3 inet6 auto",
+        "iface ens3 inet  dhcp",
+        "iface ens3 inet6 \t auto",
         "  privext 0\n  dad-attempts 9\n\n",
         "  ethernet-wol d\n  offload-gro off\n  wpa-ssid x\n  metric 7\n  mtu 1400\n  hostname web",
         "allow-hotplug ens4\nauto ens5 ens6\nno-auto-down ens4",

@@ -102,13 +102,19 @@ def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(
             f"{unit}: {name} calls systemctl, which has no systemd to speak to before the hand-off",
-            hint="`pre = false` in the profile's [start] leaves ExecStartPre out"
-            if name.endswith("Pre")
-            else None,
+            hint=_hint(name),
         )
     for pattern, why in _ELSEWHERE.items():
         if any(pattern.search(word) for word in (command.program, *command.words)):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {name} {why}",
-                hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
+                hint=_hint(name),
             )
+
+
+def _hint(name: str) -> str:
+    if name == "ExecStartPre":
+        return "`pre = false` in the profile's [start] leaves ExecStartPre out"
+    if name == "ExecStart":
+        return "name the unit of another service in the profile; this one starts as in a stock boot"
+    return f"take this command out of {name} in a drop-in of the image, or name another unit in the profile"

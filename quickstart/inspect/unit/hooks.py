@@ -77,7 +77,7 @@ _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _MAPPING = re.compile(r"\s*mapping\b")
 # Init's network is DHCP's, and what the kernel does with IPv6 by itself.
 _NO_DHCP = re.compile(
-    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|dhcp\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
+    r"\s*iface\s+\S+\s+(?:inet\s++(?!dhcp\b|loopback\b)|inet6\s++(?!auto\b|dhcp\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
 )
 # The first words of lines that the above does not rule out. Scripts of packages obey further words (`ip-rp-filter` of vlan).
 # dns-… is resolvconf's, ethernet-… and the like are ethtool's, wpa-… and wireless-… are those of wireless cards.

@@ -26,7 +26,7 @@ AUDITORS = ("audit-rules", "auditd")
 EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
 # modprobe.d(5): a command in place of loading the module. These two only forbid the module.
 _INSTALL = re.compile(
-    r"^[ \t]*install[ \t]+\S+[ \t]+(?!(?:(?:/usr)?/bin/)?(?:true|false)[ \t]*(?:#.*)?$).+", re.MULTILINE
+    r"^[ \t]*install[ \t]+\S+[ \t]++(?!(?:(?:/usr)?/bin/)?(?:true|false)[ \t]*(?:#.*)?$).+", re.MULTILINE
 )
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
 _PACKAGES_MODULES = PurePosixPath("/usr/lib/modprobe.d")
