@@ -72,11 +72,12 @@ def watched(
     *,
     executed: Collection[PurePosixPath] = (),
     searched: Collection[PurePosixPath] = (),
+    absent: Collection[PurePosixPath] = (),
 ) -> Watched:
     """Everything that is compared with the volume for an early start of ``units``, in addition to the served
     files. ``executed`` are all programs that the traced boots executed, whether or not they are in the start
     set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all programs and libraries that may
-    run with the unit's environment (pack.shadow.searched).
+    run with the unit's environment (pack.shadow.searched). ``absent`` are further files, which must stay absent.
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
     to one of the executed or served programs.
@@ -89,7 +90,7 @@ def watched(
         decisive += deciding(root, unit)
     # Every entry of a compared directory is compared already.
     others = tuple(path for path in own_drop_ins(root).files if path.parent not in decisive.places)
-    everything = decisive + Deciding(others)
+    everything = decisive + Deciding((*others, *sorted(absent)))
     found = replace(everything, places=tuple(path for path in everything.places if _is_sayable(path)))
     names = tuple(path for path in found.files if path not in {file.path for file in served})
     entries = (
@@ -98,14 +99,14 @@ def watched(
     paths = sorted({*names, *entries}, key=os.fsencode)
     files = tuple(_file(root, path) for path in paths if _is_compared(root, path))
     # A directory that is there has another size on the volume; as a name it says nothing.
-    absent = tuple(path for path in names if not _is_directory(root, path))
+    no_directories = tuple(path for path in names if not _is_directory(root, path))
     return Watched(
-        names=absent,
+        names=no_directories,
         places=found.places,
         files=files,
         ways=tuple(_ways(root, served)),
         enabled=enabled_text(root, *units),
-        parents=tuple(_parents(root, (*(file.path for file in served), *absent, *found.places))),
+        parents=tuple(_parents(root, (*(file.path for file in served), *no_directories, *found.places))),
     )
 
 

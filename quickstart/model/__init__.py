@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.model.reasons import Reason
 from quickstart.model.residency import Resident
-from quickstart.model.started import NOTHING_CHANGED, NOTHING_LOADED, Changed, Loaded
+from quickstart.model.started import NOTHING_CHANGED, NOTHING_LOADED, Changed, Loaded, Peer
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
 MIB = 1024 * 1024
@@ -194,11 +194,10 @@ class NetworkFacts:
 class Trace:
     """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are the actions of the unit's
     programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes. ``blind`` names the
-    programs with an io_uring, by which a program may open files that strace does not see. ``mapped`` are the mapped files at
-    ready. ``ldd`` maps an ELF file to the libraries that the guest's ldd named for it. ``modules_before`` are the kernel modules
-    when PID 1 began, ``modules`` those at ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of the
-    large files that the unit opened. ``uses_network`` says that the unit looked for the network (trace/calls.py).
-    ``changed`` has paths that processes outside of the unit changed. ``trace_hash`` is the SHA-256 of the logs.
+    programs with an io_uring, whose files strace may not see. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file
+    to the libraries that ldd named for it. ``modules_before`` are the kernel modules when PID 1 began, ``modules`` those at
+    ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of large files. ``uses_network``,
+    ``changed`` and ``peers`` are as in trace.collect.UnitLog. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -216,6 +215,7 @@ class Trace:
     loaded: Loaded = NOTHING_LOADED
     uses_network: bool = False
     changed: Changed = NOTHING_CHANGED
+    peers: tuple[Peer, ...] = ()
 
 
 # ---------------------------------------------------------------- start set

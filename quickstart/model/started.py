@@ -92,3 +92,15 @@ class Changed:
 
 
 NOTHING_CHANGED = Changed()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A connection of a unit's program to a local socket that another process of the boot had bound. ``path`` is the
+    socket's path or, with @ in front, its abstract name. ``command`` is the program of that command of the unit
+    in which ``program`` ran.
+    """
+
+    path: str
+    program: str
+    command: str

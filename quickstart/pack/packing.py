@@ -40,6 +40,7 @@ from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.nodes import refuse_late_nodes
 from quickstart.pack.others import refuse_made_before
+from quickstart.pack.peers import partners, refuse_peers
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
@@ -146,6 +147,7 @@ def _recipe(
     refuse_controllers_of_own(traced.traces, unit.unit)
     refuse_wrapped_docker(traced.traces, unit)
     refuse_undone_settings(traced.traces, unit.unit, root)
+    refuse_peers(traced.traces, unit, root)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)
     # Without a hand-off there is no systemd to ask.
@@ -170,7 +172,15 @@ def _recipe(
     )
     return dataclasses.replace(
         recipe,
-        watched=watched(root, units, start_set, recipe.bound, executed=programs_run, searched=directories),
+        watched=watched(
+            root,
+            units,
+            start_set,
+            recipe.bound,
+            executed=programs_run,
+            searched=directories,
+            absent=partners(traced.traces),
+        ),
     )
 
 

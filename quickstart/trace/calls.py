@@ -38,6 +38,7 @@ _GROUPS = re.compile(
 # nscd(8) and unscd(8), which look up names, users and groups for a process.
 NAME_CACHE = "/run/nscd/socket"
 _TO_CACHE = re.compile(rf"[0-9]+(?:<[^>]*+>)?, \{{sa_family=AF_UNIX, sun_path=\"(?:/var)?{NAME_CACHE}\"\}}, ")
+_FORGETS = re.compile(r"systemctl\", \[\"[^\"]{0,4096}\", \"(?:unset-environment|reset-failed)\"")
 _OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
 
 
@@ -72,6 +73,13 @@ def is_bare(call: Call) -> bool:
     sets INVOCATION_ID (systemd.exec(5)). The result is False when strace could not read the environment.
     """
     return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
+
+
+def forgets(call: Call) -> bool:
+    """Whether a process has executed a command of systemctl that has no effect in an early start: it forgets a variable
+    or a failed start of a systemd that has neither yet (``is_needless_early`` in inspect/unit/commands.py).
+    """
+    return call.name in _EXECS and _FORGETS.search(call.arguments) is not None
 
 
 def gives_content(flags: str) -> bool:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from quickstart.errors import TraceError
 from quickstart.model import Event, Op
-from quickstart.model.started import NOTHING_CHANGED, Changed
+from quickstart.model.started import NOTHING_CHANGED, Changed, Peer
 from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Asked, Blind, Born, Gone, Seen, read_events
 from quickstart.trace.others import Others
+from quickstart.trace.peers import Bound, Met, Peers
 from quickstart.trace.resolvers import Resolvers
 from quickstart.trace.strace import MAX_LINE_BYTES
 
@@ -45,8 +46,8 @@ class UnitLog:
     ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
     the programs that set up an io_uring. ``network`` says that one of their programs looked for the network (calls.py,
     ``uses_network``). ``changed`` has the paths that other processes of the boot had changed
-    before a program of the units, or systemd, used them, in the order of the first use. ``lines`` is the number
-    of the last line in the log that has an action.
+    before a program of the units, or systemd, used them, in the order of the first use. ``peers`` are the programs'
+    connections to sockets of other processes. ``lines`` is the number of the last line in the log that has an action.
     """
 
     events: tuple[Event, ...]
@@ -57,12 +58,14 @@ class UnitLog:
     units: frozenset[str]
     network: bool = False
     changed: Changed = NOTHING_CHANGED
+    peers: tuple[Peer, ...] = ()
 
 
 @dataclass(kw_only=True)
 class _Member:
     """A process of ``unit``. ``program`` is the name of the program that the process runs. It is empty as long
-    as the process, a child of systemd, has not executed the unit's command. ``bare`` is as in Event.
+    as the process, a child of systemd, has not executed the unit's command. ``bare`` is as in Event, ``command`` as
+    in Peer. ``forgets`` says that what the program does matters to no early start (calls.py).
     """
 
     pid: int
@@ -70,6 +73,8 @@ class _Member:
     unit: str
     alive: bool = True
     bare: bool = False
+    command: str = ""
+    forgets: bool = False
 
 
 @dataclass(kw_only=True)
@@ -88,6 +93,7 @@ class _Collector:
     found: dict[tuple[str, Op, str, str | None, bool, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
     others: Others = field(init=False)
+    peers: Peers = field(init=False)
     resolvers: Resolvers = field(default_factory=Resolvers)
     network: bool = False
     used_bytes: int = 0
@@ -95,13 +101,14 @@ class _Collector:
     def __post_init__(self) -> None:
         # The set of made paths has the same text.
         self.others = Others(lambda path: None if path in self.made else self.use(path))
+        self.peers = Peers(self.use)
 
     def check_room(self) -> None:
         """Raise TraceError when there are more processes, actions and changed paths than in any real boot, or when
         they use too much memory. The guest's programs determine these numbers, so the numbers need limits.
         """
         # What gives content is a change as well.
-        changed = max(len(self.made), len(self.others.changed))
+        changed = max(len(self.made), len(self.others.changed)) + self.peers.count
         if len(self.pids) + len(self.found) + changed > _MOST_FACTS:
             raise TraceError(
                 f"the strace log has more than {_MOST_FACTS} processes, made files and different actions"
@@ -116,9 +123,7 @@ class _Collector:
     def born(self, item: Born) -> None:
         self.pids[item.number] = item.pid
         if (parent := self.members.get(item.parent)) is not None:
-            self.members[item.number] = _Member(
-                pid=item.pid, program=parent.program, unit=parent.unit, bare=parent.bare
-            )
+            self.members[item.number] = replace(parent, pid=item.pid, alive=True)
 
     def seen(self, item: Seen) -> None:
         member = self.members.get(item.number)
@@ -130,7 +135,8 @@ class _Collector:
         else:
             name = item.path.rpartition("/")[2]
             if item.op is Op.EXEC and item.error is None and name != _EXECUTOR:
-                member.program, member.bare = name, item.bare
+                member.program, member.bare, member.forgets = name, item.bare, item.forgets
+                member.command = member.command or item.path
             if member.program:
                 self._keep(item, member)
                 self.network = self.network or (
@@ -188,12 +194,18 @@ class _Collector:
         if (member := self.members.get(item.number)) is not None:
             member.alive = False
 
-    def noticed(self, item: Blind | Asked) -> None:
-        if (member := self.members.get(item.number)) is not None and member.program:
-            if isinstance(item, Asked):
-                self.network = True
-            else:
-                self.blind[member.program] = None
+    def noticed(self, item: Blind | Asked | Bound | Met) -> None:
+        member = self.members.get(item.number)
+        if isinstance(item, Bound):
+            self.peers.bound(item.path, by_unit=member is not None)
+        elif member is None or not member.program:
+            return
+        elif isinstance(item, Asked):
+            self.network = True
+        elif isinstance(item, Blind):
+            self.blind[member.program] = None
+        elif not member.forgets:
+            self.peers.connected(Peer(item.path, member.program, member.command))
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
@@ -236,6 +248,7 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
             tuple(map(PurePosixPath, collector.others.used)),
             tuple(map(PurePosixPath, collector.others.used_by_manager)),
         ),
+        peers=tuple(collector.peers.met),
     )
 
 

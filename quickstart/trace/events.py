@@ -24,11 +24,13 @@ from quickstart.trace.calls import (
     NAME_CACHE,
     OPENS,
     asks_cache,
+    forgets,
     gives_content,
     is_bare,
     operation,
     uses_network,
 )
+from quickstart.trace.peers import Bound, Met, local_socket
 from quickstart.trace.place import MAX_PLACE_CHARACTERS, Bind, Place, join, plain, under
 from quickstart.trace.strace import Call, Ended, read_calls, unescape
 
@@ -70,7 +72,7 @@ class Seen(NamedTuple):
     of the opened file, or empty when the log does not have this name. ``makes`` says that the action gave the
     path new content, so from now on it no longer has the image's content. ``bare`` says that a program was
     executed without the environment that systemd gives to a unit. ``closes_on_exec`` says that a file was
-    opened with O_CLOEXEC.
+    opened with O_CLOEXEC. ``forgets`` is that of calls.py.
     """
 
     line: int
@@ -82,6 +84,7 @@ class Seen(NamedTuple):
     real: str = ""
     bare: bool = False
     closes_on_exec: bool = False
+    forgets: bool = False
 
 
 class Gone(NamedTuple):
@@ -106,7 +109,7 @@ class Blind(NamedTuple):
     number: int
 
 
-Item = Born | Seen | Asked | Blind | Gone
+Item = Born | Seen | Asked | Blind | Bound | Met | Gone
 
 
 @dataclass(kw_only=True)
@@ -286,6 +289,8 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
             yield Asked(call.line, number)
         elif asks_cache(call):
             yield Seen(call.line, number, Op.LOOKUP, NAME_CACHE, None, False)
+        elif (item := local_socket(call, number, place.lookup)) is not None:
+            yield item
         return
     for count, (path, flags) in enumerate(_paths(call, place)):
         makes = call.error is None and (
@@ -297,7 +302,9 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
         real = call.result_path if call.name in OPENS and call.result_path.startswith("/") else ""
         op = operation(call.name, flags)
         closes = call.name in OPENS and "O_CLOEXEC" in flags
-        yield Seen(call.line, number, op, plain(path), call.error, makes, real, is_bare(call), closes)
+        yield Seen(
+            call.line, number, op, plain(path), call.error, makes, real, is_bare(call), closes, forgets(call)
+        )
 
 
 def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:

@@ -121,6 +121,7 @@ def load_trace(directory: Path, *units: str) -> Trace:
         loaded=parse_units(texts["units.log"]),
         uses_network=found.network,
         changed=found.changed,
+        peers=found.peers,
     )
 
 

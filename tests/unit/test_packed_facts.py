@@ -336,3 +336,12 @@ def test_the_directories_on_the_way_to_what_is_not_there(root: ImageRoot) -> Non
     found = set(map(str, watched(root, ("app.service",), StartSet((), ()), ()).parents))
     assert {"/etc", "/etc/systemd/system.control", "/usr/local", "/opt", "/opt/lib/systemd/system"} <= found
     assert not {"/", "/usr/local/lib"} & found
+
+
+def test_a_file_that_must_stay_absent(root: ImageRoot) -> None:
+    """Of Avahi, say, for which a program has asked D-Bus in vain."""
+    path = P("/usr/share/dbus-1/system-services/org.freedesktop.Avahi.service")
+    assert path not in watched(root, ("app.service",), StartSet((), ()), ()).names
+    found = watched(root, ("app.service",), StartSet((), ()), (), absent=(path,))
+    assert path in found.names
+    assert path not in {file.path for file in found.files}

@@ -23,7 +23,7 @@ _MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
 _STARTS_CONTAINERS = "starts containers, whose limits come from systemd"
 # Before the hand-off, these commands work, but in another way: a container's runtime looks for systemd as PID 1, and a profile
-# of AppArmor attaches to a program's ordinary path.
+# of AppArmor attaches to a program's ordinary path, and udev has not seen any device.
 _ELSEWHERE = {
     re.compile(r"(?<![\w-])(?:podman|nerdctl)(?![\w-])"): _STARTS_CONTAINERS,
     # As a program or a command of a script, not as the name of a group or directory. dockerd has a rule of its own (containers.py).
@@ -31,6 +31,7 @@ _ELSEWHERE = {
         r"/s?bin/docker(?:-compose)?(?=$|\s)|(?:^|[;&|({]\s{0,8}|\b(?:exec|env)\s{1,8})docker(?:-compose)?\s"
     ): _STARTS_CONTAINERS,
     re.compile(r"(?<![\w-])(?:apparmor_parser|aa-exec)(?![\w-])"): "confines programs by their ordinary path",
+    re.compile(r"(?<![\w-])udevadm(?![\w-])"): "asks udev, which comes with systemd",
 }
 
 
@@ -104,12 +105,15 @@ def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
             f"{unit}: {name} calls systemctl, which has no systemd to speak to before the hand-off",
             hint=_hint(name),
         )
-    for pattern, why in _ELSEWHERE.items():
-        if any(pattern.search(word) for word in (command.program, *command.words)):
-            raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {name} {why}",
-                hint=_hint(name),
-            )
+    if why := next(filter(None, map(why_elsewhere, (command.program, *command.words))), ""):
+        raise UnsupportedUnitError(f"{unit} cannot be started early: {name} {why}", hint=_hint(name))
+
+
+def why_elsewhere(word: str) -> str:
+    """What the program that ``word`` mentions does, if it would do something else before the hand-off than later.
+    Otherwise the result is empty.
+    """
+    return next((why for pattern, why in _ELSEWHERE.items() if pattern.search(word)), "")
 
 
 def _hint(name: str) -> str:

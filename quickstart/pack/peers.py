@@ -1,0 +1,92 @@
+"""Refuse an early start when the unit speaks to systemd, D-Bus or another service of the machine before it is ready, or
+runs a program that would do something else before systemd.
+
+The unit reader (inspect/unit) sees the words of the unit's commands only. The reference boot also shows what scripts
+call, and what libraries do: `systemctl`, `hostnamectl` and every program that speaks to D-Bus connect to a socket
+that another process has bound. Apart from looking up names in the image, the functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.commands import why_elsewhere
+from quickstart.inspect.unit.model import UnitStart
+from quickstart.model import Op, Trace
+from quickstart.model.started import Peer
+from quickstart.parse.printable import brief
+from quickstart.trace.calls import NAME_CACHE
+
+# The starter or PID 1 binds the first (docs/internals/starter.md). Without the second, glibc looks names up itself (lookups.py).
+# The third knows the users of DynamicUser= only (nss-systemd(8)). refuse_names_too_early decides on the fourth (given.py).
+_SERVED = frozenset(
+    (
+        *("/run/systemd/notify", NAME_CACHE),
+        *("/run/systemd/userdb/io.systemd.DynamicUser", "/run/systemd/resolve/io.systemd.Resolve"),
+    )
+)
+# rsyslog's in a directory that a service takes for its root (`$AddUnixListenSocket`). syslog(3) tries again with each message.
+_LOG = "/dev/log"
+# By the beginnings of paths: who listens there, and comes with systemd.
+_COMES_LATE = {"/run/dbus/": "D-Bus", "/run/systemd/": "systemd", "/run/udev/": "udev"}
+# What these programs ask D-Bus for (cups's dirsvc.c and colord.c, samba's avahi_register.c). Without it, they do without.
+_PARTNERS = {
+    "cupsd": ("org.freedesktop.Avahi", "org.freedesktop.ColorManager"),
+    "smbd": ("org.freedesktop.Avahi",),
+}
+_BUS = "/run/dbus/system_bus_socket"
+# dbus-daemon(1): a service that the bus starts has a file of its name there.
+_ACTIVATED = PurePosixPath("/usr/share/dbus-1/system-services")
+_WITHOUT = "let the unit's commands do without systemctl, hostnamectl and the like, or name another unit in the profile"
+_TOGETHER = "name both services in `units` of the profile, the other one first, or let the unit do without it"
+
+
+def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
+    """The files, existing or not, of those D-Bus services for which alone programs of the units have connected to the
+    bus. An early start without the bus is as in a stock boot as long as none of them exists.
+    """
+    programs = (peer.program for trace in traces for peer in trace.peers if peer.path == _BUS)
+    return frozenset(_ACTIVATED / f"{name}.service" for each in programs for name in _PARTNERS.get(each, ()))
+
+
+def refuse_peers(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
+    """Raise UnsupportedUnitError if a program of the unit connected to a socket of another process in a traced boot, and
+    nobody would answer there in an early start; or if the unit executed a program that would do something else in an
+    early start (``why_elsewhere``).
+
+    A command that an early start leaves out does not count (``pre = false``). A command is known by its program's name.
+    """
+    for trace in traces:
+        for peer in _unanswered(trace.peers, unit, root):
+            who = next((name for begin, name in _COMES_LATE.items() if peer.path.startswith(begin)), "")
+            raise UnsupportedUnitError(
+                f"{unit.unit} cannot be started early: in the reference boot, {brief(peer.program)} of the unit asked"
+                f" {who or 'another service'} by {brief(peer.path)}, and nobody answers there before the hand-off",
+                hint=_WITHOUT if who else _TOGETHER,
+            )
+        for event in trace.events:
+            if event.op is Op.EXEC and event.error is None and (why := why_elsewhere(event.path.name)):
+                raise UnsupportedUnitError(
+                    f"{unit.unit} cannot be started early: in the reference boot, it executed {brief(str(event.path))},"
+                    f" which {why}",
+                    hint="let the unit do without this program, or name another unit in the profile",
+                )
+
+
+def _unanswered(peers: Sequence[Peer], unit: UnitStart, root: ImageRoot) -> Iterator[Peer]:
+    bound = {str(socket.path) for each in unit.all_units for socket in (*each.sockets, *each.journal_sockets)}
+    run = {PurePosixPath(command.program).name for each in unit.all_units for command in each.commands}
+    for peer in peers:
+        is_answered = peer.path in _SERVED or peer.path in bound or peer.path.endswith(_LOG)
+        if not is_answered and PurePosixPath(peer.command).name in run and not _asks_nobody(peer, root):
+            yield peer
+
+
+def _asks_nobody(peer: Peer, root: ImageRoot) -> bool:
+    """Whether the program connected to D-Bus only for services that the image does not have."""
+    names = _PARTNERS.get(peer.program, ()) if peer.path == _BUS else ()
+    files = (_ACTIVATED / f"{name}.service" for name in names)
+    return bool(names) and all(root.resolve(file).canonical is None for file in files)

@@ -1,0 +1,90 @@
+"""Find the local sockets of other processes to which a unit's programs connect (pure).
+
+In an early start, nobody listens there yet. The message bus, systemd's own sockets and udev's are such sockets, so
+this finds systemctl, hostnamectl or busctl in a script, and a library that speaks to D-Bus, by what they do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quickstart.model.started import Peer
+from quickstart.parse.bounded import PATH_MAX
+from quickstart.parse.guestpaths import in_run
+from quickstart.trace.place import plain
+from quickstart.trace.strace import Call, unescape
+
+_FAMILY = "{sa_family=AF_UNIX"
+# unix(7), as strace prints it: a path, or @ and an abstract name.
+_ADDRESS = rf"{re.escape(_FAMILY)}, sun_path=(@?)\"((?>(?:[^\"\\]++|\\.)*))\"\}}, [0-9]+"
+_NAMED = re.compile(rf"[0-9]+(?:<[^>]*+>)?, {_ADDRESS}", re.DOTALL)
+_SENT_TO = re.compile(_ADDRESS, re.DOTALL)
+# A socket with a long queue, whose other end has been found (unix(7) has no EINPROGRESS).
+_CONNECTED = (None, "EAGAIN")
+
+
+class Bound(NamedTuple):
+    """A process has bound a socket to a path or, with @ in front, to an abstract name."""
+
+    line: int
+    number: int
+    path: str
+
+
+class Met(NamedTuple):
+    """A process has connected or sent to the socket at ``path``, which is as in Bound."""
+
+    line: int
+    number: int
+    path: str
+
+
+def local_socket(call: Call, number: int, lookup: Callable[[str], str]) -> Bound | Met | None:
+    """What ``call`` of the process ``number`` does with a local socket that has a name, or None. ``lookup`` is that of
+    the process's Place.
+    """
+    if call.name == "sendto":
+        at = call.arguments.rfind(_FAMILY)
+        named = _SENT_TO.fullmatch(call.arguments, at) if at >= 0 else None
+    elif call.name in ("bind", "connect"):
+        named = _NAMED.fullmatch(call.arguments)
+    else:
+        named = None
+    # The kernel takes up to 108 bytes.
+    if named is None or not named[2] or len(named[2]) >= PATH_MAX:
+        return None
+    name = unescape(named[2])
+    path = f"@{name}" if named[1] else in_run(plain(lookup(name)))
+    if call.name == "bind":
+        return Bound(call.line, number, path) if call.error is None else None
+    return Met(call.line, number, path) if call.error in _CONNECTED else None
+
+
+@dataclass
+class Peers:
+    """Collects the sockets that processes outside of the units have bound, and the units' connections to them.
+    ``others`` are the names of the sockets whose last owner is such a process. ``note`` is called with each new name.
+    """
+
+    note: Callable[[str], None]
+    others: set[str] = field(default_factory=set)
+    met: dict[Peer, None] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.others) + len(self.met)
+
+    def bound(self, path: str, *, by_unit: bool) -> None:
+        if by_unit:
+            self.others.discard(path)
+        elif path not in self.others:
+            self.note(path)
+            self.others.add(path)
+
+    def connected(self, peer: Peer) -> None:
+        if peer.path in self.others and peer not in self.met:
+            self.note(peer.path)
+            self.met[peer] = None
