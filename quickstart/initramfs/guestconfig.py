@@ -101,7 +101,7 @@ class GuestConfig:
     /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves the card's IPv6 addresses to networkd or dhcpcd.
     ``sent`` says which options the image's own DHCP client sends
     (dhcpclient.sent_by_client). ``given`` says whether the application needs the machine-id and the name
-    servers before it is ready.
+    servers before it is ready. ``modules`` are the names of the kernel modules in part A.
     """
 
     build: str
@@ -129,6 +129,7 @@ class GuestConfig:
     leaves_ipv6: bool = False
     sent: Sent = NOTHING_SENT
     given: Given = field(default_factory=Given)
+    modules: tuple[str, ...] = ()
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -199,6 +200,7 @@ def config_text(config: GuestConfig) -> str:
         "FIXED_NAME": config.sent.name.fixed,
         "ROUTES": "yes" if config.sent.routes else "",
         "NOLOGIN": "yes" if config.nologin else "",
+        "MODULES": " ".join(config.modules),
         "ROOT_FILES": " ".join(path.lstrip("/") for path in ROOT_FILES),
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",

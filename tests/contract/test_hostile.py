@@ -20,7 +20,7 @@ from uuid import UUID
 import pytest
 
 from quickstart.artefact import directory as artefacts
-from quickstart.errors import StartSetError
+from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.host import door
 from quickstart.host.assets import assets
 from quickstart.image.kerneloptions import words_of
@@ -372,3 +372,12 @@ def test_files_that_cannot_be_read(image: ImageRoot, hidden: str) -> None:
                 with pytest.raises(StartSetError, match=f"{hidden}.* cannot be (read|looked up)"):
                     compute([trace("/usr/bin/app", "/opt/a b")], root, rules)
         path.chmod(0o755)
+
+
+def test_options_of_a_module_that_init_loads(image: ImageRoot, profile: Profile, tmp_path: Path) -> None:
+    (image.base / "lib/modules/1/modules.dep").write_text("ata_piix.ko:\n")
+    (image.base / "lib/modules/1/ata_piix.ko").write_bytes(elf())
+    (image.base / "etc/modprobe.d").mkdir()
+    (image.base / "etc/modprobe.d/own.conf").write_text("options ata-piix x=8\n")
+    with pytest.raises(UnsupportedUnitError, match=r"/etc/modprobe\.d/own\.conf has `options ata-piix"):
+        built(image, StartSet((), ()), profile, tmp_path / "initramfs.img")

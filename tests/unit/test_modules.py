@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.errors import StartSetError
+from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.initramfs.modules import (
     WANTED,
     Module,
@@ -23,7 +23,9 @@ from quickstart.initramfs.modules import (
     queues,
 )
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.modprobe import refuse_module_lines
 from quickstart.inspect.unit.sysctl import KernelSetting
+from tests.unit.test_unit_sockets import link, put
 
 # As depmod writes it for Debian's cloud kernel: the requirement to be loaded first comes last.
 DEP = """\
@@ -94,6 +96,44 @@ def test_the_last_requirement_is_loaded_first() -> None:
 def test_a_name_that_no_module_has_is_refused(line: str) -> None:
     with pytest.raises(StartSetError, match=r"modules\.dep has a module called"):
         parse_dependencies(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "is_refused"),
+    [
+        ("/etc/modprobe.d/own.conf", "options virtio_blk queue_depth=8\n", True),
+        ("/etc/modprobe.d/own.conf", " options\tvirtio-blk \\\n queue_depth=8\n", True),
+        ("/usr/lib/modprobe.d/tool.conf", "softdep virtio_blk pre: x\n", True),
+        ("/usr/local/lib/modprobe.d/own.conf", "blacklist virtio_blk\n", True),
+        # As the CIS benchmark has it of squashfs, which a payload may need.
+        ("/etc/modprobe.d/cis.conf", "install virtio_blk /bin/false\n", True),
+        (
+            "/etc/modprobe.d/own.conf",
+            "options virtio_gpu x=1\nblacklist virtio\n# options virtio_blk x\n",
+            False,
+        ),
+        (
+            "/etc/modprobe.d/own.conf",
+            "alias eth0 virtio_blk\nremove virtio_blk x\noptionsvirtio_blk x\n",
+            False,
+        ),
+        ("/etc/modprobe.d/own", "options virtio_blk queue_depth=8\n", False),
+    ],
+)
+def test_modules_that_modprobe_d_names(tmp_path: Path, path: str, text: str, is_refused: bool) -> None:
+    put(tmp_path, path, text)
+    if not is_refused:
+        refuse_module_lines(ImageRoot(tmp_path), "app.service", ("ext4", "virtio_blk"))
+        return
+    with pytest.raises(UnsupportedUnitError, match=rf"{path} has `.*virtio.blk") as error:
+        refuse_module_lines(ImageRoot(tmp_path), "app.service", ("ext4", "virtio_blk"))
+    assert error.value.hint
+
+
+def test_a_file_of_the_administrator_s_in_place_of_a_package_s(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/modprobe.d/tool.conf", "options virtio_blk queue_depth=8\n")
+    link(tmp_path, "/etc/modprobe.d/tool.conf", "/dev/null")
+    refuse_module_lines(ImageRoot(tmp_path), "app.service", ("virtio_blk",))
 
 
 def test_only_device_aliases_of_wanted_modules() -> None:

@@ -1,0 +1,54 @@
+"""Find what the image's modprobe.d(5) says of the kernel modules in part A.
+
+A stock boot loads these modules by libkmod, in the distribution's initramfs (initramfs-tools copies modprobe.d into it)
+or by udev. libkmod gives them the options of modprobe.d, loads other modules before them (softdep), executes a
+command in their place (install), or does not load them for a device (blacklist). Init's loader does none of this.
+Apart from reading the image, the functions are pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.parse.printable import brief
+
+# In the order of libkmod (libkmod.c, default_config_paths): of files with one name, that of the first directory counts.
+_PLACES = tuple(
+    map(
+        PurePosixPath,
+        ("/etc/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"),
+    )
+)
+_CONTINUED = "\\\n"
+_LINE = re.compile(r"[ \t]*(options|install|blacklist|softdep)[ \t]++([^ \t#]+)(?:[ \t].*)?")
+
+
+def refuse_module_lines(root: ImageRoot, unit: str, modules: Collection[str]) -> None:
+    """Raise UnsupportedUnitError if a line of modprobe.d names one of ``modules``, the modules in part A."""
+    for file in _files(root):
+        for line in root.read_text(file).replace(_CONTINUED, " ").splitlines():
+            found = _LINE.fullmatch(line)
+            # libkmod takes a hyphen for an underscore.
+            if found and found[2].replace("-", "_") in modules:
+                raise UnsupportedUnitError(
+                    f"{unit} cannot be started early: {file} has `{brief(line.strip())}`, and init, which loads"
+                    " this module before systemd, does not do that",
+                    hint="remove this line from that file in the image",
+                )
+
+
+def _files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    named: dict[str, PurePosixPath] = {}
+    for place in _PLACES:
+        directory = root.resolve(place).canonical
+        # A link to /dev/null hides a file of this name as well.
+        for name in root.names(directory) if directory is not None and root.host(directory).is_dir() else ():
+            if directory is not None and name.endswith(".conf"):
+                named.setdefault(name, directory / name)
+    # Each once: many names may be links to one large file.
+    files = dict.fromkeys(root.resolve(path).canonical for _, path in sorted(named.items()))
+    yield from (file for file in files if file is not None and root.host(file).is_file())
