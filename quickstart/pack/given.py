@@ -8,7 +8,7 @@ once would go on without it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -22,6 +22,8 @@ from quickstart.inspect.unit.hooks import interface_files, keeps_resolver, write
 from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
 from quickstart.model import NetworkFacts, Op, Trace
+from quickstart.pack.earlier import units_before
+from quickstart.pack.harmless import is_only_waiting
 from quickstart.pack.lookups import RESOLVER, looks_up_names
 
 _TO_FILE = f"make {RESOLVER} a file of the image, or let the unit not come after network-online.target"
@@ -50,12 +52,12 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
     uses_network, names = any(trace.uses_network for trace in traces), looks_up_names(traces)
-    waits = (uses_network or names) and stock_waits(root, units)
+    waits = (uses_network or names) and stock_waits(root, units, traces)
     return Given(
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
         name_servers=can_await_name_servers(root) and (RESOLVER in changed or (names and waits)),
         network=uses_network and waits,
-        naming=_naming(root, units),
+        naming=_naming(root, units, traces),
         cards=_cards(traces[0].network, names_by_mac(root, units[-1])),
     )
 
@@ -64,7 +66,7 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
     """Raise UnsupportedUnitError if programs of ``units`` look up names before ready, a stock boot starts the units
     only when the network is up, and init cannot write the name servers in time.
     """
-    if looks_up_names(traces) and not can_await_name_servers(root) and stock_waits(root, units):
+    if looks_up_names(traces) and not can_await_name_servers(root) and stock_waits(root, units, traces):
         raise UnsupportedUnitError(
             f"{units[-1]} cannot be started early: it looks up names by {RESOLVER}, which another program writes before it",
             hint=_TO_FILE if _is_written_by_another(root) else _TO_CLIENT,
@@ -79,7 +81,7 @@ def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], ro
     if (
         any(trace.uses_network for trace in traces)
         and (file := next(of_ipv6, None))
-        and stock_waits(root, units)
+        and stock_waits(root, units, traces)
     ):
         raise UnsupportedUnitError(
             f"{units[-1]} cannot be started early: it uses the network at its start, and {file} asks for an IPv6 address"
@@ -88,19 +90,31 @@ def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], ro
         )
 
 
-def stock_waits(root: ImageRoot, units: Sequence[str]) -> bool:
-    """Whether a stock boot starts one of ``units`` only when the network is up. This is so in two cases. In the first
+def stock_waits(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace] = ()) -> bool:
+    """Whether a stock boot starts one of ``units`` only when the network is up. This is so in three cases. In the first
     case, the unit comes after networking.service, network.target or network-online.target, directly or through other
     units, and ifupdown has an interface with `auto` (interfaces(5)), for which networking.service waits. In the
     second case, the unit comes after network-online.target, and a service of networkd or ifupdown that waits for the
-    network is enabled.
+    network is enabled. In the third case, a traced boot started a service that waits for the network before it, because
+    the unit itself wants this service, or because a generator, such as netplan's, enabled it.
     """
+    if any(map(is_only_waiting, _before(traces, units))):
+        return True
     is_auto = any(_AUTO.search(root.read_text(file)) for file in interface_files(root))
     waits_online = any(link for pattern in _WAITS for link in root.glob(pattern))
     if not is_auto and not waits_online:
         return False
     earlier = {name for unit in units for name in comes_before(root, unit)}
     return _ONLINE in earlier or (is_auto and not earlier.isdisjoint(_NETWORK))
+
+
+def _before(traces: Sequence[Trace], units: Sequence[str]) -> Iterator[str]:
+    """The services that the traced boots started before one of ``units``."""
+    for trace in traces:
+        loaded = {each.name: each for each in trace.loaded.units}
+        for unit in units:
+            if unit in loaded:
+                yield from units_before(loaded, unit)
 
 
 def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
@@ -114,14 +128,14 @@ def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
     )
 
 
-def _naming(root: ImageRoot, units: Sequence[str]) -> Naming:
+def _naming(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace]) -> Naming:
     """Where a stock boot takes the name of a machine without a name, before it starts ``units``. ifupdown's DHCP clients
     set it by their scripts. networkd sets it when it has the lease.
     """
     network = _network(root)
     if network == "ifupdown":
         return Naming.CLIENT if client_gives_name(root) else Naming.LEASE
-    is_named = network == "networkd" and takes_host_name(root) and stock_waits(root, units)
+    is_named = network == "networkd" and takes_host_name(root) and stock_waits(root, units, traces)
     return Naming.LEASE if is_named else Naming.NOWHERE
 
 

@@ -10,6 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import Cards, Given, Naming
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model.started import Loaded, LoadedUnit
 from quickstart.pack.given import (
     needed_before_ready,
     refuse_addresses_too_early,
@@ -175,6 +176,32 @@ def test_a_service_of_ifupdown_that_waits(tmp_path: Path) -> None:
     put(tmp_path, f"{SYSTEM}/{name}", "")
     link(tmp_path, f"/etc/systemd/system/network-online.target.wants/{name}", f"{SYSTEM}/{name}")
     assert stock_waits(root, UNITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "started_us", "waits"),
+    [
+        ("systemd-networkd-wait-online.service", 7, True),
+        ("systemd-networkd-wait-online@ens3.service", 7, True),
+        ("systemd-networkd-wait-online.service", 0, False),
+        ("systemd-networkd.service", 7, False),
+    ],
+)
+@pytest.mark.parametrize("way", ["network-online.target", ""])
+def test_a_service_that_waited_in_the_reference_boot(
+    tmp_path: Path, name: str, started_us: int, waits: bool, way: str
+) -> None:
+    """netplan's generator enables it, in /run; or the unit itself wants it and comes after it."""
+    root = image(tmp_path, way or name, "")
+    units = (
+        LoadedUnit(name="app.service", after=frozenset({way or name}), started_us=9),
+        LoadedUnit(name="network-online.target", after=frozenset({name}), started_us=8),
+        LoadedUnit(name=name, after=frozenset(), started_us=started_us),
+    )
+    booted = [replace(trace(), uses_network=True, loaded=Loaded(units=units))]
+    assert stock_waits(root, UNITS, booted) is waits
+    assert needed_before_ready(booted, UNITS, root).network is waits
+    assert not stock_waits(root, ("other.service",), booted)
 
 
 @pytest.mark.parametrize(
