@@ -15,6 +15,7 @@ from quickstart.inspect.unit.before import refuse_filters, settling_files, settl
 from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.read import HAND_OFF_DROP_IN
 from tests.unit.test_unit import SERVICE, put, read
+from tests.unit.test_unit_sockets import link
 
 FILTER = "[Unit]\nWants=network-pre.target\nBefore=network-pre.target shutdown.target\n[Service]\nExecStart=/bin/nft\n"
 
@@ -135,6 +136,38 @@ def test_a_masked_one_and_others_of_the_early_boot_do_not_matter(tmp_path: Path)
         put(tmp_path, f"/usr/lib/systemd/system/{name}", FILTER)
         enable(tmp_path, name, "sysinit.target")
     (tmp_path / "etc/systemd/system/nftables.service").symlink_to("/dev/null")
+    read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize(
+    ("place", "conf", "is_refused"),
+    [
+        # Debian 12: the package's own link, and Audit= is off by default.
+        ("/usr/lib/systemd/system", "#Audit=no\n", False),
+        ("/usr/lib/systemd/system", "[Journal]\nAudit=yes\n", True),
+        # Since Debian 13, `systemctl enable` makes the link, and Audit= is on by default.
+        ("/etc/systemd/system", "[Journal]\n#Audit=yes\n", True),
+        ("/etc/systemd/system", "", True),
+        ("/etc/systemd/system", "[Journal]\nAudit=no\n", False),
+        ("/etc/systemd/system", "[Journal]\nAudit=yes\nAudit=\n", False),
+        ("/etc/systemd/system", "[Journal]\nAudit=keep\n", False),
+        # Without the socket.
+        ("/tmp", "[Journal]\nAudit=yes\n", False),
+    ],
+)
+@pytest.mark.parametrize("file", ["journald.conf", "journald.conf.d/own.conf"])
+def test_audit_by_journald(tmp_path: Path, place: str, conf: str, file: str, is_refused: bool) -> None:
+    """The kernel gives an audit context to nobody who was forked before audit was on."""
+    name = "systemd-journald-audit.socket"
+    put(tmp_path, f"/usr/lib/systemd/system/{name}", "[Socket]\nListenNetlink=audit 1\n")
+    put(tmp_path, f"/etc/systemd/{file}", conf)
+    link(tmp_path, f"{place}/sockets.target.wants/{name}", f"/usr/lib/systemd/system/{name}")
+    if not is_refused:
+        read(tmp_path, SERVICE)
+        return
+    with pytest.raises(UnsupportedUnitError, match=r"journald-audit\.socket is enabled, .* never audited"):
+        read(tmp_path, SERVICE)
+    link(tmp_path, f"/etc/systemd/system/{name}", "/dev/null")
     read(tmp_path, SERVICE)
 
 

@@ -304,6 +304,9 @@ def test_an_alias_counts_and_the_packages_unit_behind_it_does_not(root: ImageRoo
 def test_audit_and_forbidden_modules_count(root: ImageRoot) -> None:
     """`systemctl enable auditd`; `install squashfs /bin/false`, which init's own loading of modules would not see."""
     assert {f"{WANTS}/auditd.service", f"{WANTS}/audit-rules.service"} <= files_of(root)
+    own = "/etc/systemd/system"
+    assert f"{own}/sockets.target.wants/systemd-journald-audit.socket" in files_of(root)
+    assert f"{own}/systemd-journald.service.wants/systemd-journald-audit.socket" in files_of(root)
     assert "/etc/modprobe.d" in places_of(root)
 
 

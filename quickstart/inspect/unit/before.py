@@ -30,7 +30,7 @@ from quickstart.inspect.unit.files import (
 from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS, OWN_NAME_SERVERS, OWN_RULES, RESOLVCONF
 from quickstart.inspect.unit.linked import PULLING_DIRECTORIES, enabled_services, may_start
 from quickstart.inspect.unit.order import owned_texts
-from quickstart.inspect.unit.policies import AUDITORS, EARLY_POLICY, IMA_POLICY, MODULE_PLACES
+from quickstart.inspect.unit.policies import AUDIT_LINKS, AUDITORS, EARLY_POLICY, IMA_POLICY, MODULE_PLACES
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE, unpacked_files
 
@@ -106,6 +106,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from map(PurePosixPath, (*_KERNEL_FILES, *_MACHINE_FILES, *ROOT_FILES))
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*AUDITORS, *_FILTERS))
+    yield from AUDIT_LINKS
     # One that is installed later writes /etc/resolv.conf in its own way.
     yield from (path for path in RESOLVCONF if root.resolve(path).canonical is None)
     yield from _filters_links(root)

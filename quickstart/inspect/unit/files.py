@@ -337,18 +337,18 @@ def slice_texts(root: ImageRoot, name: str) -> tuple[str, ...]:
     return texts_of(root, (file for file in found if file is not None and root.host(file).is_file()), name)
 
 
-def manager_texts(root: ImageRoot) -> tuple[str, ...]:
-    """The texts of system.conf and its drop-ins, in the order in which they are read."""
-    places = (root.resolve(PurePosixPath(directory) / "system.conf").canonical for directory in MANAGER_PATHS)
+def manager_texts(root: ImageRoot, name: str = "system.conf") -> tuple[str, ...]:
+    """The texts of the configuration file ``name`` of systemd and its drop-ins, in the order in which they are read."""
+    places = (root.resolve(PurePosixPath(directory) / name).canonical for directory in MANAGER_PATHS)
     main = next((place for place in places if place is not None and root.host(place).is_file()), None)
     drop_ins: dict[str, PurePosixPath] = {}
     for directory in MANAGER_PATHS:
-        place = PurePosixPath(directory) / "system.conf.d"
-        for name in _settings_files(root, place):
-            drop_ins.setdefault(name, place / name)
-    found = [root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins)]
+        place = PurePosixPath(directory) / f"{name}.d"
+        for each in _settings_files(root, place):
+            drop_ins.setdefault(each, place / each)
+    found = [root.resolve(drop_ins[each]).canonical for each in sorted(drop_ins)]
     files = [place for place in (main, *found) if place is not None and root.host(place).is_file()]
-    return texts_of(root, files, "system.conf")
+    return texts_of(root, files, name)
 
 
 def texts_of(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:

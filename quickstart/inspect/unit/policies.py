@@ -14,14 +14,24 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.linked import enabled_services, may_start
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, manager_texts
+from quickstart.inspect.unit.linked import PULLING_DIRECTORIES, enabled_services, may_start
 from quickstart.inspect.unit.pulled import started_of
+from quickstart.inspect.unit.values import BadValueError, boolean
 from quickstart.parse.printable import brief
 
 IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
 # The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
 # A process from before these start is never audited.
 AUDITORS = ("audit-rules", "auditd")
+# With this socket, journald switches audit on or off when it starts, as its Audit= says (manager_set_kernel_audit in systemd's
+# journald-audit.c). Debian 12 always has the socket, and its journald leaves audit as it is. Since Debian 13, it is disabled; where
+# an administrator has enabled it, Audit= is on unless the file says otherwise (NEWS.Debian of systemd 253~rc2).
+_AUDIT_SOCKET = "systemd-journald-audit.socket"
+AUDIT_LINKS = tuple(
+    PurePosixPath(f"/etc/systemd/system/{puller}.wants/{_AUDIT_SOCKET}")
+    for puller in ("sockets.target", "systemd-journald.service")
+)
 # systemd loads it when it becomes PID 1 (apparmor-setup.c).
 EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
 # modprobe.d(5): a command in place of loading the module. These two only forbid the module.
@@ -45,6 +55,12 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
             f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
             hint=f"disable {name} in the image",
         )
+    if _journald_audits(root):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {_AUDIT_SOCKET} is enabled, journald switches kernel auditing on (Audit=),"
+            " and a process that starts before it is never audited",
+            hint=f"disable {_AUDIT_SOCKET} in the image, or write Audit=no into its journald.conf",
+        )
     # systemd hands it to the kernel when it becomes PID 1 (ima-setup.c); what runs by then was neither measured nor appraised.
     if root.resolve(IMA_POLICY).canonical is not None:
         raise UnsupportedUnitError(
@@ -62,6 +78,29 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
                 f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
                 hint="let a service do its work",
             )
+
+
+def _journald_audits(root: ImageRoot) -> bool:
+    """Whether journald switches kernel auditing on in a stock boot."""
+    links = [
+        link
+        for place in map(PurePosixPath, UNIT_PATHS)
+        for kind in PULLING_DIRECTORIES
+        for link in root.glob(place / f"*.{kind}" / _AUDIT_SOCKET)
+    ]
+    masks = (root.link_target(PurePosixPath(place) / _AUDIT_SOCKET) == "/dev/null" for place in UNIT_PATHS)
+    if not links or any(masks):
+        return False
+    is_usual = any(link.is_relative_to("/usr/lib") for link in links)
+    found = [
+        value
+        for name, value in assignments(manager_texts(root, "journald.conf"), "[Journal]")
+        if name == "Audit"
+    ]
+    try:
+        return boolean(found[-1]) if found and found[-1] else not (found or is_usual)
+    except BadValueError:
+        return False
 
 
 def _module_files(root: ImageRoot) -> Iterator[PurePosixPath]:
