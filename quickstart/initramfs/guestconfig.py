@@ -199,6 +199,7 @@ def config_text(config: GuestConfig) -> str:
         "NAME_RULE": config.sent.name.rule.value,
         "FIXED_NAME": config.sent.name.fixed,
         "ROUTES": "yes" if config.sent.routes else "",
+        "SEARCH": config.sent.search.value,
         "NOLOGIN": "yes" if config.nologin else "",
         "MODULES": " ".join(config.modules),
         "ROOT_FILES": " ".join(path.lstrip("/") for path in ROOT_FILES),

@@ -74,9 +74,37 @@ def test_an_ordinary_lease(tmp_path: Path) -> None:
 )
 def test_a_hostile_one(tmp_path: Path, value: str) -> None:
     """What is no name and no address is left out."""
-    resolver, route = bound(tmp_path, {"domain": value, "dns": value, "router": value})
+    given = dict.fromkeys(("domain", "search", "dns", "router"), value)
+    resolver, route = bound(tmp_path, {"TAKES_SEARCH": "dhclient", **given})
     assert resolver == ""
     assert route == ""
+
+
+@pytest.mark.parametrize(
+    ("client", "said", "lines"),
+    [
+        # dhclient-script(8) of Debian 12 and 13.
+        (
+            "dhclient",
+            {"domain": "a.org", "search": "b.org c.org"},
+            ["domain a.org", "search a.org b.org c.org"],
+        ),
+        ("dhclient", {"domain": "b.org", "search": "a.org b.org"}, ["domain b.org", "search a.org b.org"]),
+        ("dhclient", {"domain": "b.org", "search": "a.org b.org."}, ["domain b.org", "search a.org b.org."]),
+        ("dhclient", {"search": "b.org"}, ["search b.org"]),
+        ("dhclient", {"domain": "a.org b.org"}, ["domain a.org", "search a.org b.org"]),
+        # dhcpcd's 20-resolv.conf.
+        ("dhcpcd", {"domain": "a.org", "search": "b.org c.org"}, ["domain a.org", "search b.org c.org"]),
+        ("dhcpcd", {"domain": "a.org"}, ["domain a.org", "search a.org"]),
+        # A client that does not ask for a list.
+        ("", {"domain": "a.org", "search": "b.org"}, ["search a.org"]),
+        ("dhclient", {"search": "b.org " * 171}, []),
+        ("dhclient", {}, []),
+    ],
+)
+def test_a_search_list(tmp_path: Path, client: str, said: dict[str, str], lines: list[str]) -> None:
+    resolver, _ = bound(tmp_path, {"TAKES_SEARCH": client, **said})
+    assert resolver.splitlines() == lines
 
 
 ROUTES = {"TAKES_ROUTES": "yes", "router": "10.0.2.2"}

@@ -49,6 +49,7 @@ WORDS = {
     "NAME_RULE": "",
     "FIXED_NAME": "",
     "ROUTES": "yes",
+    "SEARCH": "",
     "LEAVES_IPV6": "",
     "SERVED": "/fast",
     "ROOT_OPTIONS": "",
@@ -167,6 +168,20 @@ def test_routes_of_a_lease_stand_for_its_router(tmp_path: Path) -> None:
         "192.168.9.9 scope link",
         "default via 10.9.9.9 onlink",
     ]
+
+
+def test_a_search_list_of_a_lease(tmp_path: Path) -> None:
+    """Whoever reads the file only once would go without it (RFC 3397, with a compressed name)."""
+    listed = b"\x03eng\x07example\x03org\0\x02hq\xc0\x04"
+    offer = {**PLAIN, "15": b"example.org".hex(), "119": listed.hex()}
+    lines = ran(tmp_path, "start_dhcp; leased; end_dhcp; cat $Q/run/resolv.conf", {"SEARCH": "dhclient"}, offer)
+    assert lines == ["domain example.org", "search example.org eng.example.org hq.example.org"]
+    assert all(119 in packet[55] for packet in said(tmp_path))
+
+
+def test_a_client_that_asks_for_no_search_list(tmp_path: Path) -> None:
+    ran(tmp_path, "start_dhcp; leased; end_dhcp")
+    assert not any(119 in packet[55] for packet in said(tmp_path))
 
 
 def test_a_network_of_one_address_has_its_router(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpclient import client_does_ipv6, sent_by_client
-from quickstart.inspect.unit.dhcpconf import NO_NAME, HostName, NameRule, other_dhclient_statement
+from quickstart.inspect.unit.dhcpconf import (
+    NO_NAME,
+    HostName,
+    NameRule,
+    SearchRule,
+    other_dhclient_statement,
+)
 from tests.unit.test_unit_sockets import put
 
 # Of Debian's isc-dhcp-client 4.4.3.
@@ -56,6 +62,28 @@ def test_dhclient(tmp_path: Path, text: str, name: HostName, routes: bool) -> No
     for network in ("ifupdown", ""):
         sent = sent_by_client(ImageRoot(tmp_path), network, "app.service")
         assert (sent.name, sent.routes) == (name, routes)
+
+
+@pytest.mark.parametrize(
+    ("program", "file", "text", "search"),
+    [
+        ("dhclient", "dhcp/dhclient.conf", DEBIAN_S, SearchRule.DHCLIENT),
+        ("dhclient", "dhcp/dhclient.conf", "", SearchRule.NONE),
+        ("dhclient", "dhcp/dhclient.conf", f"{DEBIAN_S}request routers, subnet-mask;\n", SearchRule.NONE),
+        ("dhcpcd", "dhcpcd.conf", "option domain_name, domain_search\n", SearchRule.DHCPCD),
+        ("dhcpcd", "dhcpcd.conf", "hostname\noption 119\nhostname_short\n", SearchRule.DHCPCD),
+        ("dhcpcd", "dhcpcd.conf", "option domain_name\n", SearchRule.NONE),
+        ("udhcpc", "udhcpc/x", "", SearchRule.NONE),
+    ],
+)
+@pytest.mark.parametrize("interfaces", ["", "iface ens3 inet dhcp\n  hostname web1\n"])
+def test_who_asks_for_a_search_list(
+    tmp_path: Path, program: str, file: str, text: str, search: SearchRule, interfaces: str
+) -> None:
+    put(tmp_path, f"/sbin/{program}", "")
+    put(tmp_path, f"/etc/{file}", text)
+    put(tmp_path, "/etc/network/interfaces", interfaces)
+    assert sent_by_client(ImageRoot(tmp_path), "ifupdown", "app.service").search is search
 
 
 @pytest.mark.parametrize("value", ['concat("a", "b")', "gethostname(), x", '"a b"', '"$(x)"', ""])

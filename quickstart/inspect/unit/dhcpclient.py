@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
@@ -49,7 +50,7 @@ def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
         found = sent_by_dhcpcd(_text(root, "/etc/dhcpcd.conf"))
     else:
         return NOTHING_SENT
-    return Sent(HostName(fixed=fixed[-1]), found.routes) if fixed else found
+    return replace(found, name=HostName(fixed=fixed[-1])) if fixed else found
 
 
 def client_gives_name(root: ImageRoot) -> bool:

@@ -28,6 +28,8 @@ _DHCLIENT_NAME = re.compile(r'send host-name ?(?:= ?)?(?:gethostname\(\)|"(.*)")
 # Classless static routes (RFC 3442). dhclient has no name of its own for them.
 _DHCLIENT_ROUTES = re.compile(r"option (\S+) code 121 = .+")
 _DHCPCD_ROUTES = frozenset({"classless_static_routes", "121"})
+# A search list (RFC 3397).
+_DHCLIENT_SEARCH, _DHCPCD_SEARCH = "domain-search", frozenset({"domain_search", "119"})
 _DHCLIENT_NAME_SERVERS = "domain-name-servers"
 _DHCPCD_NAME_SERVERS = frozenset({"domain_name_servers", "6"})
 # What init's client takes of a lease.
@@ -74,14 +76,28 @@ class HostName:
 NO_NAME = HostName()
 
 
+class SearchRule(enum.Enum):
+    """How a client writes the domains of a lease into /etc/resolv.conf if it asks for a list of them (option 119). The
+    values are words in init's configuration (write_domains in initramfs/init/udhcpc).
+    """
+
+    NONE = ""
+    """The client does not ask for the list, or init does not write that file."""
+    DHCLIENT = "dhclient"
+    """The domain (option 15) comes before the list, unless it is in the list (dhclient-script(8))."""
+    DHCPCD = "dhcpcd"
+    """The list alone, or the domain if there is no list (dhcpcd's hook 20-resolv.conf)."""
+
+
 @dataclass(frozen=True)
 class Sent:
-    """What a client sends that may change the server's answer: the host name, and whether the client asks for
-    classless static routes (``routes``).
+    """What a client sends that may change the server's answer: the host name, whether the client asks for classless
+    static routes (``routes``), and whether it asks for a search list (``search``).
     """
 
     name: HostName = NO_NAME
     routes: bool = False
+    search: SearchRule = SearchRule.NONE
 
 
 NOTHING_SENT = Sent()
@@ -113,7 +129,9 @@ def sent_by_dhclient(text: str) -> Sent:
             asked = set(_words(statement))
         elif statement.startswith("also request"):
             asked |= set(_words(statement))
-    return Sent(name, bool(names & asked))
+    return Sent(
+        name, bool(names & asked), SearchRule.DHCLIENT if _DHCLIENT_SEARCH in asked else SearchRule.NONE
+    )
 
 
 def gives_host_name(text: str) -> bool:
@@ -125,7 +143,8 @@ def gives_host_name(text: str) -> bool:
 
 def sent_by_dhcpcd(text: str) -> Sent:
     """What dhcpcd sends and asks for with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted."""
-    name, is_short, is_fqdn, routes = NO_NAME, False, False, False
+    name, is_short, is_fqdn = NO_NAME, False, False
+    asked = set[str]()
     for line in _lines(text):
         keyword, *words = _words(line)
         if keyword in ("hostname", "hostname_short"):
@@ -137,13 +156,14 @@ def sent_by_dhcpcd(text: str) -> Sent:
         elif keyword == "fqdn":
             is_fqdn = words != ["disable"]
         elif keyword == "option":
-            routes |= bool(_DHCPCD_ROUTES & set(words))
+            asked.update(words)
     if is_short and name.fixed:
         name = HostName(fixed=name.fixed.partition(".")[0])
     elif is_short:
         name = HostName(NameRule.SHORT)
     # RFC 4702, 3.1: then the name is in option 81 and not in option 12.
-    return Sent(NO_NAME if is_fqdn else name, routes)
+    search = SearchRule.DHCPCD if _DHCPCD_SEARCH & asked else SearchRule.NONE
+    return Sent(NO_NAME if is_fqdn else name, bool(_DHCPCD_ROUTES & asked), search)
 
 
 def takes_name_servers(text: str) -> bool:
