@@ -50,6 +50,7 @@ WORDS = {
     "FIXED_NAME": "",
     "ROUTES": "yes",
     "SEARCH": "",
+    "CLIENT": "dhclient",
     "LEAVES_IPV6": "",
     "SERVED": "/fast",
     "ROOT_OPTIONS": "",
@@ -174,7 +175,9 @@ def test_a_search_list_of_a_lease(tmp_path: Path) -> None:
     """Whoever reads the file only once would go without it (RFC 3397, with a compressed name)."""
     listed = b"\x03eng\x07example\x03org\0\x02hq\xc0\x04"
     offer = {**PLAIN, "15": b"example.org".hex(), "119": listed.hex()}
-    lines = ran(tmp_path, "start_dhcp; leased; end_dhcp; cat $Q/run/resolv.conf", {"SEARCH": "dhclient"}, offer)
+    lines = ran(
+        tmp_path, "start_dhcp; leased; end_dhcp; cat $Q/run/resolv.conf", {"SEARCH": "dhclient"}, offer
+    )
     assert lines == ["domain example.org", "search example.org eng.example.org hq.example.org"]
     assert all(119 in packet[55] for packet in said(tmp_path))
 
@@ -196,27 +199,27 @@ DUID = "000100013299fb2d525400123456"
 
 
 @pytest.mark.parametrize(
-    ("network", "kept", "sent"),
+    ("client", "kept", "sent"),
     [
         ("networkd", f"{MACHINE}:ffe1e2e3e400020000ab11", "ffe1e2e3e400020000ab11"),
-        ("ifupdown", f"{MACHINE}:ff00123456{DUID}", f"ff00123456{DUID}"),
+        ("dhclient", f"{MACHINE}:ff00123456{DUID}", f"ff00123456{DUID}"),
         # Another card has another one; so has another machine.
-        ("ifupdown", f"{MACHINE}:ff00123457{DUID}", ""),
-        ("ifupdown", f"{MACHINE[::-1]}:ff00123456{DUID}", ""),
-        ("ifupdown", f"{MACHINE}:ff00123456$(reboot)", ""),
+        ("dhclient", f"{MACHINE}:ff00123457{DUID}", ""),
+        ("dhclient", f"{MACHINE[::-1]}:ff00123456{DUID}", ""),
+        ("dhclient", f"{MACHINE}:ff00123456$(reboot)", ""),
         ("", f"{MACHINE}:ff00123456{DUID}", ""),
-        ("ifupdown", "", ""),
+        ("dhclient", "", ""),
     ],
 )
 def test_the_identifier_that_the_distribution_s_client_has_sent(
-    tmp_path: Path, network: str, kept: str, sent: str
+    tmp_path: Path, client: str, kept: str, sent: str
 ) -> None:
     for name in ("etc", "var/lib/quickstart"):
         (tmp_path / "newroot" / name).mkdir(parents=True)
     (tmp_path / "newroot/etc/machine-id").write_text(f"{MACHINE}\n")
     if kept:
         (tmp_path / "newroot/var/lib/quickstart/client-id").symlink_to(kept)
-    ran(tmp_path, f"ip link set ens3 address {CARD}; start_dhcp; leased; end_dhcp", {"NETWORK": network})
+    ran(tmp_path, f"ip link set ens3 address {CARD}; start_dhcp; leased; end_dhcp", {"CLIENT": client})
     assert {packet.get(61, b"").hex() for packet in said(tmp_path)} == {sent}
 
 
@@ -244,42 +247,44 @@ def test_the_address_that_dhclient_will_ask_for(tmp_path: Path, kept: str, asked
 
 @pytest.mark.parametrize("shell", ["dash", "busybox sh"])
 @pytest.mark.parametrize(
-    ("network", "file", "words", "kept"),
+    ("client", "file", "words", "kept"),
     [
         # As dhclient writes it: printable characters, and others in octal.
         (
-            "ifupdown",
+            "dhclient",
             "dhclient.ens3.leases",
             'default-duid "\\000\\001\\000\\0012\\231\\373-RT\\000\\0224V";\nlease {\n}\n',
             f"{MACHINE}:ff00123456{DUID}",
         ),
         (
-            "ifupdown",
+            "dhclient",
             "dhclient.ens3.leases",
             'default-duid "a";\ndefault-duid "%s\\"\\\\";\n',
             f"{MACHINE}:ff001234562573225c",
         ),
-        ("ifupdown", "dhclient.ens3.leases", "lease {\n}\n", ""),
+        ("dhclient", "dhclient.ens3.leases", "lease {\n}\n", ""),
         (
-            "ifupdown",
+            "dhclient",
             "dhclient.ens3.leases",
             'default-duid "\\000\\001\\000\\0012\\231\\373-RT\\000\\0224V";\nlease {\n  fixed-address 10.0.2.14;\n}\n'
             "lease {\n  fixed-address 10.0.2.15;\n  expire 4 2026/11/26 03:00:00;\n}\n",
             f"{MACHINE}:ff00123456{DUID}:10.0.2.15",
         ),
         (
-            "ifupdown",
+            "dhclient",
             "dhclient.ens3.leases",
             "lease {\n  fixed-address 10.0.2.15;\n}\n",
             f"{MACHINE}::10.0.2.15",
         ),
-        ("ifupdown", "other", "", ""),
+        ("dhclient", "other", "", ""),
         ("networkd", "7", "# x\nCLIENTID=ffe1e2e3e4\n", f"{MACHINE}:ffe1e2e3e4"),
         ("networkd", "7", "CLIENTID=../x\n", ""),
         ("", "7", "CLIENTID=ffe1e2e3e4\n", ""),
+        # dhcpcd is the client; what dhclient had is still there.
+        ("", "dhclient.ens3.leases", 'default-duid "a";\nlease {\n  fixed-address 10.0.2.15;\n}\n', ""),
     ],
 )
-def test_settle_keeps_it(tmp_path: Path, shell: str, network: str, file: str, words: str, kept: str) -> None:
+def test_settle_keeps_it(tmp_path: Path, shell: str, client: str, file: str, words: str, kept: str) -> None:
     for name, content in (
         ("ens3/address", CARD),
         ("ens3/ifindex", "7"),
@@ -302,7 +307,7 @@ def test_settle_keeps_it(tmp_path: Path, shell: str, network: str, file: str, wo
         name = place.rpartition("/")[2] if place.endswith(("machine-id", "quickstart")) else ""
         script = script.replace(place, f"{tmp_path}/{name}".rstrip("/"))
     done = subprocess.run(
-        [*shell.split(), "-c", f"INTERFACE=ens3 NETWORK={network}\n#{script}\nkeep_client_id"],
+        [*shell.split(), "-c", f"INTERFACE=ens3 CLIENT={client}\n#{script}\nkeep_client_id"],
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     assert done.stderr == b""

@@ -8,7 +8,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.dhcpclient import client_does_ipv6, sent_by_client
+from quickstart.inspect.unit.dhcpclient import client_does_ipv6, client_with_identifier, sent_by_client
 from quickstart.inspect.unit.dhcpconf import (
     NO_NAME,
     HostName,
@@ -62,6 +62,23 @@ def test_dhclient(tmp_path: Path, text: str, name: HostName, routes: bool) -> No
     for network in ("ifupdown", ""):
         sent = sent_by_client(ImageRoot(tmp_path), network, "app.service")
         assert (sent.name, sent.routes) == (name, routes)
+
+
+@pytest.mark.parametrize(
+    ("programs", "network", "client"),
+    [
+        ("dhclient dhcpcd", "ifupdown", "dhclient"),
+        ("dhcpcd", "ifupdown", ""),
+        ("udhcpc", "ifupdown", ""),
+        ("dhclient", "networkd", "networkd"),
+        ("dhclient", "", ""),
+    ],
+)
+def test_whose_identifier_is_kept(tmp_path: Path, programs: str, network: str, client: str) -> None:
+    put(tmp_path, "/var/lib/dhcp/dhclient.ens3.leases", 'default-duid "a";\n')
+    for program in programs.split():
+        put(tmp_path, f"/sbin/{program}", "")
+    assert client_with_identifier(ImageRoot(tmp_path), network) == client
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,16 @@ def client_gives_name(root: ImageRoot) -> bool:
     return _is_there(root, "/sbin/dhclient") and gives_host_name(_text(root, "/etc/dhcp/dhclient.conf"))
 
 
+def client_with_identifier(root: ImageRoot, network: str) -> str:
+    """The image's DHCP client, if it is one that sends a client identifier (option 61) and whose identifier init finds in
+    the running machine: `networkd` or `dhclient`, otherwise empty. ``network`` is as in `sent_by_client`. Leases of
+    dhclient stay in the image when another client has taken its place.
+    """
+    if network == "ifupdown":
+        return "dhclient" if _is_there(root, "/sbin/dhclient") else ""
+    return network
+
+
 def client_does_ipv6(root: ImageRoot, network: str) -> bool:
     """Whether the image's DHCP client gives the network card its IPv6 addresses in the kernel's place. dhclient and udhcpc
     leave them to the kernel. ``network`` is as in `sent_by_client`.
