@@ -24,7 +24,12 @@ from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.modprobe import refuse_module_lines
-from quickstart.inspect.unit.dhcpclient import client_does_ipv6, client_with_identifier, sent_by_client
+from quickstart.inspect.unit.dhcpclient import (
+    client_does_ipv6,
+    client_with_identifier,
+    metric_of_client,
+    sent_by_client,
+)
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import fstab_options, tmp_options
@@ -160,6 +165,7 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
 def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
     fstype, options = root_mount(root)
     network = network_service(root) if recipe.hand_off is not HandOff.STAY else ""
+    client = client_with_identifier(root, network)
     config = GuestConfig(
         build="",
         superblock=recipe.disk.superblock,
@@ -182,7 +188,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         proc_options=fstab_options(root, "/proc") or "",
         cloud_init=has_cloud_init(root),
         resolver=writes_resolver(root),
-        client=client_with_identifier(root, network),
+        client=client,
+        metric=metric_of_client(root, client, recipe.unit.unit),
         leaves_ipv6=client_does_ipv6(root, network),
         given=recipe.given,
         sent=sent_by_client(root, network, recipe.unit.unit),

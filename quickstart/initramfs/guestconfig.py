@@ -99,7 +99,8 @@ class GuestConfig:
     during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
     part of a machine's configuration, such as the network's. ``resolver`` says whether the DHCP client writes
     /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves the card's IPv6 addresses to networkd or dhcpcd.
-    ``client`` is the image's DHCP client if it sends a client identifier (dhcpclient.client_with_identifier).
+    ``client`` is the image's DHCP client if it sends a client identifier (dhcpclient.client_with_identifier), and
+    ``metric`` the metric of its default route.
     ``sent`` says which options the image's own DHCP client sends
     (dhcpclient.sent_by_client). ``given`` says whether the application needs the machine-id and the name
     servers before it is ready. ``modules`` are the names of the kernel modules in part A.
@@ -129,6 +130,7 @@ class GuestConfig:
     resolver: bool = False
     leaves_ipv6: bool = False
     client: str = ""
+    metric: str = ""
     sent: Sent = NOTHING_SENT
     given: Given = field(default_factory=Given)
     modules: tuple[str, ...] = ()
@@ -192,6 +194,7 @@ def config_text(config: GuestConfig) -> str:
         "CLOUD_INIT": "yes" if config.cloud_init else "",
         "RESOLVER": "yes" if config.resolver else "",
         "CLIENT": config.client,
+        "METRIC": config.metric,
         "LEAVES_IPV6": "yes" if config.leaves_ipv6 else "",
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
         "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",

@@ -51,6 +51,7 @@ WORDS = {
     "ROUTES": "yes",
     "SEARCH": "",
     "CLIENT": "dhclient",
+    "METRIC": "",
     "LEAVES_IPV6": "",
     "SERVED": "/fast",
     "ROOT_OPTIONS": "",
@@ -185,6 +186,27 @@ def test_a_search_list_of_a_lease(tmp_path: Path) -> None:
 def test_a_client_that_asks_for_no_search_list(tmp_path: Path) -> None:
     ran(tmp_path, "start_dhcp; leased; end_dhcp")
     assert not any(119 in packet[55] for packet in said(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "routers", "route"),
+    [
+        ({"METRIC": "100"}, "c0a80901", "default via 192.168.9.1 metric 100"),
+        ({"METRIC": "100"}, "c0a80901c0a80902", "default via 192.168.9.1 metric 100"),
+        # dhclient-script(8) numbers several routers from 1 on.
+        ({}, "c0a80901c0a80902", "default via 192.168.9.1 metric 1"),
+        ({}, "c0a80901", "default via 192.168.9.1"),
+        ({"CLIENT": ""}, "c0a80901c0a80902", "default via 192.168.9.1"),
+        # A router elsewhere.
+        ({"METRIC": "7"}, "0a090909", "default via 10.9.9.9 metric 7 onlink"),
+    ],
+)
+def test_the_metric_of_dhclient_s_route(
+    tmp_path: Path, words: dict[str, str], routers: str, route: str
+) -> None:
+    """Otherwise init's own route is preferred until the next boot."""
+    lines = ran(tmp_path, "start_dhcp; leased; end_dhcp; routes", words, {**PLAIN, "3": routers})
+    assert [" ".join(line.split()) for line in lines if line.startswith("default")] == [route]
 
 
 def test_a_network_of_one_address_has_its_router(tmp_path: Path) -> None:

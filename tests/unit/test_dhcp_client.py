@@ -8,7 +8,12 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.dhcpclient import client_does_ipv6, client_with_identifier, sent_by_client
+from quickstart.inspect.unit.dhcpclient import (
+    client_does_ipv6,
+    client_with_identifier,
+    metric_of_client,
+    sent_by_client,
+)
 from quickstart.inspect.unit.dhcpconf import (
     NO_NAME,
     HostName,
@@ -62,6 +67,28 @@ def test_dhclient(tmp_path: Path, text: str, name: HostName, routes: bool) -> No
     for network in ("ifupdown", ""):
         sent = sent_by_client(ImageRoot(tmp_path), network, "app.service")
         assert (sent.name, sent.routes) == (name, routes)
+
+
+@pytest.mark.parametrize(
+    ("text", "metric"),
+    [
+        ("iface ens3 inet dhcp\n  metric 100\n", "100"),
+        ("iface ens3 inet dhcp\n\tmetric\t100 \niface ens4 inet dhcp\n  metric 100\n", "100"),
+        ("iface ens3 inet dhcp\n  # metric 100\n", ""),
+    ],
+)
+def test_the_metric_of_dhclient_s_route(tmp_path: Path, text: str, metric: str) -> None:
+    put(tmp_path, "/etc/network/interfaces", text)
+    assert metric_of_client(ImageRoot(tmp_path), "dhclient", "app.service") == metric
+    assert metric_of_client(ImageRoot(tmp_path), "networkd", "app.service") == ""
+
+
+@pytest.mark.parametrize("text", ["metric 1\nmetric 2\n", "metric $(x)\n", "metric 1 2\n"])
+def test_metrics_that_init_cannot_tell(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "/etc/network/interfaces", text)
+    with pytest.raises(UnsupportedUnitError, match="names the metrics") as error:
+        metric_of_client(ImageRoot(tmp_path), "dhclient", "app.service")
+    assert error.value.hint
 
 
 @pytest.mark.parametrize(

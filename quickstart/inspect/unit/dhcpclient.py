@@ -13,6 +13,7 @@ import re
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpconf import (
     NOTHING_SENT,
@@ -25,10 +26,13 @@ from quickstart.inspect.unit.dhcpconf import (
 )
 from quickstart.inspect.unit.hooks import interface_files
 from quickstart.inspect.unit.networkd import sent_by_networkd
+from quickstart.parse.printable import brief
 
 # interfaces(5), for the clients that ifupdown gives a name. It takes the first program of these that is there.
 _HOST_NAME = re.compile(r"^[ \t]*hostname[ \t]+([A-Za-z0-9.-]{1,63})[ \t]*$", re.MULTILINE)
 
+_METRIC = re.compile(r"^[ \t]*metric[ \t]+(.*\S)", re.MULTILINE)
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _FIRST = ("/sbin/dhclient", "/sbin/udhcpc")
 
 
@@ -66,6 +70,25 @@ def client_with_identifier(root: ImageRoot, network: str) -> str:
     if network == "ifupdown":
         return "dhclient" if _is_there(root, "/sbin/dhclient") else ""
     return network
+
+
+def metric_of_client(root: ImageRoot, client: str, unit: str) -> str:
+    """The metric that /etc/network/interfaces gives to the default route of ``client`` (`client_with_identifier`), or an
+    empty string. Only dhclient's route has to be the same as init's: networkd and dhcpcd make or replace routes of
+    their own.
+
+    Raises UnsupportedUnitError if the files name several metrics, or no number.
+    """
+    if client != "dhclient":
+        return ""
+    found = {word for file in interface_files(root) for word in _METRIC.findall(root.read_text(file))}
+    if len(found) > 1 or any(not _NUMBER.fullmatch(word) for word in found):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: the image's /etc/network/interfaces names the metrics"
+            f" {', '.join(map(brief, sorted(found)))}, and init's DHCP client takes one number",
+            hint="let all `metric` lines have the same number in the image",
+        )
+    return next(iter(found), "")
 
 
 def client_does_ipv6(root: ImageRoot, network: str) -> bool:
