@@ -394,6 +394,31 @@ def test_the_environment(box: Box) -> None:
     assert variables == expected
 
 
+@pytest.mark.parametrize(
+    ("records", "text", "expected"),
+    [
+        ((), "# --log \\\nA=1\nB=2\n", "B=2"),
+        ((("comments", "one-line"),), "# --log \\\nA=1\nB=2\n", "A=1 B=2"),
+        ((("comments", "one-line"),), "; x \\\\ \\x\nA=1\n#\\", "A=1"),
+        # To systemd, a carriage return ends a line as well.
+        ((), "# x\rA=1\n", "A=1"),
+    ],
+)
+def test_a_comment_with_a_backslash(
+    box: Box, records: tuple[tuple[str, ...], ...], text: str, expected: str
+) -> None:
+    """Since systemd 254, it does not swallow the next line (env-file.c)."""
+    (box.work / "file").write_bytes(text.encode())
+    found = box.start(
+        ("type", "exec"),
+        *records,
+        ("environment-file", "required", "/run/box/file"),
+        SLEEP,
+        environment="tr '\\0' '\\n' </proc/$MAIN/environ | grep '^[AB]=' | sort | tr '\\n' ' '",
+    )
+    assert found.answers["environment"].strip() == expected, found.log
+
+
 def test_files_of_variables_by_a_pattern(box: Box) -> None:
     """glob(7), as with systemd: in the order of the names."""
     for name, text in {"b.env": "A=b\nB=b\n", "a.env": "A=a\nC=a\n", "c.other": "A=other\n"}.items():

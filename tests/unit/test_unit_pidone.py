@@ -15,6 +15,7 @@ CORE = 4
 OF_13 = "Failed to bump fs.nr_open, ignoring: %m\0Failed to set RLIMIT_CORE: %m\0"
 OF_12 = "Failed to bump fs.file-max, ignoring: %m\0"
 PROGRAM = "/usr/lib/systemd/systemd"
+SHARED = "/usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-258.so"
 LIBRARY = "/usr/lib/x86_64-linux-gnu/systemd/libsystemd-core-258.so"
 
 
@@ -28,6 +29,19 @@ def test_what_it_raises(tmp_path: Path, place: str, text: str, raises: bool) -> 
     assert raises_nr_open(root) is raises
     assert bool(limits_of_pid_one(root)) is raises
     assert (("limit", str(CORE), "infinity", "infinity") in read_unit(root, "app.service").settings) is raises
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("trailing with escape is now treated as a non comment line since v254.\0", True),
+        ("Failed to parse\0", False),
+    ],
+)
+def test_where_a_comment_ends(tmp_path: Path, text: str, ends: bool) -> None:
+    root = image(tmp_path, "")
+    put(tmp_path, SHARED, text)
+    assert (("comments", "one-line") in read_unit(root, "app.service").settings) is ends
 
 
 def test_who_says_otherwise(tmp_path: Path) -> None:

@@ -83,10 +83,11 @@ static char *file_value(char **at) {
     return value;
 }
 
-/* A comment ends with its line, unless the line ends with a backslash. */
+/* A comment ends with its line, to systemd before version 254 unless the line ends with a backslash. */
 static char *skip_comment(char *at) {
-    for (; *at && *at != '\n'; at++)
-        if (*at == '\\' && at[1]) at++;
+    bool goes_on = strcmp(fact("comments", "continued"), "continued") == 0;
+    for (; *at && *at != '\n' && *at != '\r'; at++)
+        if (goes_on && *at == '\\' && at[1]) at++;
     return at;
 }
 

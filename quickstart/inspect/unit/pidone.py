@@ -16,7 +16,10 @@ from quickstart.inspect.unit.files import Directives
 _PROGRAM = PurePosixPath("/usr/lib/systemd/systemd")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
 _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
+# Of the reader of environment files, which is in systemd's own library (env-file.c of systemd 254 and later).
+_ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
+_CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
 # systemd 257's have 4 MiB.
 _MOST_BYTES = 64 << 20
 
@@ -33,14 +36,19 @@ def limits_of_pid_one(root: ImageRoot) -> Directives:
     return {"DefaultLimitCORE": ("infinity",)} if _has(root, _RAISES_CORE_LIMIT) else {}
 
 
-def _has(root: ImageRoot, message: bytes) -> bool:
-    return any(message in root.read_bytes(path, _MOST_BYTES) for path in _programs(root))
+def comment_records(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
+    """The record which says that a comment in a file of variables (EnvironmentFile=, /etc/default/locale) ends with its
+    line, even if this line ends with a backslash. Empty for systemd before version 254, where the comment goes on.
+    """
+    return (("comments", "one-line"),) if _has(root, _ENDS_COMMENTS, _SHARED) else ()
 
 
-def _programs(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """systemd's program and its libraries, each once: many names may be links to one large file."""
-    libraries = (
-        path for place in _LIBRARIES for path in root.glob(PurePosixPath(place) / "libsystemd-core-*.so")
-    )
+def _has(root: ImageRoot, message: bytes, kind: str = _CORE) -> bool:
+    return any(message in root.read_bytes(path, _MOST_BYTES) for path in _programs(root, kind))
+
+
+def _programs(root: ImageRoot, kind: str) -> Iterator[PurePosixPath]:
+    """systemd's program and its libraries of this kind, each once: many names may be links to one large file."""
+    libraries = (path for place in _LIBRARIES for path in root.glob(PurePosixPath(place) / f"{kind}-*.so"))
     found = dict.fromkeys(root.resolve(path).canonical for path in (_PROGRAM, *libraries))
     yield from (path for path in found if path is not None and root.host(path).is_file())

@@ -47,7 +47,7 @@ from quickstart.inspect.unit.neighbours import (
     refuse_shared_namespaces,
 )
 from quickstart.inspect.unit.networkd import refuse_networkd
-from quickstart.inspect.unit.pidone import limits_of_pid_one
+from quickstart.inspect.unit.pidone import comment_records, limits_of_pid_one
 from quickstart.inspect.unit.policies import refuse_policies
 from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
@@ -121,6 +121,7 @@ def read_unit(
             *bus_records(source, kind),
             *_main_process(source, kind),
             *run_directories(root),
+            *comment_records(root),
             *resource_records(root, source),
             *settings(source),
         ),
