@@ -32,14 +32,19 @@ _SERVED = frozenset(
 _LOG = "/dev/log"
 # By the beginnings of paths: who listens there, and comes with systemd.
 _COMES_LATE = {"/run/dbus/": "D-Bus", "/run/systemd/": "systemd", "/run/udev/": "udev"}
-# What these programs ask D-Bus for (cups's dirsvc.c and colord.c, samba's avahi_register.c). Without it, they do without.
+# Whom these programs ask D-Bus for (cups's dirsvc.c and colord.c, samba's avahi_register.c, libnetwork's firewalld.go), by a file
+# that comes with it: the bus has one for each service that it starts, and one for each that may own a name (dbus-daemon(1)).
+# Without such a service, they do without D-Bus.
+_AVAHI = "system-services/org.freedesktop.Avahi.service"
 _PARTNERS = {
-    "cupsd": ("org.freedesktop.Avahi", "org.freedesktop.ColorManager"),
-    "smbd": ("org.freedesktop.Avahi",),
+    "cupsd": (_AVAHI, "system-services/org.freedesktop.ColorManager.service"),
+    "dockerd": ("system.d/FirewallD.conf",),
+    "smbd": (_AVAHI,),
 }
+# By this program, dockerd loads a profile for its containers, which is attached to no path.
+_OF_DOCKER = "apparmor_parser"
 _BUS = "/run/dbus/system_bus_socket"
-# dbus-daemon(1): a service that the bus starts has a file of its name there.
-_ACTIVATED = PurePosixPath("/usr/share/dbus-1/system-services")
+_BUS_FILES = PurePosixPath("/usr/share/dbus-1")
 _WITHOUT = "let the unit's commands do without systemctl, hostnamectl and the like, or name another unit in the profile"
 _TOGETHER = "name both services in `units` of the profile, the other one first, or let the unit do without it"
 
@@ -49,7 +54,7 @@ def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
     bus. An early start without the bus is as in a stock boot as long as none of them exists.
     """
     programs = (peer.program for trace in traces for peer in trace.peers if peer.path == _BUS)
-    return frozenset(_ACTIVATED / f"{name}.service" for each in programs for name in _PARTNERS.get(each, ()))
+    return frozenset(_BUS_FILES / name for each in programs for name in _PARTNERS.get(each, ()))
 
 
 def refuse_peers(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
@@ -67,18 +72,30 @@ def refuse_peers(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> N
                 f" {who or 'another service'} by {brief(peer.path)}, and nobody answers there before the hand-off",
                 hint=_WITHOUT if who else _TOGETHER,
             )
-        for event in trace.events:
-            if event.op is Op.EXEC and event.error is None and (why := why_elsewhere(event.path.name)):
+        for path in _executed(trace):
+            why = why_elsewhere(path.name)
+            if why and not (path.name == _OF_DOCKER and "dockerd" in _run(unit)):
                 raise UnsupportedUnitError(
-                    f"{unit.unit} cannot be started early: in the reference boot, it executed {brief(str(event.path))},"
+                    f"{unit.unit} cannot be started early: in the reference boot, it executed {brief(str(path))},"
                     f" which {why}",
                     hint="let the unit do without this program, or name another unit in the profile",
                 )
 
 
+def _executed(trace: Trace) -> Iterator[PurePosixPath]:
+    return (event.path for event in trace.events if event.op is Op.EXEC and event.error is None)
+
+
+def _run(unit: UnitStart) -> frozenset[str]:
+    """The names of the programs in the commands that an early start runs."""
+    return frozenset(
+        PurePosixPath(command.program).name for each in unit.all_units for command in each.commands
+    )
+
+
 def _unanswered(peers: Sequence[Peer], unit: UnitStart, root: ImageRoot) -> Iterator[Peer]:
     bound = {str(socket.path) for each in unit.all_units for socket in (*each.sockets, *each.journal_sockets)}
-    run = {PurePosixPath(command.program).name for each in unit.all_units for command in each.commands}
+    run = _run(unit)
     for peer in peers:
         is_answered = peer.path in _SERVED or peer.path in bound or peer.path.endswith(_LOG)
         if not is_answered and PurePosixPath(peer.command).name in run and not _asks_nobody(peer, root):
@@ -88,5 +105,4 @@ def _unanswered(peers: Sequence[Peer], unit: UnitStart, root: ImageRoot) -> Iter
 def _asks_nobody(peer: Peer, root: ImageRoot) -> bool:
     """Whether the program connected to D-Bus only for services that the image does not have."""
     names = _PARTNERS.get(peer.program, ()) if peer.path == _BUS else ()
-    files = (_ACTIVATED / f"{name}.service" for name in names)
-    return bool(names) and all(root.resolve(file).canonical is None for file in files)
+    return bool(names) and all(root.resolve(_BUS_FILES / name).canonical is None for name in names)

@@ -168,6 +168,18 @@ def test_programs_that_do_something_else_early(tmp_path: Path, program: str) -> 
     refuse_peers([trace(*others)], APP, ImageRoot(tmp_path))
 
 
+def test_docker_loads_a_profile_for_its_containers(tmp_path: Path) -> None:
+    """And it looks for firewalld by D-Bus."""
+    docker = replace(APP, start=UnitCommand("/usr/sbin/dockerd", ("dockerd",)))
+    refuse_peers([trace((Op.EXEC, "/sbin/apparmor_parser"))], docker, ImageRoot(tmp_path))
+    with pytest.raises(UnsupportedUnitError, match="it executed /usr/bin/podman"):
+        refuse_peers([trace((Op.EXEC, "/usr/bin/podman"))], docker, ImageRoot(tmp_path))
+    found = Peer(BUS, "dockerd", "/usr/sbin/dockerd")
+    assert refused(found, unit=docker, root=tmp_path) == ""
+    put(tmp_path, "/usr/share/dbus-1/system.d/FirewallD.conf", "")
+    assert refused(found, unit=docker, root=tmp_path)
+
+
 def test_a_service_of_the_bus_that_is_not_there(tmp_path: Path) -> None:
     """cupsd asks for a colour manager and for Avahi. Without them, it is the same as without D-Bus."""
     place = "/usr/share/dbus-1/system-services/org.freedesktop"
