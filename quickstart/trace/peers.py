@@ -2,6 +2,7 @@
 
 In an early start, nobody listens there yet. The message bus, systemd's own sockets and udev's are such sockets, so
 this finds systemctl, hostnamectl or busctl in a script, and a library that speaks to D-Bus, by what they do.
+sendmsg(2) is not recorded: with an address, it is used for the notify socket and journald's, which are there early.
 """
 
 from __future__ import annotations
