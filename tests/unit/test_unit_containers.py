@@ -80,6 +80,27 @@ def test_what_dockerd_does_not_start_is_taken(tmp_path: Path) -> None:
     assert conditions(read(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        (":qemu-arm:M::\\x7fELF\\x01\\x01:\\xff\\xff:/usr/bin/qemu-arm:OCPF\n", True),
+        ("# x\n:qemu-arm:M::\\x7f\\x45\\x4c\\x46\\x01:\\xff:/usr/bin/qemu-arm:OCPF\n", True),
+        # Debian's of Python, and a comment.
+        (":python3.11:M::\\xa7\\x0d\\x0d\\x0a::/usr/bin/python3.11:\n", False),
+        ("# \\x7fELF\n", False),
+    ],
+)
+def test_emulators_come_with_systemd(tmp_path: Path, text: str, is_refused: bool) -> None:
+    """dockerd looks at its start for which CPUs the machine can run programs."""
+    put(tmp_path, "usr/lib/binfmt.d/a.conf", text)
+    if is_refused:
+        with pytest.raises(UnsupportedUnitError, match=r"the emulator of /usr/lib/binfmt.d/a.conf"):
+            read(tmp_path)
+    else:
+        assert conditions(read(tmp_path))
+    assert not conditions(read(tmp_path, "ExecStart=/usr/bin/app"))
+
+
 def test_a_stack_looks_for_containers_before_its_first_unit(tmp_path: Path) -> None:
     """Otherwise each boot of a machine with containers would start containerd twice."""
     put(tmp_path, "usr/lib/systemd/system/first.service", "[Service]\nExecStart=/usr/bin/containerd\n")

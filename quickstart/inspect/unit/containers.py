@@ -39,6 +39,9 @@ _CONDITIONS: tuple[Record, ...] = (
     (*("unit-condition", "Condition", "PathExistsGlob", "yes", "no", _STARTED), *braces_expanded(_STARTED)),
     ("each-file-has", _STAYS, *braces_expanded(_CONTAINERS)),
 )
+# binfmt.d(5): dockerd executes a program for each CPU that it knows, to see whether the kernel can.
+_BINFMT = ("/etc/binfmt.d", "/usr/local/lib/binfmt.d", "/usr/lib/binfmt.d")
+_EMULATOR = re.compile(r"^[^#;\n].*\\x7f(?:ELF|\\x45\\x4c\\x46)", re.MULTILINE | re.IGNORECASE)
 _PATTERN = re.compile(r"[*?\[]")
 _COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
 
@@ -66,6 +69,14 @@ def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> It
             f"{source.unit} cannot be started early: dockerd would start what {brief(str(kept))} stands for by way of systemd",
             hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
         )
+    for place in _BINFMT:
+        for file in root.glob(PurePosixPath(place) / "*.conf"):
+            if (path := root.resolve(file).canonical) and _EMULATOR.search(root.read_text(path)):
+                raise UnsupportedUnitError(
+                    f"{source.unit} cannot be started early: dockerd looks at its start for the emulator of {brief(str(file))},"
+                    " which comes with systemd",
+                    hint="remove the emulator of other CPUs (qemu-user) from the image",
+                )
     yield from _CONDITIONS
 
 
