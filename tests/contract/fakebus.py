@@ -69,7 +69,7 @@ def signal(member: str, *values: str, order: str = "<") -> bytes:
 
 
 OWNER = signal("NameOwnerChanged", SYSTEMD, "", ":1.9")
-REQUEST = signal("ActivationRequest", "late.service")
+REQUEST = signal("ActivationRequest", "late\n.service")
 TO_SYSTEMD = message(
     CALL, [(PATH, "o", "/"), (MEMBER, "s", "NameOwnerChanged"), (DESTINATION, "s", SYSTEMD)], string("x")
 )

@@ -121,7 +121,20 @@ def test_it_needs_a_name_that_the_bus_takes(tmp_path: Path, name: str) -> None:
 )
 def test_another_bus_is_refused(tmp_path: Path, bus: str, socket: str) -> None:
     error = refusal(image(tmp_path, bus=bus, socket=socket), "dbus.service", "app.service")
-    assert "it gets dbus.socket, and is not dbus-daemon as Debian starts it" in error.message
+    assert (
+        "dbus.service cannot be started early: it is the message bus, and is not started as" in error.message
+    )
+
+
+def test_a_bus_of_another_name_is_refused(tmp_path: Path) -> None:
+    root = image(tmp_path, socket=f"{SOCKET}Service=other.service\n")
+    put(tmp_path, f"{UNITS}/other.service", BUS)
+    assert (
+        "other.service cannot be started early: it is the message bus"
+        in refusal(root, "other.service").message
+    )
+    # And then nobody listens for this one.
+    assert "it is the message bus" in refusal(root, "dbus.service", "app.service").message
 
 
 @pytest.mark.parametrize("unit", ["dbus-broker.service", "dbus.service"])

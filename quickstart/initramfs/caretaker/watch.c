@@ -21,7 +21,12 @@ static const char *const RULES[] = {"type='signal',sender='org.freedesktop.DBus'
 
 static int verdict = -1;
 
-static void say(const char *word, const char *what) { dprintf(verdict, "%s%s%s\n", word, *what ? " " : "", what); }
+/* One line, which init prints on the console. */
+static void say(const char *word, const char *what) {
+    char *line = text("%s%s%s", word, *what ? " " : "", what);
+    for (char *c = line; *c; c++) *c = (unsigned char)*c < ' ' ? ' ' : *c;
+    dprintf(verdict, "%s\n", line);
+}
 
 static void give_up(const char *reason) {
     when_failing(NULL);

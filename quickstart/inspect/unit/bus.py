@@ -62,11 +62,6 @@ def is_bus(unit: UnitStart) -> bool:
     return any(socket.unit == _SOCKET for socket in unit.sockets)
 
 
-def bus_of(root: ImageRoot, units: Collection[str]) -> str:
-    """The unit among ``units`` that is the bus, or an empty string."""
-    return next((name for name in units if BUS in _names_of(root, name)), "")
-
-
 def refuse_broker(root: ImageRoot, units: Collection[str]) -> None:
     """Raise UnsupportedUnitError when one of ``units`` is dbus-broker. Its launcher passes the socket on to the broker,
     and asks systemd for services in its own way.
@@ -81,13 +76,14 @@ def refuse_broker(root: ImageRoot, units: Collection[str]) -> None:
 
 def refuse_other_bus(unit: UnitStart) -> None:
     """Raise UnsupportedUnitError when ``unit`` is the bus, but not as Debian's package starts dbus-daemon."""
-    if not is_bus(unit):
+    if unit.unit != BUS and not is_bus(unit):
         return
     is_daemon = PurePosixPath(unit.start.program).name == "dbus-daemon" and {*unit.start.words} >= _WORDS
-    if not is_daemon or unit.type != "notify" or [socket.path for socket in unit.sockets] != [_PLACE]:
+    places = [socket.path for socket in unit.sockets]
+    if not is_daemon or unit.unit != BUS or unit.type != "notify" or places != [_PLACE]:
         raise UnsupportedUnitError(
-            f"{unit.unit} cannot be started early: it gets {_SOCKET}, and is not dbus-daemon as Debian starts it",
-            hint=f"remove from the image what changes {unit.unit} or {_SOCKET}",
+            f"{unit.unit} cannot be started early: it is the message bus, and is not started as Debian starts dbus-daemon",
+            hint=f"remove from the image what changes {BUS} or {_SOCKET}",
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from quickstart.errors import UnsupportedUnitError
 from quickstart.host.cpulimit import cpu_limit
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.bus import bus_of, refuse_broker, refuse_other_bus
+from quickstart.inspect.unit.bus import BUS, refuse_broker, refuse_other_bus
 from quickstart.inspect.unit.containers import before_companions
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.order import comes_before
@@ -34,12 +34,9 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
     refuse_other_bus(unit)
     if not companions:
         return unit
-    bus = bus_of(root, units)
     # Whoever speaks on the bus is watched from the beginning (caretaker/watch.c).
-    earlier = {
-        name: (comes_before(root, name) & set(units)) | ({bus} if bus and name != bus else set())
-        for name in units
-    }
+    bus = {BUS} & set(units)
+    earlier = {name: (comes_before(root, name) & set(units)) | (bus - {name}) for name in units}
     for name in companions:
         if last in earlier[name]:
             raise UnsupportedUnitError(
@@ -49,7 +46,7 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
     starts = [read_unit(root, name, run_start_pre, units) for name in ordered(companions, earlier)]
     for start in starts:
         refuse_other_bus(start)
-    unit, *starts = (replace(each, on_bus=bool(bus) and each.unit != bus) for each in (unit, *starts))
+    unit, *starts = (replace(each, on_bus=bool(bus - {each.unit})) for each in (unit, *starts))
     return _with_sockets(root, replace(unit, companions=before_companions(unit, starts)))
 
 
