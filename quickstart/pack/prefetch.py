@@ -54,7 +54,6 @@ _MOST_PARTS = 4096
 _BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
 # Bitmaps lie side by side for so many block groups (mke2fs(8), flex_bg).
 _FLEX_GROUPS = 16
-_OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,11 +273,16 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
     directories, extent trees, bitmaps.
     """
     wanted = set(blocks.inode_blocks(seen.names))
+    # Whose content comes from /fast, of that nobody reads the extents.
+    owners = {
+        Kind.DIRECTORY: seen.directories,
+        Kind.EXTENTS: seen.directories | seen.files | seen.large,
+        Kind.ATTRIBUTES: seen.names,
+        Kind.LINK: seen.names,
+    }
     bitmaps = 0
     for run in blocks.runs:
-        if run.kind in _OWN_BLOCKS and (
-            run.path in seen.directories or (run.kind is not Kind.DIRECTORY and run.path in seen.names)
-        ):
+        if run.path in owners.get(run.kind, ()):
             wanted.update(range(run.first_block, run.first_block + run.blocks))
         elif seen.makes and run.kind in _BITMAPS and bitmaps < 2 * _FLEX_GROUPS:
             # Where new files will lie is the allocator's choice.

@@ -55,6 +55,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (base / "usr/sbin/post").write_bytes(b"post")
     (base / "etc/link").symlink_to("app/app.conf")
     (base / "usr/lib/libserved.so.1").write_bytes(b"served")
+    with (base / "etc/app/pieces").open("wb") as pieces:
+        for number in range(6):
+            pieces.seek(number * 16 * PAGE)
+            pieces.write(b"x" * PAGE)
     # So that inodes and directories lie in blocks of their own.
     for number in range(300):
         (base / f"far/{number}").write_text("far")
@@ -186,6 +190,15 @@ def test_a_file_that_is_read_through_the_page_cache_is_not_touched(
     held = [int(block) for block in debugfs(image, "blocks /etc/app/large").split()]
     assert any(has(found, block) and not has(nothing, block) for block in held) is touched
     assert [part[1:] for part in found.parts] == list(joined(parts, 256 * 1024))
+
+
+def test_the_extents_of_what_is_only_looked_up_are_not_asked_for(tree: Path, image: Path) -> None:
+    found = re.search(r"\(ETB0\):(\d+)", debugfs(image, "stat /etc/app/pieces"))
+    assert found
+    extents = int(found[1])
+    far = planned(tree, image, (Op.LOOKUP, "/etc/app/pieces"))
+    assert has(far, inode_block(image, "/etc/app/pieces")) and not has(far, extents)
+    assert has(planned(tree, image, "/etc/app/pieces"), extents)
 
 
 def test_large_files_are_arranged_unless_they_are_very_large(tmp_path: Path) -> None:
