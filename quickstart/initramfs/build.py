@@ -23,7 +23,7 @@ from quickstart.initramfs.serving import Delivery, bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.modprobe import refuse_module_lines
+from quickstart.inspect.modprobe import module_options
 from quickstart.inspect.unit.dhcpclient import (
     client_does_ipv6,
     client_with_identifier,
@@ -124,7 +124,7 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     """Write the initramfs to ``target``. Raises StartSetError when the unpacked size of the initramfs exceeds
     the profile's memory budget, BadInputError when the image's kernel cannot unpack the recipe's payload, and
-    UnsupportedUnitError when the image's modprobe.d names a module of part A.
+    UnsupportedUnitError when the image's modprobe.d forbids a module of part A.
 
     When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive,
     nothing is written to ``target``.
@@ -136,9 +136,8 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     config = _config(recipe, root)
     wanted = (*WANTED, *queues(config.settings), *(IMAGE_MODULES if config.image else ()))
     modules = module_set(root, recipe.reference.kernel_version, wanted)
-    names = tuple(each.name for each in modules.modules)
-    refuse_module_lines(root, recipe.unit.unit, names)
-    config = replace(config, modules=names)
+    names = frozenset(each.name for each in modules.modules)
+    modules = replace(modules, options=module_options(root, recipe.unit.unit, names))
     target.unlink(missing_ok=True)
     in_part_b = tuple(part_b(config, start_set, root))
     if config.image:

@@ -103,7 +103,7 @@ class GuestConfig:
     ``metric`` the metric of its default route.
     ``sent`` says which options the image's own DHCP client sends
     (dhcpclient.sent_by_client). ``given`` says whether the application needs the machine-id and the name
-    servers before it is ready. ``modules`` are the names of the kernel modules in part A.
+    servers before it is ready.
     """
 
     build: str
@@ -133,7 +133,6 @@ class GuestConfig:
     metric: str = ""
     sent: Sent = NOTHING_SENT
     given: Given = field(default_factory=Given)
-    modules: tuple[str, ...] = ()
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -207,7 +206,6 @@ def config_text(config: GuestConfig) -> str:
         "ROUTES": "yes" if config.sent.routes else "",
         "SEARCH": config.sent.search.value,
         "NOLOGIN": "yes" if config.nologin else "",
-        "MODULES": " ".join(config.modules),
         "ROOT_FILES": " ".join(path.lstrip("/") for path in ROOT_FILES),
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",

@@ -82,10 +82,13 @@ class Module:
 
 @dataclass(frozen=True)
 class ModuleSet:
-    """Kernel modules in an order in which they can be loaded, and their device aliases as (shell pattern, module name)."""
+    """Kernel modules in an order in which they can be loaded, and their device aliases as (shell pattern, module name).
+    ``options`` are lines of options as (module name, options), in the order of modprobe.d(5).
+    """
 
     modules: tuple[Module, ...]
     aliases: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...] = ()
 
 
 def queues(settings: Iterable[KernelSetting]) -> tuple[str, ...]:
@@ -216,6 +219,7 @@ def modloader_table(modules: ModuleSet) -> str:
     - ``root NAME…``: the modules for the root's file system, unless it is built in. No device's alias names
       these modules. The kernel would request them in mount(2), but the initramfs has no modprobe.
     - ``image NAME…``: the modules for the file system of part B, when part B is an image.
+    - ``options NAME OPTIONS``: options that the module gets.
     """
     requires = {module.name: module.requires for module in modules.modules}
     queueing = tuple(each for name in requires if name.startswith(_QUEUE) for each in (*requires[name], name))
@@ -229,4 +233,5 @@ def modloader_table(modules: ModuleSet) -> str:
     if _ROOT in requires:
         lines.append(" ".join(("root", *requires[_ROOT], _ROOT)))
     lines += [" ".join(("image", *requires[name], name)) for name in IMAGE_MODULES if name in requires]
+    lines += [f"options {name} {options}" for name, options in modules.options]
     return "\n".join(lines) + "\n"

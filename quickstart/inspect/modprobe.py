@@ -1,14 +1,15 @@
 """Find what the image's modprobe.d(5) says of the kernel modules in part A.
 
 A stock boot loads these modules by libkmod, in the distribution's initramfs (initramfs-tools copies modprobe.d into it)
-or by udev. libkmod gives them the options of modprobe.d, loads other modules before them (softdep), executes a
-command in their place (install), or does not load them for a device (blacklist). Init's loader does none of this.
-Apart from reading the image, the functions are pure.
+or by udev. libkmod gives them the options of modprobe.d, and so does init's modloader. libkmod also loads other modules
+before them (softdep), executes a command in their place (install), or does not load them for a device (blacklist). The
+modloader does none of this. Apart from reading the image, the functions are pure.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
@@ -24,21 +25,37 @@ _PLACES = tuple(
     )
 )
 _CONTINUED = "\\\n"
-_LINE = re.compile(r"[ \t]*(options|install|blacklist|softdep)[ \t]++([^ \t#]+)(?:[ \t].*)?")
+_LINE = re.compile(r"[ \t]*(options|install|blacklist|softdep)[ \t]++([^ \t]+)[ \t]*+(.*)")
+# For the modloader's table, whose lines end where these do not (initramfs/modloader/options.c).
+_OPTIONS = re.compile(r"[ -~\t]*")
+_MOST_CHARACTERS = 1024
 
 
-def refuse_module_lines(root: ImageRoot, unit: str, modules: Collection[str]) -> None:
-    """Raise UnsupportedUnitError if a line of modprobe.d names one of ``modules``, the modules in part A."""
+def module_options(root: ImageRoot, unit: str, modules: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """The options that modprobe.d gives to ``modules``, the modules in part A, as (module, options) in the order in which
+    libkmod puts them together.
+
+    Raises UnsupportedUnitError if a line of modprobe.d has another effect on one of ``modules``, or options that are
+    too long or no text.
+    """
+    found: list[tuple[str, str]] = []
+    lengths = Counter[str]()
     for file in _files(root):
-        for line in root.read_text(file).replace(_CONTINUED, " ").splitlines():
-            found = _LINE.fullmatch(line)
+        for line in root.read_text(file).replace(_CONTINUED, " ").split("\n"):
+            match = _LINE.fullmatch(line)
             # libkmod takes a hyphen for an underscore.
-            if found and found[2].replace("-", "_") in modules:
+            name = match[2].replace("-", "_") if match else ""
+            if not match or name not in modules:
+                continue
+            lengths[name] += len(match[3]) + 1
+            if match[1] != "options" or lengths[name] > _MOST_CHARACTERS or not _OPTIONS.fullmatch(match[3]):
                 raise UnsupportedUnitError(
                     f"{unit} cannot be started early: {file} has `{brief(line.strip())}`, and init, which loads"
                     " this module before systemd, does not do that",
                     hint="remove this line from that file in the image",
                 )
+            found.append((name, match[3].rstrip()))
+    return tuple(found)
 
 
 def _files(root: ImageRoot) -> Iterator[PurePosixPath]:

@@ -374,10 +374,12 @@ def test_files_that_cannot_be_read(image: ImageRoot, hidden: str) -> None:
         path.chmod(0o755)
 
 
-def test_options_of_a_module_that_init_loads(image: ImageRoot, profile: Profile, tmp_path: Path) -> None:
+def test_a_module_that_init_would_load_is_forbidden(
+    image: ImageRoot, profile: Profile, tmp_path: Path
+) -> None:
     (image.base / "lib/modules/1/modules.dep").write_text("ata_piix.ko:\n")
     (image.base / "lib/modules/1/ata_piix.ko").write_bytes(elf())
     (image.base / "etc/modprobe.d").mkdir()
-    (image.base / "etc/modprobe.d/own.conf").write_text("options ata-piix x=8\n")
-    with pytest.raises(UnsupportedUnitError, match=r"/etc/modprobe\.d/own\.conf has `options ata-piix"):
+    (image.base / "etc/modprobe.d/own.conf").write_text("blacklist ata-piix\n")
+    with pytest.raises(UnsupportedUnitError, match=r"/etc/modprobe\.d/own\.conf has `blacklist ata-piix"):
         built(image, StartSet((), ()), profile, tmp_path / "initramfs.img")

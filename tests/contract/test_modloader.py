@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from quickstart.host.namespaces import own_namespaces
 from quickstart.initramfs.modules import Module, ModuleSet, modloader_table
 from quickstart.initramfs.programs import freestanding
 from quickstart.store.store import Store
@@ -184,3 +185,57 @@ def test_patterns_are_fnmatchs(guest: Guest, pattern: str, alias: str) -> None:
 def test_called_wrongly(program: Path, tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "t").write_text("module a\n")
     assert subprocess.run([program, *words], cwd=tmp_path, timeout=30, check=False).returncode == 2
+
+
+BOUND = 'mount --bind "$0" /proc/cmdline && exec "$@"'
+BY_INSMOD = r'"insmod", "(\w+)\.ko\.gz"(?:, "((?:[^"\\]|\\.)*)")?\]'
+BY_FINIT_MODULE = r'finit_module\(\d+, ()"((?:[^"\\]|\\.)*)", 0\)'
+OPTIONS = 'options jbd2 x=1\noptions ext4 a=1 b\noptions ext4 c="2 3"\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("quiet root=UUID=1 panic=10", {"jbd2": "x=1", "ext4": 'a=1 b c="2 3"'}),
+        ("ext4.a=2 jbd2.flag", {"jbd2": "x=1 flag", "ext4": 'a=1 b c="2 3" a=2'}),
+        # Of others, and what is no option.
+        ("ext4 ext4. ext4x.a=2 aext4.a=2 systemd.ext4=1 =ext4.a", {"jbd2": "x=1", "ext4": 'a=1 b c="2 3"'}),
+        ('ext4.d="4 5" "jbd2.e=6"', {"jbd2": "x=1 e=6", "ext4": 'a=1 b c="2 3" d="4 5"'}),
+        ("virtio-net.napi_tx=0 virtio_net.b=1.5", {"virtio_net": "napi_tx=0 b=1.5"}),
+        # An option that has no room is left out whole.
+        (f"jbd2.y={'1' * 3900}", {"jbd2": f"x=1 y={'1' * 3900}"}),
+        (f"jbd2.y={'1' * 3900} jbd2.{'z' * 200}", {"jbd2": f"x=1 y={'1' * 3900}"}),
+    ],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_options_of_a_module(guest: Guest, line: str, options: dict[str, str], is_packed: bool) -> None:
+    """libkmod's: those of modprobe.d, then those on the kernel's command line. BusyBox's insmod hands them on."""
+    guest.tried(TABLE, "all")
+    (guest.base / "table").write_text(TABLE + OPTIONS)
+    (guest.base / "cmdline").write_text(f"{line}\n")
+    for path in (guest.base / "modules.d").iterdir() if is_packed else ():
+        path.unlink()
+    strace: tuple[str | Path, ...] = (
+        "strace",
+        "-f",
+        "-s",
+        "9000",
+        "-e",
+        "trace=finit_module,execve",
+        "-o",
+        guest.base / "log",
+    )
+    words = (guest.program, guest.base / "modules.d", guest.base / "table", guest.base / "sys", "all")
+    done = subprocess.run(
+        [*own_namespaces(), "sh", "-c", BOUND, guest.base / "cmdline", *strace, *words],
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    log = (guest.base / "log").read_text()
+    given = re.findall(BY_INSMOD if is_packed else BY_FINIT_MODULE, log)
+    names = re.findall(r"^module (.+)$", TABLE, re.MULTILINE)
+    assert len(given) == len(names)
+    assert not is_packed or [name for name, _ in given] == names
+    found = {name: text.replace('\\"', '"') for name, (_, text) in zip(names, given, strict=True) if text}
+    expected = {"jbd2": "x=1", "ext4": 'a=1 b c="2 3"', **options}
+    assert found == expected

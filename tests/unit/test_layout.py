@@ -278,11 +278,6 @@ def test_the_journals_sockets_come_behind_the_unit_s_own(root: ImageRoot) -> Non
     assert "\nSOCKETS=1\nJOURNAL_SOCKETS=2\n" in config_text(replace(CONFIG, unit=unit))
 
 
-def test_the_modules_in_config() -> None:
-    """Options of these on the kernel's command line are not for our loader (test_command_line)."""
-    assert "\nMODULES='ext4 virtio_blk'\n" in config_text(replace(CONFIG, modules=("ext4", "virtio_blk")))
-
-
 def test_the_sockets_in_config() -> None:
     def socket(unit: str, path: str) -> ListeningSocket:
         return ListeningSocket(

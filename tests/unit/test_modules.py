@@ -23,7 +23,7 @@ from quickstart.initramfs.modules import (
     queues,
 )
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.modprobe import refuse_module_lines
+from quickstart.inspect.modprobe import module_options
 from quickstart.inspect.unit.sysctl import KernelSetting
 from tests.unit.test_unit_sockets import link, put
 
@@ -99,41 +99,71 @@ def test_a_name_that_no_module_has_is_refused(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "is_refused"),
+    ("path", "text", "options"),
     [
-        ("/etc/modprobe.d/own.conf", "options virtio_blk queue_depth=8\n", True),
-        ("/etc/modprobe.d/own.conf", " options\tvirtio-blk \\\n queue_depth=8\n", True),
-        ("/usr/lib/modprobe.d/tool.conf", "softdep virtio_blk pre: x\n", True),
-        ("/usr/local/lib/modprobe.d/own.conf", "blacklist virtio_blk\n", True),
-        # As the CIS benchmark has it of squashfs, which a payload may need.
-        ("/etc/modprobe.d/cis.conf", "install virtio_blk /bin/false\n", True),
+        (
+            "/etc/modprobe.d/own.conf",
+            "options virtio_blk queue_depth=8 a\n",
+            [("virtio_blk", "queue_depth=8 a")],
+        ),
+        (
+            "/etc/modprobe.d/own.conf",
+            " options\tvirtio-blk \\\n queue_depth=8 \n",
+            [("virtio_blk", "queue_depth=8")],
+        ),
+        (
+            "/usr/lib/modprobe.d/tool.conf",
+            'options virtio_blk a=1\noptions ext4 x\noptions virtio_blk a="2 3"\n',
+            [("virtio_blk", "a=1"), ("ext4", "x"), ("virtio_blk", 'a="2 3"')],
+        ),
         (
             "/etc/modprobe.d/own.conf",
             "options virtio_gpu x=1\nblacklist virtio\n# options virtio_blk x\n",
-            False,
+            [],
         ),
-        (
-            "/etc/modprobe.d/own.conf",
-            "alias eth0 virtio_blk\nremove virtio_blk x\noptionsvirtio_blk x\n",
-            False,
-        ),
-        ("/etc/modprobe.d/own", "options virtio_blk queue_depth=8\n", False),
+        ("/etc/modprobe.d/own.conf", "alias eth0 virtio_blk\nremove virtio_blk x\noptionsvirtio_blk x\n", []),
+        ("/etc/modprobe.d/own", "options virtio_blk queue_depth=8\n", []),
     ],
 )
-def test_modules_that_modprobe_d_names(tmp_path: Path, path: str, text: str, is_refused: bool) -> None:
+def test_options_of_modules(tmp_path: Path, path: str, text: str, options: list[tuple[str, str]]) -> None:
     put(tmp_path, path, text)
-    if not is_refused:
-        refuse_module_lines(ImageRoot(tmp_path), "app.service", ("ext4", "virtio_blk"))
-        return
+    found = module_options(ImageRoot(tmp_path), "app.service", ("ext4", "virtio_blk"))
+    assert list(found) == options
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/usr/lib/modprobe.d/tool.conf", "softdep virtio_blk pre: x\n"),
+        ("/usr/local/lib/modprobe.d/own.conf", "blacklist virtio-blk\n"),
+        # As the CIS benchmark has it of squashfs, which a payload may need.
+        ("/etc/modprobe.d/cis.conf", "install virtio_blk /bin/false\n"),
+        ("/etc/modprobe.d/own.conf", "options virtio_blk x=\x1b\n"),
+        ("/etc/modprobe.d/own.conf", f"options virtio_blk x={'1' * 600}\noptions virtio_blk y={'1' * 600}\n"),
+    ],
+)
+def test_what_modprobe_d_says_beside_options(tmp_path: Path, path: str, text: str) -> None:
+    put(tmp_path, path, text)
     with pytest.raises(UnsupportedUnitError, match=rf"{path} has `.*virtio.blk") as error:
-        refuse_module_lines(ImageRoot(tmp_path), "app.service", ("ext4", "virtio_blk"))
+        module_options(ImageRoot(tmp_path), "app.service", ("ext4", "virtio_blk"))
     assert error.value.hint
 
 
-def test_a_file_of_the_administrator_s_in_place_of_a_package_s(tmp_path: Path) -> None:
-    put(tmp_path, "/usr/lib/modprobe.d/tool.conf", "options virtio_blk queue_depth=8\n")
+def test_files_of_modprobe_d(tmp_path: Path) -> None:
+    """In the order of their names; of one name, the administrator's counts."""
+    for place, name, value in (
+        ("usr/lib", "b", 1),
+        ("usr/lib", "a", 2),
+        ("etc", "c", 3),
+        ("usr/lib", "c", 4),
+    ):
+        put(tmp_path, f"/{place}/modprobe.d/{name}.conf", f"options ext4 x={value}\n")
+    put(tmp_path, "/usr/lib/modprobe.d/tool.conf", "options ext4 y\n")
     link(tmp_path, "/etc/modprobe.d/tool.conf", "/dev/null")
-    refuse_module_lines(ImageRoot(tmp_path), "app.service", ("virtio_blk",))
+    found = module_options(ImageRoot(tmp_path), "app.service", ("ext4",))
+    assert found == (("ext4", "x=2"), ("ext4", "x=1"), ("ext4", "x=3"))
+    table = modloader_table(ModuleSet((), (), found))
+    assert table.endswith("options ext4 x=2\noptions ext4 x=1\noptions ext4 x=3\n")
 
 
 def test_only_device_aliases_of_wanted_modules() -> None:

@@ -39,7 +39,7 @@ static void say_not_loaded(struct text name) {
 static bool insmod(const struct loader *loader, struct text name) {
     char path[NAME_BYTES];
     path_of(path, "", name, ".ko.gz");
-    const char *const argv[] = {"insmod", path, NULL};
+    const char *const argv[] = {"insmod", path, loader->options[0] ? loader->options : NULL, NULL};
     const char *const environment[] = {NULL};
     int status = 1;
     long child = system_call(SYS_fork, 0, 0, 0, 0, 0, 0);
@@ -57,11 +57,12 @@ static bool load(const struct loader *loader, struct text name) {
     // An earlier call loaded it. To learn this from the kernel would cost the check of a signature.
     path_of(path, "module/", name, "");
     if (system_call(SYS_faccessat, loader->sys, (long)path, F_OK, 0, 0, 0) == 0) return true;
+    options_of(loader, name, loader->options);
     path_of(path, "", name, ".ko");
     long file = system_call(SYS_openat, loader->modules, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
     if (file == -ENOENT) return insmod(loader, name);
     if (file < 0) return false;
-    long answer = system_call(SYS_finit_module, file, (long)"", 0, 0, 0, 0);
+    long answer = system_call(SYS_finit_module, file, (long)loader->options, 0, 0, 0, 0);
     system_call(SYS_close, file, 0, 0, 0, 0, 0);
     // Another call, at the same time, may have loaded it.
     return answer == 0 || answer == -EEXIST;

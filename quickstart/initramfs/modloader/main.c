@@ -111,7 +111,9 @@ int main(int argc, char **argv) {
     loader.table.end = loader.table.at + status.st_size;
     // There are fewer modules than bytes.
     loader.tried = take_memory((size_t)status.st_size);
-    if (!loader.table.at || !loader.tried) return 2;
+    loader.options = take_memory(OPTIONS_BYTES);
+    if (!loader.table.at || !loader.tried || !loader.options) return 2;
+    read_command_line(&loader);
     const struct text what = whole(argv[4]);
     loader.quiet = is_same(what, "again");
     const bool late = loader.quiet || is_same(what, "late");
