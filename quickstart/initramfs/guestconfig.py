@@ -73,12 +73,14 @@ class Given:
     init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
     servers, so init writes those of its DHCP lease before it starts the application. With ``network``, the application
     uses the network, so init waits for the lease before it starts the application. ``naming`` is for a machine without
-    a name. ``cards`` says which network cards have which name.
+    a name. ``cards`` says which network cards have which name. With ``udev``, the application looks for udev's
+    directory of devices, so init makes the directory.
     """
 
     machine_id: bool = False
     name_servers: bool = False
     network: bool = False
+    udev: bool = False
     naming: Naming = Naming.NOWHERE
     cards: Cards = Cards()
 
@@ -198,6 +200,8 @@ def config_text(config: GuestConfig) -> str:
         "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
         "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",
         "USES_NETWORK": "yes" if config.given.network else "",
+        # udev(7); a stock boot has it from the distribution's initramfs on.
+        "UDEV_DATA": "/run/udev/data" if config.given.udev else "",
         "OWN_CARDS": " ".join(config.given.cards.own),
         "OTHER_CARDS": " ".join(config.given.cards.others),
         "NAMING": config.given.naming.value,

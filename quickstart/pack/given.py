@@ -37,6 +37,8 @@ _WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
 _WAITS = (_WANTS / "systemd-networkd-wait-online*.service", _WANTS / "ifupdown-wait-online.service")
 _AUTO = re.compile(r"^[ \t]*(?:allow-)?auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
 _DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILINE)
+# prometheus-node-exporter looks for it once, and never shows a disk's model without it (diskstats_linux.go).
+_UDEV_DATA = PurePosixPath("/run/udev/data")
 # machine-id(5); the second is a link to the first, or a copy, for D-Bus.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
@@ -47,7 +49,8 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
     (trace/resolvers.py). In the second case, any program looked up names, and a stock boot starts the units only when
     the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
     which virtual hosts Apache has. ``network`` is true if a program looked for the network (trace/calls.py,
-    ``uses_network``), and a stock boot starts the units only when the network is up.
+    ``uses_network``), and a stock boot starts the units only when the network is up. ``udev`` is true if a
+    program looked for udev's directory of devices, or for a file there.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
@@ -57,6 +60,11 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
         name_servers=can_await_name_servers(root) and (RESOLVER in changed or (names and waits)),
         network=uses_network and waits,
+        udev=any(
+            event.error is None and event.path.is_relative_to(_UDEV_DATA)
+            for trace in traces
+            for event in trace.events
+        ),
         naming=_naming(root, units, traces),
         cards=_cards(traces[0].network, names_by_mac(root, units[-1])),
     )

@@ -10,6 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import Cards, Given, Naming
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import Op
 from quickstart.model.started import Loaded, LoadedUnit
 from quickstart.pack.given import (
     needed_before_ready,
@@ -148,6 +149,21 @@ def test_addresses_are_awaited_where_stock_waits(
     link(tmp_path, "/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
     assert needed_before_ready(asks, UNITS, root) == Given(network=waits)
     refuse_names_too_early(asks, UNITS, root)
+
+
+@pytest.mark.parametrize(
+    ("event", "looks"),
+    [
+        ((Op.LOOKUP, "/run/udev/data"), True),
+        ((Op.OPEN, "/run/udev/data/b254:0"), True),
+        ((Op.LOOKUP, "/run/udev/data", "ENOENT"), False),
+        ((Op.LOOKUP, "/run/udev"), False),
+        ((Op.LOOKUP, "/run/udev/database"), False),
+    ],
+)
+def test_udev_s_directory(tmp_path: Path, event: tuple[Op, str] | tuple[Op, str, str], looks: bool) -> None:
+    """prometheus-node-exporter looks for it once, and would go without the names of disks for good."""
+    assert needed_before_ready([trace(event)], UNITS, image(tmp_path, "x.target", "")) == Given(udev=looks)
 
 
 def test_an_address_that_comes_by_dhcp_of_ipv6(tmp_path: Path) -> None:

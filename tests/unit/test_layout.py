@@ -14,7 +14,7 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.facts import Watched, packed_facts
-from quickstart.initramfs.guestconfig import GuestConfig, HandOff, Served, config_text, unit_config_text
+from quickstart.initramfs.guestconfig import Given, GuestConfig, HandOff, Served, config_text, unit_config_text
 from quickstart.initramfs.layout import LOADER, part_a, part_b, relative, unit_text, with_interpreter
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
@@ -276,6 +276,11 @@ def test_the_journals_sockets_come_behind_the_unit_s_own(root: ImageRoot) -> Non
     bound = [line for line in lines if "socket" in line]
     assert bound == ["socket stream socket", *["journal-socket stream journal-socket"] * 2]
     assert "\nSOCKETS=1\nJOURNAL_SOCKETS=2\n" in config_text(replace(CONFIG, unit=unit))
+
+
+def test_udev_s_directory_in_config() -> None:
+    assert "\nUDEV_DATA=''\n" in config_text(CONFIG)
+    assert "\nUDEV_DATA=/run/udev/data\n" in config_text(replace(CONFIG, given=Given(udev=True)))
 
 
 def test_the_sockets_in_config() -> None:
