@@ -113,7 +113,9 @@ def test_the_bus_is_watched_until_systemd_is_on_it(
     assert verdict(starter, tmp_path, how) == said
 
 
-@pytest.mark.parametrize(("how", "said"), [("asked", "late .service"), ("called", "org.freedesktop.systemd1")])
+@pytest.mark.parametrize(
+    ("how", "said"), [("asked", "late .service"), ("called", "org.freedesktop.systemd1")]
+)
 def test_who_waits_for_long_is_told(starter: Path, tmp_path: Path, how: str, said: str) -> None:
     begin = time.monotonic()
     assert verdict(starter, tmp_path, how, SECONDS) == f"asked {said}\n"

@@ -14,7 +14,14 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.facts import Watched, packed_facts
-from quickstart.initramfs.guestconfig import Given, GuestConfig, HandOff, Served, config_text, unit_config_text
+from quickstart.initramfs.guestconfig import (
+    Given,
+    GuestConfig,
+    HandOff,
+    Served,
+    config_text,
+    unit_config_text,
+)
 from quickstart.initramfs.layout import LOADER, part_a, part_b, relative, unit_text, with_interpreter
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive

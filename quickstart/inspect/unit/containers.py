@@ -71,7 +71,8 @@ def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> It
         )
     for place in _BINFMT:
         for file in root.glob(PurePosixPath(place) / "*.conf"):
-            if (path := root.resolve(file).canonical) and _EMULATOR.search(root.read_text(path)):
+            found_at = root.resolve(file).canonical
+            if found_at is not None and _EMULATOR.search(root.read_text(found_at)):
                 raise UnsupportedUnitError(
                     f"{source.unit} cannot be started early: dockerd looks at its start for the emulator of {brief(str(file))},"
                     " which comes with systemd",
