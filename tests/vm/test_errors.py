@@ -30,7 +30,7 @@ def profile(directory: Path, *changes: tuple[str, str]) -> Path:
         ('packages = ["nginx"]', 'packages = ["no-such-package-at-all"]', 2, "no-such-package-at-all"),
         ('suite = "bookworm"', 'suite = "nosuchsuite"', 2, "nosuchsuite"),
         ('unit = "nginx.service"', 'unit = "ngnix.service"', 2, "no unit ngnix.service"),
-        ('unit = "nginx.service"', 'unit = "systemd-logind.service"', 2, "BusName"),
+        ('unit = "nginx.service"', 'unit = "systemd-logind.service"', 2, "IPAddressDeny"),
         ("budget_mib = 24", "budget_mib = 5", 1, "the profile's budget is 5 MiB"),
         ("[memory]", "[disk]\nsize_mib = 256\n\n[memory]", 2, "does not fit on a disk of 256 MiB"),
     ],
