@@ -1,5 +1,5 @@
-# own-name.pl NAME OTHER [wait]: writes its number into /run/own-name, calls OTHER, which nobody has yet, and owns NAME on the message bus.
-# With `wait` it owns the name only when the call is answered. The bytes are those of the D-Bus specification.
+# own-name.pl NAME [OTHER [wait]]: writes its number into /run/own-name, calls OTHER, which nobody has yet, and owns NAME on the message
+# bus. With `wait` it owns the name only when the call is answered. The bytes are those of the D-Bus specification.
 use strict;
 use warnings;
 use Socket;
@@ -34,8 +34,7 @@ answer();
 syswrite $bus, "BEGIN\r\n";
 call('org.freedesktop.DBus', 'Hello', '', '');
 answer();
-call($other, 'Ping', '', '');
-sleep 1;
+call($other, 'Ping', '', '') if $other;
 answer() if $wait;
 my $body = string($name);
 call('org.freedesktop.DBus', 'RequestName', 'su', $body . "\0" x (-length($body) % 4) . pack('V', 0));
