@@ -171,7 +171,7 @@ def test_a_unit_that_cannot_start_early_is_refused_by_name_before_anything_boots
     assert called.status == 1
     assert called.error["kind"] == "NoProfileError"
     assert "systemd-logind.service cannot be started early: it has " in called.error_text
-    assert "BusName" in called.error_text
+    assert "IPAddressDeny" in called.error_text
     assert "watch a boot" not in called.err
     assert list(tmp_path.iterdir()) == []
 
