@@ -185,7 +185,8 @@ APPLICATIONS = {
     ),
     "docker": Application(
         (
-            *("--package", "docker.io", "--package", "busybox-static"),
+            # dockerd starts no container on Debian's kernel without AppArmor's parser, which its package recommends.
+            *("--package", "docker.io", "--package", "apparmor", "--package", "busybox-static"),
             *("--unit", "docker", "--ready", "exec:docker version"),
         ),
         "docker.service",
