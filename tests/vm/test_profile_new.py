@@ -23,8 +23,6 @@ SERVICES = {
     "redis-server": ("--package", "redis-server", "--unit", "redis", "--ready", "tcp:6379"),
     # systemd passes a socket to it; `profile new` finds its readiness.
     "cups": ("--package", "cups-daemon", "--unit", "cups"),
-    # It has its name on the message bus, which `profile new` adds to its stack.
-    "avahi-daemon": ("--package", "avahi-daemon", "--unit", "avahi-daemon"),
 }
 # What is to be seen of each in the whole machine, of its early process.
 WORKS = {
@@ -34,7 +32,6 @@ WORKS = {
     "redis-server": "grep -c '^Seccomp_filters:.*2' /proc/$early/status",
     "cups": 'perl -MIO::Socket::UNIX -e \'$s = IO::Socket::UNIX->new("/run/cups/cups.sock") or exit 1;'
     ' print $s "GET / HTTP/1.0\\r\\n\\r\\n"; exit(<$s> =~ /^HTTP/ ? 0 : 1)\' && echo 1',
-    "avahi-daemon": 'busctl status org.freedesktop.Avahi | grep -cx "PID=$early"',
     # Where its workers log to, in the namespace of their own.
     "haproxy": "nsenter --mount=/proc/$early/ns/mnt test -S /var/lib/haproxy/dev/log && echo 1",
 }

@@ -192,7 +192,8 @@ def on_bus(
         "policy": POLICY,
         "own-name.pl": (GUEST / "own-name.pl").read_text(),
     }
-    whole = f"{SETTLED}{ABOUT}{command}"
+    # Without its private socket, systemctl would ask systemd on the bus, where nobody may wait for it.
+    whole = f"until [ -S /run/systemd/private ]; do sleep 0.2; done\n{SETTLED}{ABOUT}{command}"
     return booted(artefact, base, whole, units, files, BUS, falls_back=falls_back)
 
 
