@@ -54,7 +54,8 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     a profile with early = "always", which wants an early start before cloud-init.
     """
     # Init waits for its lease, and writes them (pack/given.py).
-    made = {*_run_directories(root), *((str(RESOLVER),) if can_await_name_servers(root) else ())}
+    resolver = (str(RESOLVER),) if can_await_name_servers(root) else ()
+    made = {*_run_directories(root), *_of_sockets(unit), *resolver}
     own = [path for each in unit.all_units for path in _named(each, root)]
     used = {
         path
@@ -103,6 +104,13 @@ def _run_directories(root: ImageRoot) -> Iterator[str]:
     for record in run_directories(root):
         path = PurePosixPath(record[-1])
         yield from map(str, (path, *path.parents))
+
+
+def _of_sockets(unit: UnitStart) -> Iterator[str]:
+    """The sockets of the stack that are files, and the directories above them, which init makes as systemd does."""
+    for path in (socket.path for each in unit.all_units for socket in each.sockets):
+        if path is not None:
+            yield from map(str, (path, *path.parents))
 
 
 def _is_known(path: str, made: set[str]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import Given
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.inspect.unit.model import ListeningSocket, UnitCommand, UnitStart
 from quickstart.model import Op
 from quickstart.model.started import Changed
 from quickstart.pack.given import can_await_name_servers, needed_before_ready, refuse_names_too_early
@@ -372,6 +372,22 @@ def test_a_directory_of_the_starter_s(tmp_path: Path) -> None:
     put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", "d /run/app/a 0755 root root -\n")
     assert refused(tmp_path, "/run/app", "/run/app/a") == ""
     assert "/run/app/a/acl" in refused(tmp_path, "/run/app/a/acl")
+
+
+def test_a_directory_of_a_socket(tmp_path: Path) -> None:
+    """systemd makes it for the socket of avahi-daemon, which looks at it; and so does init."""
+    place = PurePosixPath("/run/avahi-daemon")
+    listens = ListeningSocket(unit="a.socket", kind="stream", path=place / "socket", port=0, records=())
+    companion = replace(app(), unit="a.service", sockets=(listens,))
+    for unit in (replace(app(), sockets=(listens,)), replace(app(), companions=(companion,))):
+        for path in (place, place / "socket"):
+            booted = [replace(trace(), changed=Changed((path,), ()))]
+            refuse_made_before(booted, unit, ImageRoot(tmp_path))
+            with pytest.raises(UnsupportedUnitError, match=str(path)):
+                refuse_made_before(booted, app(), ImageRoot(tmp_path))
+        other = [replace(trace(), changed=Changed((place / "other",), ()))]
+        with pytest.raises(UnsupportedUnitError, match="/run/avahi-daemon/other"):
+            refuse_made_before(other, unit, ImageRoot(tmp_path))
 
 
 def test_on_a_machine_that_cloud_init_has_been_through(tmp_path: Path) -> None:
