@@ -24,6 +24,8 @@ _ALIGNED_BLOCKS = 128
 # The low half of the first extent's block is the sixth word of the inode's map, and each extent has three words (kernel:
 # Documentation/filesystems/ext4/ifork.rst).
 _FIRST_EXTENT_BLOCK, _EXTENT_WORDS = 5, 3
+# debugfs has names for the last words of the map, which are pointers in a file without extents.
+_WORD_NAMES = {12: "IND", 13: "DIND", 14: "TIND"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +190,7 @@ def _commands(groups: Collection[BlockGroup], moves: Collection[Move]) -> Iterat
         yield f"setb {each.target} {each.blocks}"
         yield f"freeb {each.source} {each.blocks}"
         word = _FIRST_EXTENT_BLOCK + _EXTENT_WORDS * each.extent
-        yield f"set_inode_field <{each.inode}> block[{word}] {each.target}"
+        yield f"set_inode_field <{each.inode}> block[{_WORD_NAMES.get(word, word)}] {each.target}"
         for block in range(each.source, each.source + each.blocks):
             freed[_group_of(groups, block)] += 1
         freed[_group_of(groups, each.target)] -= each.blocks

@@ -120,7 +120,7 @@ def test_a_second_time_and_nothing_to_do(image: Path) -> None:
 
 @pytest.fixture
 def in_pieces(tmp_path: Path) -> Path:
-    """A volume with groups of 8 MiB: /usr/b lies in two of them, /usr/c has a hole, /usr/d is larger than a group."""
+    """A volume with groups of 8 MiB: /usr/b lies in two of them, /usr/c has three holes, /usr/d is larger than a group."""
     tree, path = tmp_path / "tree", tmp_path / "pieces.raw"
     (tree / "usr/many").mkdir(parents=True)
     for number in range(600):
@@ -129,7 +129,7 @@ def in_pieces(tmp_path: Path) -> Path:
     (tree / "usr/b").write_bytes(os.urandom(4_000_000))
     (tree / "usr/d").write_bytes(os.urandom(9_000_000))
     with (tree / "usr/c").open("wb") as file:
-        for offset, size in ((0, 4096), (300_000, 50_000)):
+        for offset, size in ((0, 4096), (300_000, 50_000), (600_000, 4096), (900_000, 50_000)):
             file.seek(offset)
             file.write(os.urandom(size))
     words: list[str | Path] = ["mkfs.ext4", "-q", "-F", "-b", "4096", "-g", "2048", "-d", tree, path, "64M"]
@@ -152,6 +152,7 @@ def test_what_lies_in_pieces_is_moved_too(in_pieces: Path, tmp_path: Path) -> No
     found = {path: [run for run in after.runs if run.path == path] for paths in wanted for path in paths}
     moved = [run for path in (P("/usr/many"), P("/usr/b"), P("/usr/c")) for run in found[path]]
     assert all(len(found[path]) > 1 for path in found if path != P("/usr/d"))
+    assert len(found[P("/usr/c")]) == 4
     assert [run.first_block for run in moved] == [each.target for each in moves]
     assert all(a.first_block + a.blocks == b.first_block for a, b in itertools.pairwise(moved))
     assert found[P("/usr/d")] == [run for run in blocks.runs if run.path == P("/usr/d")]

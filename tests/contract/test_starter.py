@@ -469,7 +469,7 @@ def test_variables_in_words(box: Box) -> None:
         ((("type", "exec"), ("nice", "much"), SLEEP), "Exec main: `much` in the description is no number"),
         ((("type", "exec"), ("nice",), SLEEP), "Exec main: the description's `nice` lacks words"),
         ((("type", "exec"), ("sandbox", "all"), SLEEP), "the description has an unknown `sandbox`"),
-        ((("type", "dbus"), SLEEP), "the description has an unknown type `dbus`"),
+        ((("type", "idle"), SLEEP), "the description has an unknown type `idle`"),
     ],
 )
 def test_a_description_that_does_not_hold(box: Box, records: tuple[Record, ...], reason: str) -> None:
