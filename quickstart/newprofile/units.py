@@ -2,7 +2,8 @@
 
 An alias is replaced by the unit that it stands for. A wrapper is a unit that does nothing itself, such as
 postgresql.service (inspect/unit/instances.py). It is replaced by the instance that does the work, such as
-postgresql@15-main.service. The services that these units require are added, and those that they pull in and come after.
+postgresql@15-main.service. The services that these units require are added, those that they pull in and come after, and those
+whose sockets they come after.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
     """Return two values. The first is ``draft`` with two changes: a companion that is an alias or a wrapper is
     replaced by the unit that does the work, and the services that the units need are added. These are the services that
-    a unit requires (Requires=, Requisite=, BindsTo=), and those that it wants and comes after (Wants= with After=), unless
-    an early start need not wait for them (pack/harmless.py). The second value has each added service with the
-    assignment or link that names it.
+    a unit requires (Requires=, Requisite=, BindsTo=), those that it wants and comes after (Wants= with After=), and
+    those of the sockets that it comes after, unless an early start need not wait for them (pack/harmless.py). The
+    second value has each added service with the assignment or link that names it.
 
     A service is not added in three cases: the image does not have it; its name is not allowed in a profile; or
     the profile has MOST_UNITS units already. The build later refuses the unit that needs

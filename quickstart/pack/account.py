@@ -16,14 +16,12 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import drop_ins_of, unit_file
 from quickstart.inspect.unit.initscripts import SCRIPTS
 from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.neighbours import is_another_services_socket
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit
 from quickstart.parse.printable import brief
 
 _ROOT_SLICE = "-.slice"
-# Of the boot itself. Who uses them without After= finds them as late.
-_SYSTEMDS = "systemd-"
-_KNOWN_SOCKETS = frozenset(("dbus.socket", "syslog.socket"))
 # systemd-sysv-generator(8) makes the unit of an init script there. The reader makes the same unit.
 _OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
 
@@ -56,10 +54,11 @@ def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit], own: Coll
     """
     after = loaded[unit.unit].after if unit.unit in loaded else frozenset()
     for name in sorted(after - {*own}):
-        if name.endswith(".socket") and not name.startswith(_SYSTEMDS) and name not in _KNOWN_SOCKETS:
+        if is_another_services_socket(name):
             raise UnsupportedUnitError(
                 f"{unit.unit} cannot be started early: it comes after {name}, which comes with systemd",
-                hint="remove that socket from After= and Requires= in a unit file of the image",
+                hint="name the service of that socket in `units` of the profile, so that both start early;"
+                " or remove the socket from After= and Requires= in a unit file of the image",
             )
 
 

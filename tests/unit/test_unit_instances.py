@@ -249,6 +249,27 @@ def test_a_profile_takes_the_services_that_a_unit_needs(image: Image) -> None:
     assert needing(image, "front.service") == (units, {"back.service": "BindsTo=back.service"})
 
 
+def test_a_profile_takes_the_service_of_a_socket_that_a_unit_comes_after(image: Image) -> None:
+    """As rabbitmq-server.service comes after epmd.socket: the build would refuse it without."""
+    texts = {
+        "app_service": (
+            f"[Unit]\nAfter=mapper.socket own.socket gone.socket dbus.socket systemd-journald.socket each.socket\n{SERVICE}"
+        ),
+        "mapper_socket": "[Socket]\nListenStream=4369\nService=names.service\n",
+        "own_socket": "[Socket]\nListenStream=1\nService=app.service\n",
+        "gone_socket": "[Socket]\nListenStream=2\n",
+        "each_socket": "[Socket]\nListenStream=3\nAccept=yes\n",
+        "dbus_socket": "[Socket]\nListenStream=/run/dbus/system_bus_socket\n",
+        "names_service": SERVICE,
+        "dbus_service": SERVICE,
+        "each_service": SERVICE,
+    }
+    assert needing(image, **texts) == (
+        ("names.service", "app.service"),
+        {"names.service": "After=mapper.socket"},
+    )
+
+
 def test_a_profile_takes_the_services_that_a_unit_wants_and_comes_after(image: Image) -> None:
     """As docker.service has containerd.service: the build would refuse it without."""
     texts = {

@@ -34,6 +34,9 @@ _PASSING_ON = (".target", ".socket")
 _ALWAYS = "sysinit.target"
 _ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
+# Sockets of the boot itself. Who uses them without After= finds them as late.
+_SYSTEMDS = "systemd-"
+_OF_THE_BOOT = frozenset(("dbus.socket", "syslog.socket"))
 # systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
 _NAME = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,254}")
 # Each is looked at, several times in a build. Debian's own have a few hundred bytes.
@@ -126,12 +129,28 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
 
 
 def wanted_before(root: ImageRoot, unit: str) -> Mapping[str, str]:
-    """The services that ``unit`` itself pulls in and comes after, by Wants= and After=. The result has their names, each
-    with what the unit says of it. A stock boot starts them before ``unit``, if the image has them.
+    """The services that a stock boot starts before ``unit``, or whose sockets it binds before ``unit``, because the
+    unit itself says so. The result has their names, each with what the unit says of it.
+
+    A service is one of these when the unit pulls it in and comes after it (Wants= with After=), or when the unit comes
+    after a socket unit that starts the service, as rabbitmq-server.service comes after epmd.socket. The image may be
+    without the service.
     """
     wanted = {word for _, word in _dependencies(root, unit, ("Wants",)) if word.endswith(".service")}
     after = {word for _, word in _dependencies(root, unit, ("After",))}
-    return {name: f"Wants={name}, After={name}" for name in sorted(wanted & after)}
+    before = {name: f"Wants={name}, After={name}" for name in sorted(wanted & after)}
+    for socket in sorted(name for name in after if is_another_services_socket(name)):
+        service = _service_of(root, socket)
+        if service and not _is_for(root, socket, unit, _file(root, unit)):
+            before.setdefault(service, f"After={socket}")
+    return before
+
+
+def is_another_services_socket(name: str) -> bool:
+    """Whether ``name`` is a socket unit that is not one of the boot itself, which are systemd's own, D-Bus' and syslog's.
+    What comes after such a unit may connect to its socket (pure).
+    """
+    return name.endswith(_SOCKET) and not name.startswith(_SYSTEMDS) and name not in _OF_THE_BOOT
 
 
 def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
