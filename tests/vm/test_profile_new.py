@@ -69,7 +69,8 @@ def test_what_is_written_builds_and_is_handed_over(name: str, tmp_path: Path) ->
     checked = quickstart("profile", "check", profile, "--json")
     assert checked.status == 0, checked.err
     assert all(stage["stored"] for stage in checked.result["stages"])
-    assert checked.result["start_set_files"] == written.result["start_set_files"]
+    # Packing leaves some of them on the volume (pack/leave.py).
+    assert checked.result["start_set_files"] >= written.result["start_set_files"] > 0
 
     built = quickstart("build", "--no-trial", "--profile", profile, "-o", out, "--json", timeout_s=BUILD_S)
     assert built.status == 0, built.err
