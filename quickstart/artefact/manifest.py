@@ -26,6 +26,7 @@ from pydantic import (
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host.beneath import read_bounded
 from quickstart.model import MIB, Readiness, RootBudget, Superblock
+from quickstart.model.machine import KERNEL_BYTES
 from quickstart.model.words import ReadyKind
 from quickstart.parse import jsondoc
 from quickstart.parse.faults import Table, faults
@@ -39,6 +40,8 @@ REBUILD = "build it again with --force, which throws its root disk away"
 # Ours have 2 KiB, and some 400 bytes for each file of the start set.
 _MANIFEST_BYTES = 1 * MIB
 _START_SET_BYTES = 16 * MIB
+# Of run.sh. Ours has 2 KiB.
+SCRIPT_BYTES = 1 << 16
 # As many as an initramfs may have members (newc_reader.Limits). The largest start set that we have met has some thousand.
 _MOST_FILES = 100_000
 _GIB = 1 << 30
@@ -135,12 +138,20 @@ class FileFacts(_Open):
     sha256: _Sha256
 
 
+class _KernelFacts(FileFacts):
+    size_bytes: Annotated[int, Field(ge=1, le=KERNEL_BYTES)]
+
+
+class _ScriptFacts(FileFacts):
+    size_bytes: Annotated[int, Field(ge=1, le=SCRIPT_BYTES)]
+
+
 class _Files(Table):
-    kernel: FileFacts = Field(alias="vmlinuz")
+    kernel: _KernelFacts = Field(alias="vmlinuz")
     stock_initrd: FileFacts = Field(alias="initrd.img")
     initramfs: FileFacts = Field(alias="initramfs.img")
     # The first artefacts did not say it.
-    run_script: FileFacts | None = Field(alias="run.sh", default=None)
+    run_script: _ScriptFacts | None = Field(alias="run.sh", default=None)
 
 
 class _Reference(_Open):

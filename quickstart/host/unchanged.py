@@ -84,11 +84,24 @@ def exactly(source: int, size_bytes: int, path: Path) -> Iterator[bytes]:
 
 
 def copy_exactly(source: int, target: BinaryIO, path: Path, size_bytes: int | None = None) -> None:
-    """Copy the open file ``source`` to ``target``. If ``size_bytes`` is given, the file must have exactly
-    this size. Raises BadInputError as `exactly` does.
+    """Copy the open file ``source`` to the file ``target``, at its present position. If ``size_bytes`` is given,
+    ``source`` must have exactly this size. Zeros become holes: a stranger's file of some kilobytes may have
+    gigabytes of them, which would fill the place of the copy.
+
+    Raises BadInputError for another size, and when another process writes to ``source`` during the call.
     """
-    for chunk in exactly(source, os.fstat(source).st_size if size_bytes is None else size_bytes, path):
-        target.write(chunk)
+    before, begin = seen(source), target.tell()
+    end = begin + before.size_bytes
+    if size_bytes not in (None, before.size_bytes):
+        raise changed(path)
+    for offset, chunk in data_chunks(source, before.size_bytes):
+        target.seek(begin + offset)
+        # A file that grows has more.
+        target.write(chunk[: before.size_bytes - offset])
+    target.seek(end)
+    target.truncate()
+    if seen(source) != before:
+        raise changed(path)
 
 
 def digest_of(source: int, path: Path) -> str:

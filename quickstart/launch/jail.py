@@ -24,12 +24,12 @@ from quickstart.host.memory import available_bytes
 from quickstart.host.unchanged import copy_exactly
 from quickstart.image.qcow2 import virtual_bytes
 from quickstart.model import MIB
+from quickstart.model.machine import KERNEL_BYTES
 
 # seccomp(2) filters of QEMU, always: no obsolete system call, no change of user, no new process, no scheduling.
 SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 _KVM = Path("/dev/kvm")
 _GROUP, _OTHERS = 0o060, 0o006
-_KERNEL_BYTES = 256 * MIB
 # What the files of a machine without a disk, or the tables of an overlay, may have at most beside the disk's bytes.
 _SLACK_BYTES = 64 * MIB
 # A guest of this size touches a part of its memory; a build's have no more, unless the profile asks for it.
@@ -89,7 +89,7 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
     """
     with opened_regular(kernel) as fd:
         size_bytes = os.fstat(fd).st_size
-        if size_bytes > _KERNEL_BYTES:
+        if size_bytes > KERNEL_BYTES:
             raise BadInputError(f"{kernel} has {size_bytes} bytes: that is no kernel")
         target = jail.directory / "kernel"
         with target.open("xb") as out:

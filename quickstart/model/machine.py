@@ -6,10 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.model import Network, Readiness
+from quickstart.model import MIB, Network, Readiness
 from quickstart.model.words import DiskFormat
 
 _HTTP_PORT = 80
+# A file of more bytes is no kernel. Debian's have 8 MiB.
+KERNEL_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,10 @@ HOSTILE = {
     "an empty disk": sets("disk", "size_bytes", to=0),
     "a file that is not ours": sets("files", "../../etc/passwd", to={"size_bytes": 1, "sha256": "0" * 64}),
     "an empty kernel": sets("files", "vmlinuz", "size_bytes", to=0),
+    "a kernel of more bytes than any": sets("files", "vmlinuz", "size_bytes", to=(256 << 20) + 1),
+    "a script of more bytes than any": sets(
+        "files", "run.sh", to={"size_bytes": (1 << 16) + 1, "sha256": "0" * 64}
+    ),
     "a digest that is none": sets("files", "vmlinuz", "sha256", to="0" * 63),
     "an initramfs of two sizes": sets("initramfs_bytes", to=1),
     "an initramfs that would fill the memory": sets("initramfs_unpacked_bytes", to=1 << 40),

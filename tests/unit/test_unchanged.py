@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import io
 import os
 import stat
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from quickstart.artefact import directory as artefacts
+from quickstart.artefact.audit import given
 from quickstart.artefact.audit.given import _look_at
 from quickstart.artefact.manifest import read_manifest
 from quickstart.engines import boot as pipeline
@@ -160,6 +162,63 @@ def test_the_initramfs_is_as_long_as_the_manifest_says(file: Path, tmp_path: Pat
         more.write(b"more")
     with pytest.raises(BadInputError, match=SAID):
         join_initrd((file,), b"cpio", target, {file: 3000})
+
+
+def test_holes_of_an_out_take_no_room_and_stay_where_they_are(tmp_path: Path) -> None:
+    """A kernel and an initramfs of a stranger: kilobytes on his disk, gigabytes of zeros."""
+    (tmp_path / "place").mkdir()
+    kernel, initramfs, mib = tmp_path / "vmlinuz", tmp_path / "initramfs.img", 1 << 20
+    for path, size_bytes in ((kernel, 200 * mib), (initramfs, 1 << 30)):
+        with path.open("wb") as file:
+            file.write(b"begin")
+            file.seek(100 * mib + 1)
+            file.write(b"middle")
+            file.truncate(size_bytes)
+    joined = tmp_path / "joined"
+    join_initrd((initramfs, initramfs), b"cpio", joined, {initramfs: 1 << 30})
+    with jail.made_jail(tmp_path / "place") as cell:
+        copy = cell.directory / jail.put_kernel(cell, kernel, 200 * mib)
+        assert copy.stat().st_size == 200 * mib
+        assert filecmp.cmp(copy, kernel, shallow=False)
+        assert copy.stat().st_blocks * 512 < 2 * mib
+    assert joined.stat().st_size == (2 << 30) + 512
+    assert joined.stat().st_blocks * 512 < 4 * mib
+    with joined.open("rb") as file:
+        for begin in (0, 1 << 30):
+            for offset, data in ((0, b"begin\0"), (100 * mib, b"\0middle\0")):
+                file.seek(begin + offset)
+                assert file.read(len(data)) == data
+        file.seek(2 << 30)
+        assert file.read().rstrip(b"\0") == b"cpio"
+
+
+def test_a_copy_of_a_file_that_is_written_to(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pread
+
+    def read(fd: int, count: int, offset: int) -> bytes:
+        with file.open("ab") as more:
+            more.write(b"y" * 100)
+        return real(fd, count, offset)
+
+    monkeypatch.setattr(os, "pread", read)
+    copy = tmp_path / "copy"
+    with file.open("rb") as source, copy.open("xb") as target, pytest.raises(BadInputError, match=SAID):
+        copy_exactly(source.fileno(), target, file, 3000)
+    assert copy.read_bytes() == b"x" * 3000
+
+
+def test_an_audit_hashes_no_file_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of run.sh is free, and its holes may be terabytes."""
+
+    def digest(source: int, path: Path) -> str:
+        raise AssertionError(path)
+
+    write_manifest(tmp_path)
+    os.truncate(tmp_path / "vmlinuz", 1 << 40)
+    monkeypatch.setattr(given, "digest_of", digest)
+    assert _look_at(tmp_path / "vmlinuz", read_manifest(tmp_path)).sha256 == ""
 
 
 def test_a_machine_takes_what_the_manifest_said(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quickstart.artefact import inside
 from quickstart.artefact.directory import RUN_SCRIPT, run_script
-from quickstart.artefact.manifest import Manifest, StartSetFacts, read_manifest, read_start_set
+from quickstart.artefact.manifest import SCRIPT_BYTES, Manifest, StartSetFacts, read_manifest, read_start_set
 from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular, read_bounded
 from quickstart.host.unchanged import digest_of
@@ -40,14 +40,13 @@ _SOUGHT = (
     inside.Sought(TRACER, b"sage: strace ", re.compile(rb"[Uu]sage: strace ")),
 )
 _BLOCK_BYTES = 4 << 20
-_SCRIPT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class OutFile:
     """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is the file's SHA-256, or empty when the
-    manifest has no SHA-256 for this file. ``marks`` are the texts of LAUNCH_MARKS that the file contains; they
-    show that the launch agent or a tracer is in the file.
+    manifest has no SHA-256 for this file, or when the file has not the manifest's size. ``marks`` are the
+    texts of LAUNCH_MARKS that the file contains; they show that the launch agent or a tracer is in the file.
     """
 
     name: str
@@ -90,13 +89,15 @@ def _look_at(path: Path, manifest: Manifest) -> OutFile:
     if not stat.S_ISREG(mode):
         return OutFile(path.name, mode, "", ())
     with opened_regular(path) as fd:
-        sha256 = digest_of(fd, path) if path.name in manifest.facts else ""
-        return OutFile(path.name, os.fstat(fd).st_mode, sha256, _marks(fd))
+        fact = manifest.facts.get(path.name)
+        # The model of the manifest limits the size, and a file of another size has another digest.
+        is_hashed = fact is not None and fact.size_bytes == os.fstat(fd).st_size
+        return OutFile(path.name, os.fstat(fd).st_mode, digest_of(fd, path) if is_hashed else "", _marks(fd))
 
 
 def _script_is_ours(path: Path, manifest: Manifest) -> bool:
     try:
-        return read_bounded(path, _SCRIPT_BYTES) == run_script(manifest).encode()
+        return read_bounded(path, SCRIPT_BYTES) == run_script(manifest).encode()
     except FileNotFoundError:
         # That it is missing is said anyway.
         return True
