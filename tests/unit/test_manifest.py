@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import typing
 from collections.abc import Callable
@@ -111,6 +112,14 @@ def test_a_hostile_manifest_is_refused_by_one_line(out: Path, name: str) -> None
     assert said.isprintable()
     assert caught.value.exit_code == 2
     assert caught.value.hint
+
+
+def test_a_kernel_of_256_mib_is_none(out: Path) -> None:
+    """Of holes."""
+    os.truncate(out / "vmlinuz", (256 << 20) + 1)
+    change(out, HOSTILE["a kernel of more bytes than any"])
+    with pytest.raises(ArtefactError, match=r"damaged: files\.vmlinuz\.size_bytes"):
+        load(out)
 
 
 def test_no_fault_of_a_hostile_manifest_is_due_to_another(out: Path) -> None:
