@@ -40,6 +40,8 @@ _BLOCK_UNINIT = 0x2
 MAX_USED_INODES = 1 << 20
 # Of one directory: mke2fs takes some 20 s. Debian's largest, /var/lib/dpkg/info, has some thousand.
 _MOST_ENTRIES = 25_000
+# Of files with several names, if each had one: mke2fs takes some 10 s. Debian's packages have less than ten such files.
+_MOST_HARD_LINKS = 200_000
 _NOT_ZERO = re.compile(rb"[^\0]")
 _ROOT_INODE = 2
 # mke2fs.conf(5): the features and sizes of each kind of file system.
@@ -109,17 +111,28 @@ def _check_paths(tree: Path) -> None:
     """Raise BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind
     the end of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, whoever made it.
 
-    Also raise BadInputError for directories with so many entries that mke2fs would take too long.
+    Also raise BadInputError for directories with so many entries, and for so many hard links, that mke2fs would take
+    too long.
     """
     top = os.fsencode(tree)
     entries = Counter[bytes]()
-    for path, _ in walk(top, tree.stat().st_dev):
+    linked = Counter[int]()
+    for path, is_directory in walk(top, tree.stat().st_dev):
         entries[path.rpartition(b"/")[0]] += 1
         if len(path) - len(top) - 1 > PATH_BYTES:
             raise BadInputError(
                 f"the image has a path of more than {PATH_BYTES} bytes: {brief(os.fsdecode(path[len(top) :]))}",
                 hint="move it up, or remove it",
             )
+        status = os.lstat(path)
+        if status.st_nlink > 1 and not is_directory:
+            linked[status.st_ino] += 1
+    # It looks through a list of all such files for each of their names.
+    if len(linked) * linked.total() > _MOST_HARD_LINKS**2:
+        raise BadInputError(
+            f"the image has too many hard links: {len(linked)} files have {linked.total()} names",
+            hint="making the disk would take too long; replace most of them by symbolic links or copies",
+        )
     # It looks through a whole directory for each new name in it.
     if sum(count**2 for count in entries.values()) > _MOST_ENTRIES**2:
         (largest, count), *_ = entries.most_common(1)

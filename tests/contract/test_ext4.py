@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import ArtefactError, BadInputError
+from quickstart.image import ext4
 from quickstart.image.ext4 import read_superblock, used_inodes, write_disk
 from quickstart.image.extents import file_extents
 from quickstart.inspect.foreign.members import DeviceNode
@@ -123,6 +124,24 @@ def test_a_directory_of_more_files_than_mke2fs_takes_in_time(tmp_path: Path) -> 
     with pytest.raises(BadInputError, match="too many files in one directory: /usr/full has 25001"):
         write_disk(tmp_path / "tree", tmp_path / "disk", 256, UUID, "root")
     assert not (tmp_path / "disk").exists()
+
+
+def test_more_hard_links_than_mke2fs_can_look_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the product of the files and of their names is what it looks at."""
+    monkeypatch.setattr(ext4, "_MOST_HARD_LINKS", 10)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for number in range(7):
+        (tree / f"file{number}").touch()
+        (tree / f"link{number}").hardlink_to(tree / f"file{number}")
+        (tree / f"alone{number}").touch()
+    write_disk(tree, tmp_path / "disk", 16, UUID, "root")
+    (tree / "again").hardlink_to(tree / "file0")
+    with pytest.raises(BadInputError, match="too many hard links: 7 files have 15 names"):
+        write_disk(tree, tmp_path / "other", 16, UUID, "root")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_path_for_which_mke2fs_would_write_behind_its_buffer(tmp_path: Path) -> None:
