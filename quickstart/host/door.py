@@ -11,12 +11,12 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -27,6 +27,8 @@ Process = subprocess.Popen[bytes]
 
 _LOG = logging.getLogger(__name__)
 _TAIL_BYTES = 4096
+# pipe(7)
+_PIPE_BYTES = 65536
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a package download needs to leave the host, which may have a password in it: for who may fetch something, nobody else.
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -211,17 +213,18 @@ def run(
 
 @dataclass(frozen=True)
 class Filter:
-    """A process that reads one of our files and writes its result to ``stdout``. ``errors`` has its stderr."""
+    """A process that reads one of our files and writes its result to ``stdout``. ``errors`` has the first 64 KiB of
+    its stderr.
+    """
 
     process: Process
     stdout: BinaryIO
-    errors: BinaryIO
+    errors: FileIO
 
     def fault(self) -> str:
         """Wait for the end of the process, and return why it failed. Empty when the process succeeded."""
         self.process.wait()
-        self.errors.seek(0)
-        said = _tail(self.errors.read()).strip().partition("\n")[0]
+        said = _tail(self.errors.read(_PIPE_BYTES) or b"").strip().partition("\n")[0]
         return "" if self.process.returncode == 0 else said or bad_end(self.process)
 
 
@@ -229,17 +232,24 @@ class Filter:
 def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
     """A process that has the open file ``source`` as its stdin. Its stdout can be read while the context
     lasts. The process is killed when the context ends.
+
+    Its stderr is a pipe, because a process that may write to no file (RLIMIT_FSIZE) may write to a pipe. Nobody
+    reads the pipe before the end, so writing to it never waits: what does not fit is lost.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            _bound_to_us(words),
-            env=environment(proxies=False),
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-        )
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    with FileIO(reading) as errors:
+        try:
+            process = subprocess.Popen(
+                _bound_to_us(words),
+                env=environment(proxies=False),
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=writing,
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
         stdout = cast("BinaryIO", process.stdout)
         try:
             yield Filter(process, stdout, errors)

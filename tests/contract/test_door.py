@@ -103,6 +103,19 @@ def test_children_that_outlive_their_leader_are_killed(output: str) -> None:
     assert line.all_gone()
 
 
+@pytest.mark.parametrize("script", ["echo no rights >&2", "yes no rights | head -c 1000000 >&2"])
+def test_a_filter_that_may_write_no_file_says_why_it_failed(script: str) -> None:
+    """However much it says, and nobody listens meanwhile."""
+    with (
+        Path("/dev/null").open("rb") as source,
+        door.filtered(
+            ["prlimit", "--fsize=0", "--", "sh", "-c", f"{script}; exit 3"], source.fileno()
+        ) as found,
+    ):
+        assert found.stdout.read() == b""
+        assert found.fault() == "no rights"
+
+
 def test_background_ends_with_its_context(tmp_path: Path) -> None:
     line = Lifeline()
     script = f"exec 9>{line.path}; echo begun; exec sleep 600"

@@ -121,6 +121,18 @@ def test_a_cut_archive(given: Path, tmp_path: Path, option: str, part: float) ->
         unpack(archive, tmp_path / "copy", DISK)
 
 
+@pytest.mark.parametrize(("option", "said"), [("--gzip", "crc error"), ("--xz", "corrupt")])
+def test_what_decompresses_says_why_it_failed(given: Path, tmp_path: Path, option: str, said: str) -> None:
+    """It may write to no file, and its last bytes are a sum."""
+    archive = packed(given, tmp_path / "archive", option)
+    data = bytearray(archive.read_bytes())
+    data[-6] ^= 1
+    archive.write_bytes(data)
+    with pytest.raises(BadInputError, match=f"cannot be unpacked whole: .*{said}"):
+        examine(archive)
+        unpack(archive, tmp_path / "copy", DISK)
+
+
 def test_a_plain_archive_cut_between_two_members(given: Path, tmp_path: Path) -> None:
     archive = packed(given, tmp_path / "archive", "--no-auto-compress")
     with tarfile.open(archive) as members:

@@ -109,7 +109,7 @@ def foreign_members(
                 unpacking.stdout.close()
             yield read_members(reading.stdout, str(source))
         if unpacking and (fault := unpacking.fault()):
-            raise BadInputError(f"{source} cannot be unpacked whole: {fault}", hint="is it cut?")
+            raise BadInputError(f"{source} cannot be unpacked whole: {brief(fault)}", hint="is it cut?")
 
 
 def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> NotHome:
