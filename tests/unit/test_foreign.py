@@ -171,6 +171,24 @@ def test_the_map_of_a_sparse_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
         list(read_archive(io.BytesIO(bytes(head) + block * 5000)))
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n",
+        b"22 GNU.sparse.map=0,x\n",
+        b"11 mtime=x\n",
+        b"13 mtime=1.x\n",
+    ],
+)
+def test_a_header_whose_numbers_are_none(records: bytes) -> None:
+    """Not in Python's words, which would not say that the archive is damaged."""
+    archive = headed(b"x", records) + headed(b"0", b"") + bytes(1024)
+    with pytest.raises(
+        BadInputError, match="a header has a number, a pax record or a map of holes that is none"
+    ):
+        list(read_archive(io.BytesIO(archive)))
+
+
 def test_many_attributes_of_members_are_taken() -> None:
     """As of an image with a label and a signature for each file, and a few large attributes."""
     packed = io.BytesIO()

@@ -124,9 +124,14 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
                 # It keeps all of them, and only hard links could ask for an earlier one.
                 archive.members = []  # type: ignore[attr-defined]
         _read_padding(stream)
-    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError) as error:
-        # The last three come of numbers and pax records that are none.
+    except (tarfile.TarError, EOFError) as error:
         raise BadInputError(f"cannot be unpacked whole: {error}", hint=_HINT) from error
+    except (ValueError, ArithmeticError, LookupError) as error:
+        # What Python says of them helps nobody ("not enough values to unpack").
+        raise BadInputError(
+            "cannot be unpacked whole: a header has a number, a pax record or a map of holes that is none",
+            hint=_HINT,
+        ) from error
 
 
 def _read_padding(stream: BinaryIO) -> None:
