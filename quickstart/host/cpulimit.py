@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from types import FrameType
-from typing import NoReturn
+from typing import Self
 
 from quickstart.errors import BadInputError
 
@@ -23,36 +23,55 @@ INSIDE_LIMIT_S = 30.0
 START_SET_LIMIT_S = 60.0
 
 
-@contextmanager
-def cpu_limit(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
-    """Raise BadInputError in the block when this process has used ``limit_s`` of CPU time since its beginning, and again
-    after each further ``limit_s``, so that a block that goes on after the error is stopped, too. ``what`` names the
-    input in the message.
+_HINT = "look for files with very many or very long lines, and for `**` in many globs of a profile"
+_Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+def cpu_limit(what: str, limit_s: float = LIMIT_S, hint: str = _HINT) -> _Limit:
+    """A context that raises BadInputError in its block when this process has used ``limit_s`` of CPU time since the
+    block's beginning, and again after each further ``limit_s``, so that a block that goes on after the error is
+    stopped, too. ``what`` names the input in the message.
 
     The signal SIGPROF of setitimer(2) interrupts the block, also in the middle of a regular expression. Inside of
-    another such block, and outside of the main thread, where Python handles no signals, the function does nothing.
+    another such block, and outside of the main thread, where Python handles no signals, the context does nothing.
 
     It is a decorator, too: a function that reads what strangers give has its limit from whatever verb it is called.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getitimer(signal.ITIMER_PROF)[0] > 0:
-        yield
-        return
+    return _Limit(what, limit_s, hint)
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
+
+class _Limit(ContextDecorator):
+    """The context of `cpu_limit`. It is no generator: a signal that comes when the block has ended and before the
+    generator goes on would leave the timer running.
+    """
+
+    def __init__(self, what: str, limit_s: float, hint: str) -> None:
+        self._what, self._limit_s, self._hint = what, limit_s, hint
+        self._is_set = False
+        self._former: _Handler = None
+
+    def _recreate_cm(self) -> Self:
+        # For each call of a decorated function, which may call itself.
+        return type(self)(self._what, self._limit_s, self._hint)
+
+    def __enter__(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getitimer(signal.ITIMER_PROF)[0] <= 0:
+            self._is_set = True
+            self._former = signal.signal(signal.SIGPROF, self._stop)
+            signal.setitimer(signal.ITIMER_PROF, self._limit_s, self._limit_s)
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_set:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, self._former)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code is _Limit.__exit__.__code__ and frame.f_locals.get("self") is self:
+                # The block has ended, and nothing is left to be stopped.
+                return
+            frame = frame.f_back
         raise BadInputError(
-            f"reading {what} takes more than {limit_s:g} s of CPU time",
-            hint="look for files with very many or very long lines, and for `**` in many globs of a profile",
+            f"reading {self._what} takes more than {self._limit_s:g} s of CPU time", hint=self._hint
         )
-
-    former = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, limit_s, limit_s)
-    try:
-        yield
-    finally:
-        try:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        finally:
-            # The signal may come before the line above; the next one is seconds away.
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, former)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import NoReturn
 
 import pytest
@@ -61,6 +63,41 @@ def test_what_ends_in_time_leaves_no_timer() -> None:
         assert is_set()
     assert not is_set()
     assert signal.getsignal(signal.SIGPROF) is before
+
+
+def test_a_signal_that_comes_when_the_block_has_ended_leaves_no_timer() -> None:
+    """Between the end of the block and the call that stops the timer."""
+    before = signal.getsignal(signal.SIGPROF)
+    signals = 0
+
+    def at_its_end(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal signals
+        if event == "call" and frame.f_code.co_name == "__exit__":
+            sys.setprofile(None)
+            signals += 1
+            signal.raise_signal(signal.SIGPROF)
+
+    error: BadInputError | None = None
+    try:
+        with cpu_limit("the image"):
+            sys.setprofile(at_its_end)
+    except BadInputError as raised:
+        # As a caller that keeps it, and with it the frames.
+        error = raised
+    found = is_set(), signal.getsignal(signal.SIGPROF)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+    assert (signals, error) == (1, None)
+    assert found == (False, before)
+
+
+def test_a_function_that_calls_itself_keeps_its_limit() -> None:
+    @cpu_limit("the image")
+    def deep(left: int) -> bool:
+        return (not left or deep(left - 1)) and is_set()
+
+    assert deep(3)
+    assert not is_set()
 
 
 def test_the_outer_limit_holds() -> None:
