@@ -8,14 +8,17 @@ child before it executes the command count as systemd's, not as the unit's.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from quickstart.errors import TraceError
-from quickstart.model import Event, Op
+from quickstart.host.cpulimit import LIMIT_S, cpu_limit
+from quickstart.model import MIB, Event, Op
 from quickstart.model.started import NOTHING_CHANGED, Changed, Peer
 from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Asked, Blind, Born, Gone, Seen, read_events
@@ -34,6 +37,9 @@ _MOST_BYTES = 256 << 20
 _BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
 # Files that say which addresses and routes the machine has (proc(5)).
 _ADDRESSES = re.compile(r"/proc/(?:[^/]+/)?net/(?:if_inet6|fib_trie|route|ipv6_route)")
+# Five times as long as the log of an ordinary boot takes.
+_S_OF_A_MIB = 0.5
+_SLOW = "does a program of the image use very many files, or very long names, at the boot?"
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -209,8 +215,21 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
-    """The actions of ``units`` in a log file of any size. Raises TraceError for a damaged log."""
-    return collect(lines_of(log, MAX_LINE_BYTES), *units)
+    """The actions of ``units`` in a log file of any size, which is read from its beginning. Raises TraceError for a
+    damaged log, and BadInputError as `limited_by_size` does.
+    """
+    size_bytes = log.seek(0, os.SEEK_END)
+    log.seek(0)
+    with limited_by_size(size_bytes):
+        return collect(lines_of(log, MAX_LINE_BYTES), *units)
+
+
+def limited_by_size(size_bytes: int) -> AbstractContextManager[None]:
+    """A context that raises BadInputError when its block takes far more CPU time than logs of ``size_bytes`` bytes
+    do. The guest's programs have determined what is in the logs.
+    """
+    limit_s = LIMIT_S + _S_OF_A_MIB * size_bytes / MIB
+    return cpu_limit("the logs of the reference boot", limit_s, _SLOW)
 
 
 def collect(lines: Iterable[bytes], *units: str) -> UnitLog:

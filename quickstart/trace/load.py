@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.errors import TraceError
 from quickstart.model import Mapped, NetworkFacts, Trace
 from quickstart.parse.bounded import read_whole
-from quickstart.trace.collect import UnitLog, collect_file
+from quickstart.trace.collect import UnitLog, collect_file, limited_by_size
 from quickstart.trace.resident import parse_resident
 from quickstart.trace.started import parse_units
 from quickstart.trace.strace import unescape
@@ -87,8 +87,16 @@ def _is_file(name: str) -> bool:
 
 def load_trace(directory: Path, *units: str) -> Trace:
     """The trace of ``units``, from the logs that trace.record wrote to ``directory``. Raises TraceError when
-    a log is missing, incomplete or damaged, and when no process of one of ``units`` is in the logs.
+    a log is missing, incomplete or damaged, and when no process of one of ``units`` is in the logs. Raises
+    BadInputError when the logs take far more CPU time than logs of their size do: a guest has written them.
     """
+    paths = [directory / name for name in _LOGS]
+    # That a log is missing is said later.
+    with limited_by_size(sum(path.stat().st_size for path in paths if path.is_file())):
+        return _load(directory, units)
+
+
+def _load(directory: Path, units: tuple[str, ...]) -> Trace:
     try:
         texts = {name: os.fsdecode(read_whole(directory / name, _limit(name))) for name in _LOGS[1:]}
         network, ready_uptime_ns = _facts(texts["facts.json"])

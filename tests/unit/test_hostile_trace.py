@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from quickstart.errors import TraceError
+from quickstart.errors import BadInputError, TraceError
 from quickstart.trace import collect as collecting
-from quickstart.trace import events, strace
-from quickstart.trace.collect import collect
+from quickstart.trace import events, load, strace
+from quickstart.trace.collect import collect, collect_file, limited_by_size
 
 FIRST = b'1 1.0 execve("/sbin/init", ["init"], 0x1) = 0\n'
 
@@ -54,3 +58,27 @@ def test_too_many_calls_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None
     )
     with pytest.raises(TraceError, match="too many calls have begun and not ended"):
         collect([*unit(), *(begun % number for number in range(10, 70))], "a.service")
+
+
+def test_a_log_may_take_time_in_proportion_to_its_size() -> None:
+    for size_bytes, limit_s in ((0, 10), (20 << 20, 20), (1 << 30, 522)):
+        with limited_by_size(size_bytes):
+            assert round(signal.getitimer(signal.ITIMER_PROF)[1]) == limit_s
+
+
+def test_a_log_that_is_slow_to_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether it is read for the first time or comes from the store, and whichever of the logs it is."""
+
+    def forever(*_: object) -> NoReturn:
+        while True:
+            pass
+
+    said = r"reading the logs of the reference boot takes more than 0\.02"
+    monkeypatch.setattr(collecting, "LIMIT_S", 0.02)
+    monkeypatch.setattr(collecting, "collect", forever)
+    with pytest.raises(BadInputError, match=said) as caught:
+        collect_file(io.BytesIO(FIRST), "a.service")
+    assert "program of the image" in (caught.value.hint or "")
+    monkeypatch.setattr(load, "read_whole", forever)
+    with pytest.raises(BadInputError, match=said):
+        load.load_trace(tmp_path, "a.service")
