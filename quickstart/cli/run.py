@@ -144,7 +144,7 @@ def run(
         stock=stock,
         beside_stock=beside_stock,
         snapshot=snapshot or beside_stock,
-        check=check or beside_stock,
+        check=check,
         command=command,
         when=When(when) if when else None,
         settle_timeout_s=settle_timeout_s,
@@ -161,13 +161,15 @@ def run(
 def _work(verb: Verb, out: Path, options: RunOptions) -> int:
     if options.stock and options.beside_stock:
         raise BadInputError("--stock and --beside-stock exclude each other")
+    if options.check and options.command is not None:
+        raise BadInputError("--check and --exec exclude each other", hint="leave --check out")
     with output.in_use(out), Store(default_root(), verb.display().note) as store:
         artefact = artefacts.load(out)
         if artefact.early is Early.NEVER and not options.beside_stock:
             options = dataclasses.replace(options, stock=True)
         demand_settling(artefact, options.when, options.stock, options.append)
         ran = _boots(verb, artefact, store, options)
-    if options.check or options.command is not None:
+    if options.check or options.beside_stock or options.command is not None:
         verb.result(_result(artefact, ran), lambda console: _show(console, ran, options.command is None))
     return ran[-1].exec_status or 0
 
@@ -247,7 +249,7 @@ def _while_ready(
         )
     if options.command is not None:
         return _execute(verb, executing(guest), options.command, ran)
-    if not options.check:
+    if not options.check and not options.beside_stock:
         verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
         _stay(verb, guest)
     return ran

@@ -137,6 +137,13 @@ def test_run_both_ways_and_only_one_way(tmp_path: Path) -> None:
     assert "exclude each other" in said(found)
 
 
+def test_run_that_ends_at_once_and_runs_a_command(tmp_path: Path) -> None:
+    found = invoke("run", str(tmp_path), "--check", "--exec", "true")
+    assert found.exit_code == 2
+    assert "--check and --exec exclude each other" in said(found)
+    assert "leave --check out" in said(found)
+
+
 def test_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tmp_path / "empty"))
