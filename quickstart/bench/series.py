@@ -92,7 +92,9 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
     runs = order(results.plan)
     missing = document.remaining(results, runs)
     if len(missing) < len(runs):
-        progress.note(f"{len(runs) - len(missing)} of {len(runs)} runs are in {file} and are kept")
+        progress.note(
+            f"{len(runs) - len(missing)} of {len(runs)} runs are in {file} and are kept{_censored(results)}"
+        )
     for index, (cell, number) in enumerate(missing):
         done = len(runs) - len(missing) + index + 1
         left = time_left(results.samples, [each for each, _ in missing[index:]])
@@ -107,6 +109,14 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
         results = dataclasses.replace(results, samples=(*results.samples, *samples))
         document.save(results, file)
     return results
+
+
+def _censored(results: Results) -> str:
+    """A text about censored runs, which are not made again: whoever repeats slow runs until they are fast measures
+    only fast ones. Empty without such runs.
+    """
+    count = len({(sample.cell, sample.number) for sample in results.samples if sample.censored})
+    return f"; {count} of them are censored, and are not made again" if count else ""
 
 
 def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:

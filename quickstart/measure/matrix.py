@@ -112,7 +112,10 @@ def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
     try:
         text = read_whole(path, MAX_TOML_BYTES).decode()
     except OSError as error:
-        raise BadInputError(f"matrix {path} cannot be read: {error.strerror}") from error
+        raise BadInputError(
+            f"matrix {path} cannot be read: {error.strerror}",
+            hint="is its path right? Without MATRIX.toml, options such as --profile and --storage say what to measure",
+        ) from error
     except UnicodeDecodeError as error:
         raise MatrixError(str(path), [f"not UTF-8 at byte {error.start}"]) from error
     return parse_matrix(text, str(path), profiles)

@@ -93,6 +93,20 @@ def test_what_was_measured_is_kept_and_gone_on_from(tmp_path: Path, error: BaseE
     assert shown.said[0] == f"3 of 4 runs are in {tmp_path / RESULTS} and are kept"
 
 
+def test_a_censored_run_is_not_made_again_and_that_is_said(tmp_path: Path) -> None:
+    """Whoever repeats slow runs until they are fast measures only fast ones."""
+    with pytest.raises(KeyboardInterrupt):
+        run_matrix(asked(tmp_path), Stand(fail_at(3, KeyboardInterrupt())), Shown())
+    before = document.load(tmp_path / RESULTS)
+    first, *rest = before.samples
+    slow = (censored(first.cell, first.number, "it hung"), *rest)
+    document.save(dataclasses.replace(before, samples=slow), tmp_path / RESULTS)
+    again, shown = Stand(), Shown()
+    run_matrix(asked(tmp_path), again, shown)
+    assert again.ran == [(STANDARD, 2, 30)]
+    assert shown.said[0].endswith("are kept; 1 of them are censored, and are not made again")
+
+
 def test_every_sample_is_in_the_file_before_the_next_run(tmp_path: Path) -> None:
     seen: list[int] = []
 

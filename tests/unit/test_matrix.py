@@ -222,8 +222,9 @@ def test_a_profile_that_no_file_can_be(path: str) -> None:
 
 
 def test_a_matrix_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="cannot be read"):
+    with pytest.raises(BadInputError, match="cannot be read") as caught:
         load_matrix(tmp_path / "m.toml", PROFILES)
+    assert "is its path right?" in (caught.value.hint or "")
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
