@@ -27,7 +27,8 @@ facts() {
 		readlink "/proc/$pid/exe"
 		echo "== $1 $2 $role $pid streams"
 		stream=$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^JOURNAL_STREAM=.*://p')
-		readlink "/proc/$pid/fd/0" "/proc/$pid/fd/1" "/proc/$pid/fd/2" | sed "s/^socket:\[$stream\]\$/JOURNAL_STREAM/"
+		# sshd writes its title over its environment, so its sockets cannot be told apart.
+		readlink "/proc/$pid/fd/0" "/proc/$pid/fd/1" "/proc/$pid/fd/2" | sed "s/^socket:\[${stream:-[0-9]*}\]\$/JOURNAL_STREAM/"
 	done <"/sys/fs/cgroup$(systemctl show -P ControlGroup "$1")/cgroup.procs"
 	echo "== $1 $2 unit 0 show"
 	systemctl show -p Type -p ActiveState -p DropInPaths -p MainPID "$1"
