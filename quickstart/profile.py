@@ -24,6 +24,7 @@ from quickstart.errors import BadInputError, ProfileError
 from quickstart.host.assets import assets
 from quickstart.host.beneath import read_judged
 from quickstart.model import FileRules, Profile, Readiness, RootBudget
+from quickstart.model.residency import DataPrefetch
 from quickstart.model.words import Early, KernelOptions, Payload, ReadyKind
 from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.parse.faults import Table, faults
@@ -46,6 +47,8 @@ Unit = Annotated[str, StringConstraints(pattern=rf"^{_UNIT}$", max_length=_UNIT_
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]
 # A file by its name alone: no directory above the root, nothing that a shell or chroot would see differently.
 FilePath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9@_+-][A-Za-z0-9@._+-]*)+$")]
+# A shell line for the guest.
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
 # MySQL allows 32 characters; the agent takes them as they are.
 Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -82,9 +85,7 @@ class _Ready(Table):
     path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$", max_length=2048)] = "/"
     status: Annotated[int, Field(ge=100, le=599)] = 200
     account: Account | None = None
-    command: (
-        Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)] | None
-    ) = None
+    command: Line | None = None
     timeout_s: Annotated[int, Field(ge=1, le=7200)] = 600
 
     @model_validator(mode="after")
@@ -108,6 +109,17 @@ class _Files(Table):
     secrets: Annotated[
         tuple[Annotated[Glob, Field(max_length=512)], ...], Field(max_length=MOST_SECRETS)
     ] = ()
+
+
+class _Prefetch(Table):
+    data: tuple[Glob, ...] = ()
+    first_requests: Line = ""
+
+    @model_validator(mode="after")
+    def _both(self) -> _Prefetch:
+        if bool(self.data) != bool(self.first_requests.strip()):
+            raise ValueError("`data` and `first_requests` need each other")
+        return self
 
 
 class _Memory(Table):
@@ -146,6 +158,7 @@ class _Document(Table):
     start: _Start = _Start()
     ready: _Ready
     files: _Files = _Files()
+    prefetch: _Prefetch = _Prefetch()
     memory: _Memory = _Memory()
     disk: _Disk = _Disk()
     budget: _Budget = _Budget()
@@ -157,6 +170,14 @@ class _Document(Table):
         if units is not None and len(set(units)) < len(units):
             raise ValueError("names a unit twice")
         return units
+
+    @field_validator("prefetch")
+    @classmethod
+    def _after_ready(cls, prefetch: _Prefetch, info: ValidationInfo) -> _Prefetch:
+        ready = info.data.get("ready")
+        if prefetch.data and isinstance(ready, _Ready) and ready.kind == "exec":
+            raise ValueError('kind = "exec" does not tell init when to prefetch data; give [ready] a port')
+        return prefetch
 
     @field_validator("unit")
     @classmethod
@@ -332,6 +353,7 @@ def _profile(document: _Document) -> Profile:
         root_budget=RootBudget(document.budget.root_requests, document.budget.root_bytes),
         payload=Payload(document.payload),
         kernel_options=KernelOptions(document.kernel_options),
+        data_prefetch=DataPrefetch(document.prefetch.data, document.prefetch.first_requests),
     )
 
 

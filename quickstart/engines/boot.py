@@ -355,6 +355,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
         "memory_mib": profile.memory_mib,
         "tracers": record.tracers_digest(),
         "recipe": source_digest("quickstart.trace", "quickstart.launch"),
+        **({"first_requests": requests} if (requests := profile.data_prefetch.first_requests) else {}),
     }
 
 

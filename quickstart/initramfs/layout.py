@@ -134,6 +134,9 @@ def part_a(
         yield regular(f"{OURS}/prefetch.ranges", prefetch.ranges_text, PRIVATE)
         yield regular(f"{OURS}/prefetch.names", prefetch.names_text, PRIVATE)
         yield regular(f"{OURS}/prefetch.parts", prefetch.parts_text, PRIVATE)
+        if later := prefetch.later:
+            yield regular(f"{OURS}/prefetch.later-ranges", later.ranges_text, PRIVATE)
+            yield regular(f"{OURS}/prefetch.later-parts", later.parts_text, PRIVATE)
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
     yield regular(f"{OURS}/settings", _encoded(settings_text(config.settings)), 0o644)
     yield from _unit(OURS, config.unit, config, start_set, root)

@@ -15,12 +15,14 @@ class Prefetch:
 
     ``ranges`` are ranges of the volume that contain metadata, as (offset, length) in bytes. ``files`` are
     files that init requests completely. ``parts`` are the requested parts of larger files, as (file, offset,
-    length) with numbers in bytes. The parts of one file are next to each other in this list.
+    length) with numbers in bytes. The parts of one file are next to each other in this list. ``later`` has the reads that
+    init requests only when the application is ready.
     """
 
     ranges: tuple[tuple[int, int], ...]
     files: tuple[PurePosixPath, ...]
     parts: tuple[tuple[PurePosixPath, int, int], ...] = ()
+    later: Prefetch | None = None
 
     @property
     def ranges_text(self) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from quickstart.model.reasons import Reason
-from quickstart.model.residency import Resident
+from quickstart.model.residency import NO_DATA, DataPrefetch, Resident
 from quickstart.model.started import NOTHING_CHANGED, NOTHING_LOADED, Changed, Loaded, Peer
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
@@ -86,6 +86,7 @@ class Profile:
     payload: Payload = Payload.CPIO
     kernel_options: KernelOptions = KernelOptions.BOOT
     companions: tuple[str, ...] = ()
+    data_prefetch: DataPrefetch = NO_DATA
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -136,8 +137,6 @@ class RootDisk:
 
 
 # ---------------------------------------------------------------- trace
-
-
 class Op(enum.Enum):
     """The kind of a process's action on a path. ``MAP`` is an executable mapping."""
 
@@ -196,7 +195,8 @@ class Trace:
     programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes. ``blind`` names the
     programs with an io_uring, whose files strace may not see. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file
     to the libraries that ldd named for it. ``modules_before`` are the kernel modules when PID 1 began, ``modules`` those at
-    ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of large files. ``uses_network``,
+    ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of large files. ``first_reads`` are the
+    volume's (offset, length) that were read from ready to the end of the profile's first requests. ``uses_network``,
     ``changed`` and ``peers`` are as in trace.collect.UnitLog. ``trace_hash`` is the SHA-256 of the logs.
     """
 
@@ -216,6 +216,7 @@ class Trace:
     uses_network: bool = False
     changed: Changed = NOTHING_CHANGED
     peers: tuple[Peer, ...] = ()
+    first_reads: tuple[tuple[int, int], ...] = ()
 
 
 # ---------------------------------------------------------------- start set
@@ -284,8 +285,6 @@ class StartSet:
 
 
 # ---------------------------------------------------------------- initramfs and artefact
-
-
 @dataclass(frozen=True, kw_only=True)
 class Initramfs:
     """Our initramfs, in the form in which it is stored: part A (init, BusyBox, modules) and part B (the start
@@ -335,8 +334,6 @@ class Artefact:
 
 
 # ---------------------------------------------------------------- launch
-
-
 class Network(enum.Enum):
     """What a guest can reach over its network: nothing, or everything that the host can reach, including the
     host's loopback.

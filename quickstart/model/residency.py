@@ -1,4 +1,6 @@
-"""The data class for the parts of a file that a boot used. This module imports no module of QuickStart."""
+"""The data classes for the parts of files that a boot used, and for the wish to prefetch some of them. This module
+imports no module of QuickStart.
+"""
 
 from __future__ import annotations
 
@@ -21,3 +23,16 @@ class Resident:
     @property
     def resident_bytes(self) -> int:
         return sum(length for _, length in self.parts)
+
+
+@dataclass(frozen=True)
+class DataPrefetch:
+    """The profile's table [prefetch]: globs for data files, and the shell line that makes the first requests in the
+    reference boot. Both are empty in a profile without this table.
+    """
+
+    data: tuple[str, ...] = ()
+    first_requests: str = ""
+
+
+NO_DATA = DataPrefetch()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
 from quickstart.artefact.directory import Made
 from quickstart.artefact.useddisk import UsedDisk, with_times_of
@@ -34,12 +34,14 @@ from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
+from quickstart.pack.firstreads import data_read, plan_later
 from quickstart.pack.given import needed_before_ready, refuse_addresses_too_early, refuse_names_too_early
 from quickstart.pack.groups import refuse_controllers_of_own, refuse_wrapped_docker, told_of_systemd
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
 from quickstart.pack.nodes import refuse_late_nodes
 from quickstart.pack.others import refuse_made_before
+from quickstart.pack.parts import Part
 from quickstart.pack.peers import partners, refuse_peers
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.shadow import executed, searched, without_shadowing
@@ -73,11 +75,12 @@ class PackOptions:
 @dataclass(frozen=True)
 class Packing:
     """The input of ``pack``: the recipe, to which ``pack`` adds the prefetch plan, and the traces from which
-    the recipe was made.
+    the recipe was made. ``data`` are the parts of data files that the first requests read.
     """
 
     recipe: Recipe
     traces: tuple[Trace, ...]
+    data: Mapping[PurePosixPath, tuple[Part, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,12 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
         companions = tuple(dataclasses.replace(each, start_post=()) for each in recipe.unit.companions)
         unit = dataclasses.replace(recipe.unit, start_post=(), companions=companions)
         recipe = dataclasses.replace(recipe, unit=unit)
-    return Packing(recipe, traced.traces)
+    data: Mapping[PurePosixPath, tuple[Part, ...]] = {}
+    if any(each.first_reads for each in traced.traces):
+        # The traces' places are those on the disk that was traced, where an arranged disk has other blocks.
+        with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
+            data = data_read(subject.profile, traced.traces, read_block_map(subject.disk.path))
+    return Packing(recipe, traced.traces, data)
 
 
 def pack(packing: Packing, target: Path) -> Packed:
@@ -123,7 +131,9 @@ def pack(packing: Packing, target: Path) -> Packed:
     """
     recipe, traces = packing.recipe, packing.traces
     if recipe.served is Served.FAST:
-        found = plan(_foreseen(recipe, traces), read_block_map(recipe.disk.path))
+        blocks = read_block_map(recipe.disk.path)
+        found = plan(_foreseen(recipe, traces), blocks)
+        found = dataclasses.replace(found, later=plan_later(packing.data, found, blocks))
         recipe = dataclasses.replace(recipe, prefetch=found)
     initramfs = write_initramfs(recipe, target)
     if recipe.served is Served.MEMORY:

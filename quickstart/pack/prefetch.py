@@ -32,6 +32,8 @@ _LISTED = ("/tmp", "/var/tmp")  # noqa: S108
 _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
 # One request for two blocks that lie so close together costs less than two requests: half a MiB is a cloud volume's own piece.
 _GAP_BLOCKS = 128
+# While the application answers, the bytes count, too.
+_LATER_GAP_BLOCKS = 8
 # Larger files are read in part, or past the page cache, as a database does.
 _FILE_BYTES = 512 * 1024
 # Of a file up to this size from which at least a third is used, the whole is fewer requests than the parts.
@@ -154,6 +156,32 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
         for offset, length in joined(foreseen.parts[path].parts, _PART_GAP_BYTES)
     )
     return Prefetch(tuple(sorted(ranges)), tuple(files), tuple(itertools.islice(parts, _MOST_PARTS)))
+
+
+def metadata_ranges(
+    files: Collection[PurePosixPath], first: Prefetch, blocks: BlockMap
+) -> tuple[tuple[int, int], ...]:
+    """The ranges of the volume with the metadata that lead to ``files`` and their content, without the blocks that the
+    plan ``first`` requests.
+    """
+    directories = frozenset(parent for path in files for parent in path.parents)
+    nothing = frozenset[PurePosixPath]()
+    seen = Foreseen(
+        names=directories.union(files),
+        directories=directories,
+        files=nothing,
+        large=frozenset(files),
+        parts={},
+        left=nothing,
+        makes=False,
+    )
+    each = blocks.block_bytes
+    early = {
+        block
+        for offset, length in first.ranges
+        for block in range(offset // each, (offset + length - 1) // each + 1)
+    }
+    return tuple(_joined(_metadata(seen, blocks) - early, each, _LATER_GAP_BLOCKS))
 
 
 def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
@@ -329,13 +357,15 @@ def _is_read_through_cache(known: Resident) -> bool:
     return any(offset + length > _HEAD_BYTES for offset, length in known.parts)
 
 
-def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """The blocks ``wanted`` as ranges (offset, length) in bytes. Two ranges with at most _GAP_BLOCKS blocks
+def _joined(
+    wanted: Iterable[int], block_bytes: int, gap_blocks: int = _GAP_BLOCKS
+) -> Iterator[tuple[int, int]]:
+    """The blocks ``wanted`` as ranges (offset, length) in bytes. Two ranges with at most ``gap_blocks`` blocks
     between them become one.
     """
     begin = end = -1
     for block in sorted(wanted):
-        if begin >= 0 and block - end > _GAP_BLOCKS:
+        if begin >= 0 and block - end > gap_blocks:
             yield begin * block_bytes, (end - begin) * block_bytes
             begin = block
         elif begin < 0:

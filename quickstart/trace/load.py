@@ -13,6 +13,7 @@ from quickstart.errors import TraceError
 from quickstart.model import Mapped, NetworkFacts, Trace
 from quickstart.parse.bounded import read_whole
 from quickstart.trace.collect import UnitLog, collect_file, limited_by_size
+from quickstart.trace.firstreads import parse_reads
 from quickstart.trace.resident import parse_resident
 from quickstart.trace.started import parse_units
 from quickstart.trace.strace import unescape
@@ -22,6 +23,8 @@ _LOGS = (
     *("strace.log", "maps.log", "units.log", "resident.log", "ldd.log"),
     *("modules.before", "modules.after", "facts.json"),
 )
+# Only for a profile with first requests.
+_READS_LOG = "reads.log"
 # The limits for all logs except strace's, which is read line by line. Of a machine with a desktop, the maps have some MiB.
 _MAX_LOG_BYTES = 4 << 20
 _MAX_MAPS_BYTES = 32 << 20
@@ -90,16 +93,18 @@ def load_trace(directory: Path, *units: str) -> Trace:
     a log is missing, incomplete or damaged, and when no process of one of ``units`` is in the logs. Raises
     BadInputError when the logs take far more CPU time than logs of their size do: a guest has written them.
     """
-    paths = [directory / name for name in _LOGS]
+    paths = [directory / name for name in (*_LOGS, _READS_LOG)]
     # That a log is missing is said later.
     with limited_by_size(sum(path.stat().st_size for path in paths if path.is_file())):
         return _load(directory, units)
 
 
 def _load(directory: Path, units: tuple[str, ...]) -> Trace:
+    has_reads = (directory / _READS_LOG).exists()
     try:
         texts = {name: os.fsdecode(read_whole(directory / name, _limit(name))) for name in _LOGS[1:]}
         network, ready_uptime_ns = _facts(texts["facts.json"])
+        reads = os.fsdecode(read_whole(directory / _READS_LOG, _MAX_LOG_BYTES)) if has_reads else ""
         with (directory / "strace.log").open("rb") as log:
             found = collect_file(log, *units)
     except OSError as error:
@@ -122,7 +127,7 @@ def _load(directory: Path, units: tuple[str, ...]) -> Trace:
         modules_before=_modules(texts["modules.before"]),
         modules=_modules(texts["modules.after"]),
         network=network,
-        trace_hash=_hash(directory),
+        trace_hash=_hash(directory, (*_LOGS, _READS_LOG) if has_reads else _LOGS),
         ready_uptime_ns=ready_uptime_ns,
         log_lines=found.lines,
         resident=parse_resident(texts["resident.log"]),
@@ -130,6 +135,7 @@ def _load(directory: Path, units: tuple[str, ...]) -> Trace:
         uses_network=found.network,
         changed=found.changed,
         peers=found.peers,
+        first_reads=parse_reads(reads, ready_uptime_ns) if has_reads else (),
     )
 
 
@@ -161,9 +167,9 @@ def _modules(text: str) -> tuple[str, ...]:
     return tuple(sorted(line.split()[0] for line in text.splitlines() if line.strip()))
 
 
-def _hash(directory: Path) -> str:
+def _hash(directory: Path, logs: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for name in _LOGS:
+    for name in logs:
         with (directory / name).open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

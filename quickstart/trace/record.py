@@ -28,6 +28,7 @@ from quickstart.model.subject import Subject
 from quickstart.store.compiled import compiled
 from quickstart.store.store import Store
 from quickstart.trace.collect import UnitLog, collect_file, loaded_files
+from quickstart.trace.firstreads import TRACE_WORDS
 from quickstart.trace.load import refuse_absent
 from quickstart.trace.resident import large_files
 
@@ -78,6 +79,7 @@ def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
         "trace/maps-all": scripts / "maps-all",
         "trace/units-all": scripts / "units-all",
         "trace/units-started": scripts / "units-started",
+        "trace/reads-all": scripts / "reads-all",
         **{f"trace/{name}": path for name, path in programs.items()},
     }
     for dependency in closure(host, [PurePosixPath(program.resolve())]):
@@ -91,17 +93,22 @@ def record(
 ) -> None:
     """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
 
-    The files are strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
+    The files are strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after and facts.json, and
+    reads.log if the profile has first requests.
     ``programs`` are those of ``tracer_programs``. Raises GuestError when the guest does not become
     ready, and TraceError when a log is not complete.
     """
     profile, disk = subject.profile, subject.disk
+    first_requests = profile.data_prefetch.first_requests
+    words = TRACE_WORDS if first_requests else ()
     traced = machine(
         f"trace-{profile.name}",
         memory_mib=max(profile.memory_mib, 1024) + 512,
         kernel=subject.reference.kernel,
         initrds=(subject.reference.initrd,),
-        cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init",
+        cmdline=" ".join(
+            (f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init", *words)
+        ),
         disk=disk.path,
         mac=TRACE_MAC,
     )
@@ -125,6 +132,9 @@ def record(
             _record_resident(guest, directory, found, ImageRoot(subject.reference.tree))
         with progress.step("trace: ldd in the guest"):
             _record_ldd(guest, directory, found)
+        if first_requests:
+            with progress.step("trace: the first requests"):
+                _record_first_reads(guest, directory, first_requests)
     facts = {
         "interface": readied.beacon.interface,
         "address": readied.beacon.address,
@@ -133,6 +143,20 @@ def record(
         "answer": readied.ready.answer,
     }
     _save(directory / "facts.json", (json.dumps(facts, indent=1) + "\n").encode())
+
+
+def _record_first_reads(guest: Executes, directory: Path, first_requests: str) -> None:
+    """Make the profile's first requests in the guest, and save the log of what was read from the volume meanwhile."""
+    err = io.BytesIO()
+    status = guest.execute(first_requests, io.BytesIO(), err, _TRANSFER_S, _SAID_BYTES)
+    if status != 0:
+        said = err.getvalue().decode(errors="replace").strip()
+        raise TraceError(
+            f"the profile's prefetch.first_requests ended with {status}",
+            hint="mend this shell line, or remove the table [prefetch]",
+            details=said.splitlines(),
+        )
+    _save(directory / "reads.log", _output(guest, f"{_GUEST}/reads-all"))
 
 
 def _await_companions(guest: Executes, units: Sequence[str]) -> None:

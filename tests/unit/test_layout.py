@@ -498,6 +498,19 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert not [name for name in entries if name.startswith(("fast/etc", "fast/usr"))]
 
 
+def test_part_a_has_the_places_of_data_and_never_data(root: ImageRoot, tmp_path: Path) -> None:
+    later = Prefetch(((8192, 4096),), (), ((P("/var/lib/app/db"), 65536, 4096),))
+    prefetch = replace(PREFETCH, later=later)
+    ours = programs_in(tmp_path)
+    before = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
+    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, ours, b"digests", prefetch))
+    names = {f"fast/quickstart/prefetch.later-{each}" for each in ("ranges", "parts")}
+    assert entries.keys() - before.keys() == names
+    assert entries["fast/quickstart/prefetch.later-ranges"].data == b"8192 4096\n"
+    assert entries["fast/quickstart/prefetch.later-parts"].data == b"65536 4096 var/lib/app/db\0"
+    assert {stat.S_IMODE(entries[name].mode) for name in names} == {0o600}
+
+
 def test_part_a_has_the_kernel_settings_of_the_image(root: ImageRoot, tmp_path: Path) -> None:
     config = replace(CONFIG, settings=(KernelSetting("kernel/x", "a b", False),))
     ours = programs_in(tmp_path)

@@ -48,6 +48,9 @@ UNITS = (
 FACTS = {"interface": "ens3", "mac": "52:54:00:00:00:01", "address": "10.0.2.15", "ready_uptime_ns": 5}
 
 
+FIRST_READS = "0.000000 1 1\n0.000001 2048 8\n== end\n"
+
+
 def logs(directory: Path, **changed: str) -> Path:
     texts = {"strace.log": STRACE, "maps.log": MAPS, "resident.log": RESIDENT, "ldd.log": LDD}
     texts["units.log"] = UNITS
@@ -147,3 +150,13 @@ def test_a_missing_log(tmp_path: Path) -> None:
 def test_a_unit_that_did_not_start(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no process of other\.service"):
         load_trace(logs(tmp_path), "other.service")
+
+
+def test_a_trace_with_first_requests_has_their_reads(tmp_path: Path) -> None:
+    without = load_trace(logs(tmp_path), "app.service")
+    assert without.first_reads == ()
+    found = load_trace(logs(tmp_path, reads_log=FIRST_READS), "app.service")
+    assert found.first_reads == ((2048 * 512, 4096),)
+    assert found.trace_hash != without.trace_hash
+    with pytest.raises(TraceError, match="the volume's reads is cut"):
+        load_trace(logs(tmp_path, reads_log="0.000001 2048 8\n"), "app.service")

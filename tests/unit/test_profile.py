@@ -9,6 +9,7 @@ import pytest
 from quickstart.engines.boot import payload_of
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.model import Readiness
+from quickstart.model.residency import DataPrefetch
 from quickstart.model.words import Payload, ReadyKind
 from quickstart.profile import (
     BenchLayer,
@@ -302,3 +303,34 @@ def test_a_refused_list_member_is_one_fault() -> None:
             "p",
         )
     assert len(caught.value.problems) == 1
+
+
+PREFETCH = '[prefetch]\ndata = ["/var/lib/app/**"]\nfirst_requests = "ask"\n'
+
+
+def test_data_is_prefetched_only_when_the_profile_says_so() -> None:
+    assert parse_profile(GOOD, "x").data_prefetch == DataPrefetch()
+    assert parse_profile(GOOD + PREFETCH, "x").data_prefetch == DataPrefetch(("/var/lib/app/**",), "ask")
+    assert parse_profile(GOOD + "[prefetch]\n", "x").data_prefetch == DataPrefetch()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('data = ["/var/lib/app/**"]', "", "prefetch: `data` and `first_requests` need each other"),
+        ('"ask"', '" "', "prefetch: `data` and `first_requests` need each other"),
+        ('"/var', '"var', "prefetch.data"),
+        ('"ask"', '"ask\\nagain"', "prefetch.first_requests"),
+        ('data = ["/var/lib/app/**"]', "data = true", "prefetch.data"),
+        (
+            'kind = "tcp"\nport = 80',
+            'kind = "exec"\ncommand = "true"',
+            'prefetch: kind = "exec" does not tell',
+        ),
+    ],
+)
+def test_a_prefetch_of_data_that_is_none(old: str, new: str, problem: str) -> None:
+    text = GOOD + PREFETCH
+    assert text.count(old) == 1
+    (found,) = problems(text.replace(old, new))
+    assert found.startswith(problem)

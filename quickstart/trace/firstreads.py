@@ -1,0 +1,45 @@
+"""Trace which parts of the root volume a boot reads from ready to the end of the profile's first requests: the words of
+the kernel's command line that switch the trace on, and the parser of the log of tracers/reads-all (pure).
+
+The log has only places on the volume and times. So the trace also has reads that bypass the page cache, and nothing
+of what was read leaves the guest.
+"""
+
+from __future__ import annotations
+
+import re
+
+from quickstart.errors import TraceError
+from quickstart.trace.whole import whole
+
+# Only requests that reach the volume's driver. A full buffer keeps its oldest entries; the prefetch is smaller then.
+TRACE_WORDS = (
+    "trace_buf_size=4M",
+    "trace_clock=boot",
+    "trace_options=nooverwrite",
+    "trace_event=block:block_rq_issue",
+)
+# The buffer of a guest with two CPUs holds some 100,000.
+_MOST_READS = 1 << 17
+_SECTOR_BYTES = 512
+_READ = re.compile(r"([0-9]{1,9})\.([0-9]{6}) ([0-9]{1,15}) ([0-9]{1,9})")
+
+
+def parse_reads(text: str, from_ns: int) -> tuple[tuple[int, int], ...]:
+    """The reads of the volume from the uptime ``from_ns`` on, as (offset, length) in bytes in the order of the log, each
+    only once. Raises TraceError for an incomplete or damaged log, and for one with implausibly many lines.
+    """
+    text = whole("the volume's reads", text)
+    if text.count("\n") > _MOST_READS:
+        raise TraceError(
+            f"the log of the volume's reads has more than {_MOST_READS} lines", hint="build again"
+        )
+    found: dict[tuple[int, int], None] = {}
+    for line in text.splitlines():
+        match = _READ.fullmatch(line)
+        if match is None:
+            raise TraceError("the log of the volume's reads is damaged", hint="build again")
+        seconds, micros, sector, sectors = map(int, match.groups())
+        if seconds * 10**9 + micros * 1000 >= from_ns and sectors:
+            found[(sector * _SECTOR_BYTES, sectors * _SECTOR_BYTES)] = None
+    return tuple(found)
