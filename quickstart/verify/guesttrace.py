@@ -52,10 +52,12 @@ _NAMED = re.compile(rf'{_NAME}[2-5]?: \([^)]*+\) name="(.*)"', re.DOTALL)
 _FORK = re.compile(
     r"sched_process_fork: comm=.{0,16} pid=[0-9]{1,10} child_comm=.{0,16} child_pid=([0-9]{1,10})"
 )
-# block_bio_queue: 254,0 RA 16 + 8 [init]; block_rq_issue: 254,0 RA 4096 () 16 + 8 [init]
+# block_bio_queue: 254,0 RA 16 + 8 [init]; block_rq_issue: 254,0 RA 4096 () 16 + 8 [init]. Since Linux 6.11, the latter also has the
+# request's priority: 16 + 8 none,0,0 [init]
 _BIO = re.compile(r"block_bio_queue: [0-9]+,[0-9]+ (\w+) ([0-9]{1,18}) \+ ([0-9]{1,10}) \[")
 _ISSUE = re.compile(
-    r"block_rq_issue: [0-9]+,[0-9]+ (\w+) [0-9]+ \([^)]*+\) ([0-9]{1,18}) \+ ([0-9]{1,10}) \["
+    r"block_rq_issue: [0-9]+,[0-9]+ (\w+) [0-9]+ \([^)]*+\) ([0-9]{1,18}) \+ ([0-9]{1,10}) "
+    r"(?:[a-z]{1,16},[0-9]{1,5},[0-9]{1,5} )?\["
 )
 _DROPPED = re.compile(r"^(?:overrun|dropped events): ([0-9]{1,18})$", re.MULTILINE)
 # The kernel formats a line in a single page.

@@ -60,6 +60,12 @@ def test_who_asked_is_who_queued_it_not_who_issued_it() -> None:
     assert asker.path == PurePosixPath("/etc/x")
 
 
+def test_a_request_has_its_priority_since_linux_6_11() -> None:
+    log = Log().say("a-7", bio(16)).say("k-3", issue(16).replace("[kworker", "none,0,0 [kworker"))
+    (issued,) = log.parsed().issued
+    assert (issued.sector, issued.sectors, [each.program for each in issued.askers]) == (16, 8, ["a"])
+
+
 def test_a_request_of_many_pieces_names_each_asker_once() -> None:
     log = Log().say("a-7", "sys_read(fd: 3, buf: 1, count: 2)")
     for sector in range(0, 32, 8):
