@@ -81,13 +81,14 @@ LINES = """\
      kworker/0:1H-36      [000] .....     2.402772: block_rq_issue: 254,0 R 4096 () 0 + 8 [kworker/0:1H]
          postgres-812     [001] d..1.  1008.558840: block_rq_issue: 254,0 RA 16384 () 2048 + 32 [postgres]
          postgres-812     [001] .....  1008.558841: block_bio_queue: 254,0 RA 512 + 32 [postgres]
+         postgres-812     [001] .....  1008.559000: block_rq_issue: 254,0 R 4096 () 4096 + 8 none,0,0 [postgres]
      jbd2/vda-8-200       [000] .....  1008.600000: block_rq_issue: 254,0 WS 8192 () 800 + 16 [jbd2/vda-8]
          od: 1.000001-100 [000] .....  1009.000001: block_rq_issue: 254,16 R 4096 () 8 + 8 [od: 1]
 """
 
 
 def test_the_script_takes_the_root_volumes_reads(tmp_path: Path) -> None:
-    assert reads(tmp_path, LINES, "254:0") == "2.402772 0 8\n1008.558840 2048 32\n== end\n"
+    assert reads(tmp_path, LINES, "254:0") == "2.402772 0 8\n1008.558840 2048 32\n1008.559000 4096 8\n== end\n"
     assert reads(tmp_path, LINES, "254:16") == "1009.000001 8 8\n== end\n"
     # The image is mounted by another file system, or the kernel has no trace of it.
     assert reads(tmp_path, LINES, "0:25") == "== end\n"
