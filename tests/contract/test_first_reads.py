@@ -88,7 +88,9 @@ LINES = """\
 
 
 def test_the_script_takes_the_root_volumes_reads(tmp_path: Path) -> None:
-    assert reads(tmp_path, LINES, "254:0") == "2.402772 0 8\n1008.558840 2048 32\n1008.559000 4096 8\n== end\n"
+    assert (
+        reads(tmp_path, LINES, "254:0") == "2.402772 0 8\n1008.558840 2048 32\n1008.559000 4096 8\n== end\n"
+    )
     assert reads(tmp_path, LINES, "254:16") == "1009.000001 8 8\n== end\n"
     # The image is mounted by another file system, or the kernel has no trace of it.
     assert reads(tmp_path, LINES, "0:25") == "== end\n"
