@@ -79,6 +79,7 @@ def _trace() -> Iterator[tuple[str, bytes]]:
     resident = b"== 600000 /usr/lib/liba.so.1\n0 4096\n65536 131072\n== end\n"
     yield "maps", maps
     yield "resident", resident
+    yield "reads", b"0.999999 0 8\n8.558840 2048 32\n8.600000 4096 8\n== end\n"
     units = (
         b"Root=/ ext4\n\nId=nginx.service\nAfter=network.target -.mount\nInactiveExitTimestampMonotonic=9\n"
     )

@@ -30,6 +30,7 @@ from quickstart.parse.bounded import lines_of
 from quickstart.profile import parse_bench, parse_profile
 from quickstart.report import document
 from quickstart.trace.collect import collect, loaded_files
+from quickstart.trace.firstreads import parse_reads
 from quickstart.trace.load import load_trace, parse_ldd, parse_maps
 from quickstart.trace.resident import parse_resident
 from quickstart.trace.started import parse_units
@@ -265,6 +266,9 @@ TARGETS: Mapping[str, Target] = {
     "resident": Target(
         lambda data, _: void(parse_resident(os.fsdecode(data))),
         (b"== 600000 /a\n", b"4096 8192\n", b"999999999999999999 ", b"== end\n"),
+    ),
+    "reads": Target(
+        lambda data, _: void(parse_reads(os.fsdecode(data), 10**9)), (b"1.000000 2048 8\n", b"== end\n")
     ),
     "units": Target(
         lambda data, _: void(parse_units(os.fsdecode(data))),
