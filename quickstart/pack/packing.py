@@ -51,6 +51,7 @@ from quickstart.store.context import Context
 
 _DISK = "root.raw"
 _EMPTY = StartSet((), ())
+_NO_DATA = "the first requests read nothing from the files that prefetch.data names, so no boot prefetches data for them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +118,19 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
         companions = tuple(dataclasses.replace(each, start_post=()) for each in recipe.unit.companions)
         unit = dataclasses.replace(recipe.unit, start_post=(), companions=companions)
         recipe = dataclasses.replace(recipe, unit=unit)
-    data: Mapping[PurePosixPath, tuple[Part, ...]] = {}
-    if any(each.first_reads for each in traced.traces):
-        # The traces' places are those on the disk that was traced, where an arranged disk has other blocks.
-        with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
-            data = data_read(subject.profile, traced.traces, read_block_map(subject.disk.path))
-    return Packing(recipe, traced.traces, data)
+    return Packing(recipe, traced.traces, data_of(subject, traced, context))
+
+
+def data_of(subject: Subject, traced: Traced, context: Context) -> Mapping[PurePosixPath, tuple[Part, ...]]:
+    """The parts of data files that the first requests read. Empty when the profile does not ask for them."""
+    if not subject.profile.data_prefetch.data:
+        return {}
+    with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
+        # The traces' places are those on the disk that was traced; an arranged disk has other blocks there.
+        data = data_read(subject.profile, traced.traces, read_block_map(subject.disk.path))
+    if not data:
+        context.progress.note(_NO_DATA)
+    return data
 
 
 def pack(packing: Packing, target: Path) -> Packed:

@@ -156,7 +156,11 @@ def _record_first_reads(guest: Executes, directory: Path, first_requests: str) -
             hint="mend this shell line, or remove the table [prefetch]",
             details=said.splitlines(),
         )
-    _save(directory / "reads.log", _output(guest, f"{_GUEST}/reads-all"))
+    try:
+        _save(directory / "reads.log", _output(guest, f"{_GUEST}/reads-all"))
+    except TraceError as error:
+        hint = "without CONFIG_EVENT_TRACING in the image's kernel, remove the table [prefetch]"
+        raise TraceError(error.message, hint=hint, details=error.details) from error
 
 
 def _await_companions(guest: Executes, units: Sequence[str]) -> None:

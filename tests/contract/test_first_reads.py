@@ -14,13 +14,19 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.host.assets import assets
+from quickstart.host.progress import Quiet
 from quickstart.image.blockmap import BlockMap, Kind, read_block_map
+from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.prefetch import Prefetch
-from quickstart.model import FileRules, Profile
+from quickstart.model import FileRules, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.model.residency import DataPrefetch
+from quickstart.model.subject import Subject, Traced
 from quickstart.pack import firstreads
 from quickstart.pack.firstreads import data_read, plan_later
+from quickstart.pack.packing import data_of
 from quickstart.profile import parse_profile
+from quickstart.store.context import Context
+from quickstart.store.store import Store
 from quickstart.trace.firstreads import parse_reads
 from tests.unit.imagebuilder import trace
 
@@ -111,7 +117,7 @@ def test_the_trace_of_a_real_boot(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def blocks(tmp_path_factory: pytest.TempPathFactory) -> BlockMap:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("data")
     base = place / "tree"
     for name in ("var/lib/app/db", "var/lib/app/logs", "var/lib/other", "etc"):
@@ -124,6 +130,11 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> BlockMap:
     subprocess.run(
         ["mke2fs", "-q", "-t", "ext4", "-d", base, "-b", "4096", image, "64M"], timeout=60, check=True
     )
+    return image
+
+
+@pytest.fixture(scope="module")
+def blocks(image: Path) -> BlockMap:
     return read_block_map(image)
 
 
@@ -226,6 +237,44 @@ def test_a_file_that_the_profile_leaves_out(blocks: BlockMap) -> None:
     assert read(blocks, (table, 0, BLOCK), ("/var/lib/other/table", 0, BLOCK), profile=profile) == {
         "/var/lib/other/table": ((0, BLOCK),)
     }
+
+
+class Noting(Quiet):
+    """It collects the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_requests_that_read_none_of_the_files_are_told_of(
+    image: Path, blocks: BlockMap, tmp_path: Path
+) -> None:
+    superblock = read_superblock(image)
+    reference = ReferenceImage(
+        tree=tmp_path,
+        image_hash="",
+        kernel=tmp_path,
+        initrd=tmp_path,
+        kernel_version="",
+        volume_uuid="",
+        volume_label="",
+        origin=("tar", ""),
+    )
+    subject = Subject(PROFILE, reference, RootDisk(image, image.stat().st_size, superblock))
+    plain = replace(subject, profile=replace(PROFILE, data_prefetch=DataPrefetch()))
+    reads = ((place_of(blocks, "/var/lib/app/db/table", 0), BLOCK),)
+    said = Noting()
+    with Store(tmp_path / "store") as store:
+        context = Context(store, said)
+        found = data_of(subject, Traced(StartSet((), ()), (replace(trace(), first_reads=reads),)), context)
+        assert found == {P("/var/lib/app/db/table"): ((0, BLOCK),)}
+        nothing = Traced(StartSet((), ()), (trace(),))
+        assert data_of(plain, nothing, context) == {} and said.notes == []
+        assert data_of(subject, nothing, context) == {}
+    assert "prefetch.data" in said.notes[0]
 
 
 # ---------------------------------------------------------------- init

@@ -53,8 +53,9 @@ def test_a_log_without_an_end_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 class Answering(StandInGuest):
     """A guest in which the first requests end with a status."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, of_the_script: int = 0) -> None:
         self.status = status
+        self.of_the_script = of_the_script
         self.heard: list[str] = []
 
     def answer(self, command: str, stdout: BinaryIO, timeout_s: float, limit_bytes: int | None) -> int:
@@ -62,7 +63,7 @@ class Answering(StandInGuest):
         if not command.endswith("/reads-all"):
             return self.status
         stdout.write(LOG.encode())
-        return 0
+        return self.of_the_script
 
 
 def test_the_reads_are_looked_at_when_the_requests_were_made(tmp_path: Path) -> None:
@@ -77,3 +78,9 @@ def test_requests_that_fail_are_no_first_requests(tmp_path: Path) -> None:
         record._record_first_reads(Answering(3), tmp_path, "ask")
     assert "[prefetch]" in (caught.value.hint or "")
     assert not (tmp_path / "reads.log").exists()
+
+
+def test_a_kernel_that_cannot_trace(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"reads-all` in the guest ended with 32") as caught:
+        record._record_first_reads(Answering(0, 32), tmp_path, "ask")
+    assert "CONFIG_EVENT_TRACING" in (caught.value.hint or "")
