@@ -355,6 +355,18 @@ def test_parts_of_files_come_into_the_page_cache(prefetcher: Path, place: Path) 
     assert cached_bytes(place / "root/untouched") == [0]
 
 
+def test_without_names_there_is_nothing_but_ranges_and_parts(prefetcher: Path, place: Path) -> None:
+    """As `ask_for_data` in init/hand-off calls it: it has no file of names."""
+    (place / "ranges").write_bytes(b"%d %d\n" % (64 * PAGE, 4 * PAGE))
+    (place / "parts").write_bytes(b"%d %d etc/a b\0" % (16 * PAGE, 2 * PAGE))
+    words = [
+        *(prefetcher, place / "volume", place / "root"),
+        *(place / "ranges", "/dev/null", place / "parts", "128"),
+    ]
+    wanted = {place / "volume": 4 * PAGE, place / "root/etc/a b": 2 * PAGE}
+    assert come_into_memory(lambda: subprocess.run(words, timeout=30, check=False).returncode, wanted)
+
+
 def test_nothing_beside_the_parts_is_read(prefetcher: Path, place: Path) -> None:
     """The kernel would read ahead of a long read, and of one from the file's beginning."""
     (place / "root/etc/large").write_bytes(os.urandom(8 * MIB))
