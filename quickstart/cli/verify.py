@@ -117,14 +117,14 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
 
 
 def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
-    """The result of one boot. Raises TraceFullError when the guest's trace buffer was full before ready, because
-    the user can repeat the boot with a larger buffer (--append trace_buf_size=64M).
+    """The result of one boot, or of a second one with a larger trace buffer. Raises TraceFullError when this buffer was
+    full before ready, too, because the user can ask for another (--append trace_buf_size=256M).
     """
     with output.settled(out):
         # Its disk would change while we read it.
         output.check_unused(out)
     with output.in_use(out):
-        found = boot.accounted_or_counted(artefacts.load(out), options, Context(store, verb.display()))
+        found = boot.accounted_with_room(artefacts.load(out), options, Context(store, verb.display()))
     if isinstance(found, boot.Counted) and isinstance(found.error, TraceFullError):
         raise found.error
     return found

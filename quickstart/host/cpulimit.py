@@ -18,6 +18,8 @@ from quickstart.errors import BadInputError
 LIMIT_S = 10.0
 # Of all files of an initramfs: unpacking and reading 100 MB takes two seconds.
 INSIDE_LIMIT_S = 30.0
+# Of a guest's own trace: reading its million lines takes ten seconds.
+TRACE_LIMIT_S = 30.0
 # Of an image and the log of a boot, of which the start set is computed. An application with a start set of some thousand
 # files takes some seconds, and several times as long on a slow host.
 START_SET_LIMIT_S = 60.0

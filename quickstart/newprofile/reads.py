@@ -12,7 +12,7 @@ from pathlib import Path
 
 from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import BuildOptions, TraceOptions
-from quickstart.errors import NoProfileError, TraceFullError
+from quickstart.errors import NoProfileError
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import Kind
 from quickstart.model import Artefact, Profile, RootBudget
@@ -22,8 +22,6 @@ from quickstart.store.store import source_digest
 from quickstart.verify import boot
 
 _FILE = "reads.json"
-# More than twice the usual buffer (verify.guesttrace). The kernel takes the last of these words.
-_LARGER = "trace_buf_size=64M"
 _LARGEST = 10
 _MARGIN_REQUESTS, _STEP_REQUESTS = 10, 10
 _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
@@ -79,13 +77,8 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
 
 
 def _boot(artefact: Artefact, keep: bool, context: Context) -> boot.Verified | boot.Counted:
-    """The result of one trial boot. When the guest's trace buffer is full before ready, the boot is repeated
-    with a larger buffer.
-    """
-    seen = boot.accounted_or_counted(artefact, boot.Options(keep=keep), context)
-    if isinstance(seen, boot.Counted) and isinstance(seen.error, TraceFullError) and not seen.fallback:
-        context.progress.note(f"{seen.error.message}; once more with a larger buffer")
-        seen = boot.accounted_or_counted(artefact, boot.Options(append=_LARGER, keep=keep), context)
+    """The result of one trial boot."""
+    seen = boot.accounted_with_room(artefact, boot.Options(keep=keep), context)
     if isinstance(seen, boot.Counted) and not seen.fallback:
         context.progress.note(
             f"who reads what before ready is unknown: {seen.error.message}. "

@@ -9,7 +9,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
@@ -18,7 +18,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
 from quickstart.guest import Executes, executing
-from quickstart.host.cpulimit import cpu_limit
+from quickstart.host.cpulimit import TRACE_LIMIT_S, cpu_limit
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import BlockMap, read_block_map
 from quickstart.launch.rawdisk import made_raw
@@ -34,6 +34,10 @@ from quickstart.volume.emulator import Request, served, volume_binary
 from quickstart.volume.nbd import Command
 from quickstart.volume.storage import load_model
 
+# The kernel takes the last of these words on its command line.
+_BUFFER = "trace_buf_size="
+# Of a machine's memory. RabbitMQ, whose boot has 1.5 million events, needs 90 of 1024 MiB.
+_BUFFER_SHARE, _LARGEST_BUFFER_MIB = 6, 256
 # Meanwhile the distribution's boot continues, perhaps on a slow CPU.
 _FETCH_S = 600.0
 # trace_buf_size= on the kernel's command line is less than a tenth of this. As text, the trace is several times as large, and
@@ -104,6 +108,22 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
     return found
 
 
+def accounted_with_room(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
+    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, the boot is repeated once
+    with a buffer of a sixth of the machine's memory, unless ``options.append`` has a size of its own.
+    """
+    seen = accounted_or_counted(artefact, options, context)
+    if not isinstance(seen, Counted) or not isinstance(seen.error, TraceFullError):
+        return seen
+    if seen.fallback or _BUFFER in options.append:
+        return seen
+    context.progress.note(f"{seen.error.message}; once more with a larger buffer")
+    larger = f"{_BUFFER}{min(artefact.memory_mib // _BUFFER_SHARE, _LARGEST_BUFFER_MIB)}M"
+    return accounted_or_counted(
+        artefact, replace(options, append=f"{options.append} {larger}".strip()), context
+    )
+
+
 def accounted_or_counted(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
     """The result of `verify`. When the requests cannot be attributed to processes, the result has only QEMU's
     counts. Raises MeasurementError as `verify` does.
@@ -139,7 +159,7 @@ def account(
     if trace.lost and trace.ends_ns < readied.ready.uptime_ns:
         raise TraceFullError(
             f"the guest's trace was full {trace.ends_ns / 1e9:.1f} s after its start, before it was ready",
-            hint="--append trace_buf_size=64M",
+            hint=f"--append {_BUFFER}{_LARGEST_BUFFER_MIB}M, and a machine with more memory ([memory] in the profile)",
         )
     check_balance(requests, readied.root_io)
     ledger = make_ledger(requests, trace, readied.ready.uptime_ns, blocks, packed)
@@ -198,7 +218,7 @@ def _trace(guest: Executes) -> GuestTrace | UntraceableError:
         )
     packed.seek(0)
     try:
-        with gzip.GzipFile(fileobj=packed) as file, cpu_limit("the guest's trace"):
+        with gzip.GzipFile(fileobj=packed) as file, cpu_limit("the guest's trace", TRACE_LIMIT_S):
             return parse(_trace_lines(cast("BinaryIO", file)), said)
     except UntraceableError as error:
         return error

@@ -39,14 +39,14 @@ def look(monkeypatch: pytest.MonkeyPatch, *found: object) -> tuple[Any, list[str
 
     monkeypatch.setattr(boot, "accounted_or_counted", booted)
     context = Context(cast(Any, None), notes)
-    return reads._boot(cast(Artefact, SimpleNamespace()), False, context), appended, notes.said
+    return reads._boot(cast(Artefact, SimpleNamespace(memory_mib=1024)), False, context), appended, notes.said
 
 
 def test_a_trace_that_is_full_too_early_gets_a_larger_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     verified = object()
     seen, appended, notes = look(monkeypatch, FULL, verified)
     assert seen is verified
-    assert appended == ["", "trace_buf_size=64M"]
+    assert appended == ["", "trace_buf_size=170M"]
     assert "was full 90.2 s after its start; once more" in notes[0]
 
 
