@@ -21,13 +21,10 @@ from quickstart.parse.printable import brief
 from quickstart.trace.calls import NAME_CACHE
 
 # The starter or PID 1 binds the first (docs/internals/starter.md). Without the second, glibc looks names up itself (lookups.py).
-# The third knows the users of DynamicUser= only (nss-systemd(8)). refuse_names_too_early decides on the fourth (given.py).
-_SERVED = frozenset(
-    (
-        *("/run/systemd/notify", NAME_CACHE),
-        *("/run/systemd/userdb/io.systemd.DynamicUser", "/run/systemd/resolve/io.systemd.Resolve"),
-    )
-)
+# refuse_names_too_early decides on the third (given.py).
+_SERVED = frozenset(("/run/systemd/notify", NAME_CACHE, "/run/systemd/resolve/io.systemd.Resolve"))
+# It knows the users of DynamicUser= only (nss-systemd(8)), and a unit with such a user may ask for his name.
+_MADE_UP = "/run/systemd/userdb/io.systemd.DynamicUser"
 # rsyslog's in a directory that a service takes for its root (`$AddUnixListenSocket`). syslog(3) tries again with each message.
 _LOG = "/dev/log"
 # By the beginnings of paths: who listens there, and comes with systemd.
@@ -94,10 +91,11 @@ def _run(unit: UnitStart) -> frozenset[str]:
 
 
 def _unanswered(peers: Sequence[Peer], unit: UnitStart, root: ImageRoot) -> Iterator[Peer]:
+    served = _SERVED if any(each.may_make_up_user for each in unit.all_units) else _SERVED | {_MADE_UP}
     bound = {str(socket.path) for each in unit.all_units for socket in (*each.sockets, *each.journal_sockets)}
     run = _run(unit)
     for peer in peers:
-        is_answered = peer.path in _SERVED or peer.path in bound or peer.path.endswith(_LOG)
+        is_answered = peer.path in served or peer.path in bound or peer.path.endswith(_LOG)
         if not is_answered and PurePosixPath(peer.command).name in run and not _asks_nobody(peer, root):
             yield peer
 

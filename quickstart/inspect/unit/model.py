@@ -87,6 +87,11 @@ class UnitStart:
         return any(kind == "delegate" for kind, *_ in self.settings)
 
     @property
+    def may_make_up_user(self) -> bool:
+        """Whether the unit's user may be one that systemd makes up (DynamicUser=, inspect/unit/dynamicuser.py)."""
+        return any(kind == "dynamic-user" for kind, *_ in self.settings)
+
+    @property
     def commands(self) -> tuple[UnitCommand, ...]:
         """All commands of this unit, in the order in which they run."""
         return (*self.conditions, *self.start_pre, self.start, *self.start_post)
