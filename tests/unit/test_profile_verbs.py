@@ -148,11 +148,14 @@ def test_with_an_image_in_the_store(tmp_path: Path) -> None:
 
 
 def test_every_fault_that_the_image_shows(tmp_path: Path) -> None:
-    stored(tmp_path, UNIT + "DynamicUser=yes\n")
+    stored(tmp_path, UNIT + "RootEphemeral=yes\n")
     text = GOOD + '[files]\ninclude = ["/no/such"]\n'
     said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
     assert said["exit_code"] == 2
-    for fault in ("it has DynamicUser", "files.include of the profile names nothing in the image: /no/such"):
+    for fault in (
+        "it has RootEphemeral",
+        "files.include of the profile names nothing in the image: /no/such",
+    ):
         assert fault in "\n".join(said["details"])
 
 

@@ -316,7 +316,7 @@ def test_what_the_units_own_mounts_hide_is_not_packed(image: Image, line: str, p
     [
         ("InaccessiblePaths=/srv", ("/srv", "/srv/**")),
         # It cannot start early, but it is traced.
-        ("InaccessiblePaths=/srv\nDynamicUser=yes", ()),
+        ("InaccessiblePaths=/srv\nPrivateIPC=yes", ()),
     ],
 )
 def test_a_build_goes_by_what_the_unit_hides(image: Image, line: str, hidden: tuple[str, ...]) -> None:

@@ -255,7 +255,7 @@ def test_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SERVICE + "RootDirectory=/x\nDynamicUser=yes\n", "it has DynamicUser, RootDirectory"),
+        (SERVICE + "RootDirectory=/x\nPrivatePIDs=yes\n", "it has PrivatePIDs, RootDirectory"),
         (SERVICE + "PrivateIPC=1\n", "it has PrivateIPC"),
         (SERVICE + "PrivateUsers=maybe\n", "PrivateUsers=maybe is neither yes nor no"),
         (

@@ -115,6 +115,12 @@ static pid_t start_main(void) {
     return pid;
 }
 
+/* For `adopt`: systemd is to find the same user. */
+static void note_made_up_user(void) {
+    const struct identity *who = identity();
+    if (who->is_made_up) put("made-up-user", text("%u %s", who->uid, who->name));
+}
+
 int start_unit(int argc, char **argv) {
     if (argc != 3) {
         dprintf(STDERR_FILENO, "usage: starter DESCRIPTION RUNDIR\n");
@@ -124,13 +130,14 @@ int start_unit(int argc, char **argv) {
     make_directories(run_directory, 0755);
     unlink(text("%s/main.pid", run_directory));
     unlink(text("%s/reason", run_directory));
+    unlink(text("%s/made-up-user", run_directory));
     when_failing(undo);
     read_description(argv[1]);
     check_keys();
     latest = now_ms() + number(fact("longest-start-ms", "900000"));
     check_conditions();
     need_sockets();
-    identity();
+    note_made_up_user();
     make_group();
     make_run_directories();
     make_private_tmp();

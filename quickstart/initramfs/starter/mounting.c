@@ -145,6 +145,9 @@ void mount_entry(const struct mount_entry *entry) {
     case PRIVATE_DEV:
         mount_private_dev(entry->path);
         break;
+    case PRIVATE_ROOT:
+        mount_private_root(entry->path);
+        break;
     case EMPTY_TMPFS:
         unmount_all(entry->path);
         if (mount("tmpfs", entry->path, "tmpfs", *entry->options ? MS_NODEV | MS_STRICTATIME : 0, entry->options) < 0)
@@ -195,7 +198,7 @@ static void change_attributes(const char *point, __u64 set, __u64 clear) {
 
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which) {
     const struct mount_entry *entry = &entries[which];
-    bool alone = entry->kind == PRIVATE_DEV || entry->kind == EMPTY_TMPFS;
+    bool alone = entry->kind == PRIVATE_DEV || entry->kind == PRIVATE_ROOT || entry->kind == EMPTY_TMPFS;
     struct list points = mount_points(entry->path);
     for (size_t i = 0; i < points.count; i++) {
         const char *point = points.items[i];

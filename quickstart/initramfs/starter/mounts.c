@@ -24,6 +24,7 @@ static const struct {
     {"bind-all-read-only", BIND_ALL, true},
     {"private-tmp", PRIVATE_TMP, false},
     {"private-dev", PRIVATE_DEV, true},
+    {"private-root", PRIVATE_ROOT, true},
     {"fresh-proc", FRESH_PROC, false},
     {"as-it-is", AS_IT_IS, false},
     {"tmpfs", EMPTY_TMPFS, false},

@@ -22,12 +22,12 @@ struct list {
     size_t count;
 };
 
-/* The user that the unit runs as. `name` is NULL without User=. */
+/* The user that the unit runs as. `name` is NULL without User=. `is_made_up`: the image has no such user (dynamic.c). */
 struct identity {
     const char *name, *home, *shell;
     uid_t uid;
     gid_t gid;
-    bool has_gid;
+    bool has_gid, is_made_up;
 };
 
 /* A command of the unit. In `flags`, `-` ignores a failure, `+` and `!` are those of systemd.service(5), and `:` means no expansion. `name`
@@ -67,6 +67,13 @@ uid_t user_number(const char *wanted);
 gid_t main_group_number(const char *user);
 gid_t group_number(const char *wanted);
 gid_t group_or(const char *wanted, gid_t otherwise);
+bool has_user(const char *wanted);
+bool has_group(const char *wanted);
+
+/* dynamic.c: DynamicUser= */
+uid_t made_up_number(void);
+void make_private_directory(const struct record *record);
+void mount_private_root(const char *path);
 
 /* environment.c and words.c */
 struct list command_environment(const struct command *command, pid_t main_pid);
@@ -146,6 +153,7 @@ enum mount_kind {
     BIND_ALL,
     PRIVATE_TMP,
     PRIVATE_DEV,
+    PRIVATE_ROOT,
     FRESH_PROC,
     AS_IT_IS,
     READ_ONLY,

@@ -63,6 +63,16 @@ gid_t group_or(const char *wanted, gid_t otherwise) {
     return content && is_listed(content, wanted, fields, GROUP_FIELDS) ? (gid_t)number(fields[2]) : otherwise;
 }
 
+bool has_user(const char *wanted) {
+    char *fields[PASSWD_FIELDS];
+    return is_listed(load("/etc/passwd"), wanted, fields, PASSWD_FIELDS);
+}
+
+bool has_group(const char *wanted) {
+    char *fields[GROUP_FIELDS];
+    return is_listed(load("/etc/group"), wanted, fields, GROUP_FIELDS);
+}
+
 static bool is_one_of(const char *const *list, const char *word) {
     while (*list && strcmp(*list, word) != 0) list++;
     return *list != NULL;
@@ -74,13 +84,21 @@ const struct identity *identity(void) {
     if (known) return &found;
     known = true;
     const char *user = fact("user", ""), *group = fact("main-group", "");
-    if (*user) {
+    bool may_be_made_up = next_record(NULL, "dynamic-user") != NULL;
+    if (may_be_made_up && !has_user(user)) {
+        /* systemd does not start such a unit. */
+        if (has_group(user)) fail("there is a group `%s`, and no such user", user);
+        uid_t uid = made_up_number();
+        found = (struct identity){.name = user, .uid = uid, .gid = (gid_t)uid, .has_gid = true, .is_made_up = true};
+    } else if (*user) {
         char *fields[PASSWD_FIELDS];
         look_up("/etc/passwd", user, fields, PASSWD_FIELDS);
-        found = (struct identity){fields[0], fields[5], fields[6], (uid_t)number(fields[2]), (gid_t)number(fields[3]), true};
+        found = (struct identity){fields[0], fields[5], fields[6], (uid_t)number(fields[2]), (gid_t)number(fields[3]), true, false};
         /* For systemd, the user `nobody` has no home, whatever /etc/passwd says. */
         if (found.home[0] != '/' || strcmp(found.home, "/") == 0 || found.uid == NOBODY) found.home = NULL;
         if (found.shell[0] != '/' || is_one_of(NO_SHELLS, found.shell)) found.shell = NULL;
+        /* Of a unit with DynamicUser=, systemd does not look for them, although the image has the user. */
+        if (may_be_made_up) found.home = found.shell = NULL;
     }
     if (*group) {
         found.gid = group_number(group);

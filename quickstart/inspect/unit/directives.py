@@ -137,11 +137,13 @@ REPEATED = frozenset(
         *(f"Limit{name}" for name in ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE")),
         *(f"Limit{name}" for name in ("MEMLOCK", "AS", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE", "RTPRIO")),
         "LimitRTTIME",
+        # quickstart.inspect.unit.dynamicuser
+        "DynamicUser",
     }
 )
 # Only the value that changes nothing is taken; `no` stands for all of a boolean's.
 HARMLESS = {
-    **dict.fromkeys(("DynamicUser", "PrivateIPC", "PrivatePIDs"), "no"),
+    **dict.fromkeys(("PrivateIPC", "PrivatePIDs"), "no"),
     **dict.fromkeys(("RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
     "StandardInput": "null",
     "NUMAPolicy": "default",
@@ -158,7 +160,7 @@ KEPT_WHEN_EMPTY = frozenset(
         *("StandardInput", "StandardOutput", "StandardError", "ProtectProc", "ProcSubset", "ProtectSystem"),
         *("ProtectHome", "ProtectHostname", "ProtectClock", "ProtectKernelTunables", "ProtectKernelModules"),
         *("ProtectKernelLogs", "ProtectControlGroups", "PrivateTmp", "PrivateDevices", "PrivateMounts"),
-        *("PrivateNetwork", "PrivateUsers", "LockPersonality", "MemoryDenyWriteExecute"),
+        *("DynamicUser", "PrivateNetwork", "PrivateUsers", "LockPersonality", "MemoryDenyWriteExecute"),
         *("RestrictRealtime", "RestrictSUIDSGID"),
         *(name for name in REPEATED if name.startswith("Limit") or name.endswith("DirectoryMode")),
         *(f"Default{name}" for name in REPEATED if name.startswith("Limit")),

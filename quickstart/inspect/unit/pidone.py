@@ -19,6 +19,8 @@ _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
 # Of the reader of environment files, which is in systemd's own library (env-file.c of systemd 254 and later).
 _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
+# Of a unit's directories with DynamicUser= (namespace.c of systemd 257).
+_MAPS_OWNERS = b"ID-mapped mount created successfully"
 _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
 # systemd 257's have 4 MiB.
 _MOST_BYTES = 64 << 20
@@ -34,6 +36,13 @@ def limits_of_pid_one(root: ImageRoot) -> Directives:
     (Debian 13's PID 1 has no limit for core dumps; Debian 12's has the kernel's).
     """
     return {"DefaultLimitCORE": ("infinity",)} if _has(root, _RAISES_CORE_LIMIT) else {}
+
+
+def maps_owners(root: ImageRoot) -> bool:
+    """Whether the directories of a unit with DynamicUser= belong to nobody on the volume, and to the unit's user in its
+    namespace only (Debian 13's; Debian 12's gives them to the user).
+    """
+    return _has(root, _MAPS_OWNERS)
 
 
 def comment_records(root: ImageRoot) -> tuple[tuple[str, ...], ...]:

@@ -21,6 +21,7 @@ from quickstart.inspect.unit.commands import is_needless_early, parse_commands, 
 from quickstart.inspect.unit.conditions import condition_records
 from quickstart.inspect.unit.containers import container_records
 from quickstart.inspect.unit.directives import HARMLESS, KEPT_WHEN_EMPTY, KNOWN
+from quickstart.inspect.unit.dynamicuser import is_dynamic, refuse_dynamic, with_implied
 from quickstart.inspect.unit.files import (
     assignments,
     directives,
@@ -98,6 +99,9 @@ def read_unit(
     pid_file = source.names.expand(source.last("PIDFile"))
     _check_users(root, source)
     start = _commands(root, source, "ExecStart")
+    start_pre = _commands(root, source, "ExecStartPre") if run_start_pre else ()
+    conditions, start_post = (_commands(root, source, name) for name in ("ExecCondition", "ExecStartPost"))
+    refuse_dynamic(root, source, kind, (*start, *start_pre, *conditions, *start_post))
     if len(start) != 1:
         raise UnsupportedUnitError(
             f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
@@ -108,10 +112,10 @@ def read_unit(
         unit=unit,
         type=kind,
         pid_file=(PurePosixPath("/run") / pid_file) if pid_file else None,
-        start_pre=_commands(root, source, "ExecStartPre") if run_start_pre else (),
+        start_pre=start_pre,
         start=start[0],
-        conditions=_commands(root, source, "ExecCondition"),
-        start_post=_commands(root, source, "ExecStartPost"),
+        conditions=conditions,
+        start_post=start_post,
         group=f"{slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
         settings=(
@@ -153,7 +157,7 @@ def _source(root: ImageRoot, unit: str) -> Source:
     _refuse_faults(unit, (*texts, *manager, *slices))
     _refuse_emptied(unit, (*assigned, *defaults))
     _refuse_manager(source)
-    return source
+    return with_implied(source)
 
 
 def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tuple[str, ...]:
@@ -356,7 +360,9 @@ def _check_users(root: ImageRoot, source: Source) -> None:
         # To systemd quotes are part of such a name, which no group has; the unit would not start.
         if set(value) & set("\"'\\"):
             raise source.refusal("SupplementaryGroups", value, BadValueError("has quotes"))
-    wanted = [("User", "/etc/passwd", source.last("User")), ("Group", "/etc/group", source.last("Group"))]
+    # Nobody has to know a user that systemd makes up.
+    user = "" if is_dynamic(source) else source.last("User")
+    wanted = [("User", "/etc/passwd", user), ("Group", "/etc/group", source.last("Group"))]
     wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]
     known: dict[str, frozenset[str]] = {}
     for name, file, value in wanted:

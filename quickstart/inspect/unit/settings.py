@@ -8,11 +8,12 @@ record of the step `namespace`, which makes these mounts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from quickstart.inspect.unit.callfilter import call_filter_records
 from quickstart.inspect.unit.devices import device_records
+from quickstart.inspect.unit.dynamicuser import PRIVATE, dynamic_records, is_dynamic
 from quickstart.inspect.unit.journal import output_records
 from quickstart.inspect.unit.mounts import Record, host_name_records, is_private_tmp, mount_records, namespace
 from quickstart.inspect.unit.seccomp import filter_records
@@ -75,7 +76,7 @@ def settings(source: Source) -> tuple[Record, ...]:
     mounted = tuple(mount_records(source))
     own = namespace(source, mounted)
     directories = tuple(_directories(source))
-    writable = tuple(("mount", "read-write", "required", record[3]) for record in directories) if own else ()
+    writable = tuple(_writable(directories)) if own else ()
     filters = (*filter_records(source), *call_filter_records(source))
     return (
         *_facts(source),
@@ -98,6 +99,7 @@ def _facts(source: Source) -> Iterator[Record]:
     for name, key in (("User", "user"), ("Group", "main-group")):
         if name in source.found:
             yield key, source.names.expand(source.last(name))
+    yield from dynamic_records(source)
     if not source.flag("IgnoreSIGPIPE", otherwise=True):
         yield "ignore-sigpipe", "no"
     yield from output_records(source)
@@ -171,8 +173,28 @@ def _directories(source: Source) -> Iterator[Record]:
     for name, base in _DIRECTORIES.items():
         mode = source.value(f"{name}Mode", file_mode) or "0755"
         owner = "root" if name == "ConfigurationDirectory" else "user"
-        for each in _directory_names(source, name):
-            yield "directory", owner, mode, f"{base}/{each}"
+        names = _directory_names(source, name)
+        # systemd's order (exec_directory_sort), in which it looks for an owner.
+        for each in sorted(set(names)) if is_dynamic(source) else names:
+            if name in PRIVATE and is_dynamic(source):
+                if "/" in each:
+                    raise source.refusal(
+                        name, each, BadValueError("has more than one part, with DynamicUser=")
+                    )
+                yield "private-directory", mode, base, each
+            else:
+                yield "directory", owner, mode, f"{base}/{each}"
+
+
+def _writable(directories: Iterable[Record]) -> Iterator[Record]:
+    """The mounts by which the unit may write to its ``directories``, whatever ProtectSystem= says. Of a private root, only
+    the unit's own directories are to be seen.
+    """
+    roots = (record[2] for record in directories if record[0] == "private-directory")
+    yield from (("mount", "private-root", "required", f"{base}/private") for base in dict.fromkeys(roots))
+    for kind, *words in directories:
+        path = f"{words[1]}/private/{words[2]}" if kind == "private-directory" else words[2]
+        yield "mount", "read-write", "required", path
 
 
 def _keyring(source: Source) -> Iterator[Record]:

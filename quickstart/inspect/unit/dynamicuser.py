@@ -1,0 +1,167 @@
+"""DynamicUser=: a user that systemd makes up when the unit starts, and what such a unit may not do (systemd.exec(5)).
+
+systemd takes the first free number of these: the owner of a directory of the unit, and the hash of the user's name
+(pick_uid in src/core/dynamic-user.c). So the starter finds the number that systemd finds later, when it adopts the unit
+(docs/internals/dynamic-user.md). What the directive implies is in unit_patch_contexts of src/core/unit.c, and where the
+directories lie in setup_exec_directory of src/core/execute.c. All this is from systemd 252. systemd 257 maps the owners
+of the directories, and mounts a new /tmp; its units are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
+from quickstart.inspect.unit.files import unit_file
+from quickstart.inspect.unit.model import UnitCommand
+from quickstart.inspect.unit.pidone import maps_owners
+from quickstart.inspect.unit.source import Source
+
+Record = tuple[str, ...]
+
+# Of these numbers systemd takes one (its meson_options.txt); the starter has them in starter.h.
+_FIRST, _LAST = 61184, 65519
+# systemd's valid_user_group_name, which also takes numbers.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")
+_HASH_KEY = bytes.fromhex("37537e31cfce48f58abb39578dd9ec59")
+_WORD = (1 << 64) - 1
+# The directories that only the unit's own namespace shows.
+PRIVATE = frozenset(("StateDirectory", "CacheDirectory", "LogsDirectory"))
+# The name services (nsswitch.conf(5)) that know no other users than /etc/passwd and /etc/group, and systemd's own.
+_LOCAL = frozenset(("files", "systemd"))
+_SWITCH = PurePosixPath("/etc/nsswitch.conf")
+_HINT = (
+    "give the unit a user that the image has, by a drop-in with DynamicUser=no and User=, and with what DynamicUser=yes"
+    " implies (docs/internals/dynamic-user.md)"
+)
+
+
+def is_dynamic(source: Source) -> bool:
+    return source.flag("DynamicUser")
+
+
+def with_implied(source: Source) -> Source:
+    """``source`` with the assignments that DynamicUser=yes implies: ProtectSystem=strict and the others are on whatever the
+    unit says of them. A group of the user's name is the user's own. Without DynamicUser=, ``source`` itself.
+    """
+    if not is_dynamic(source):
+        return source
+    user, home = user_of(source), source.last("ProtectHome")
+    is_open = home not in ("read-only", "tmpfs") and not source.flag("ProtectHome")
+    implied = (
+        ("User", user),
+        *((("Group", ""),) if source.names.expand(source.last("Group")) == user else ()),
+        ("ProtectSystem", "strict"),
+        *((("ProtectHome", "read-only"),) if is_open else ()),
+        ("PrivateTmp", "yes"),
+        ("NoNewPrivileges", "yes"),
+        ("RestrictSUIDSGID", "yes"),
+    )
+    return replace(source, assigned=(*source.assigned, *implied))
+
+
+def user_of(source: Source) -> str:
+    """The name of the user: that of User=, or the unit's name up to `@`. Raises UnsupportedUnitError for a name that is
+    not valid for such a user: systemd makes another name up, or takes a number.
+    """
+    name = source.names.expand(source.last("User")) or source.names.prefix
+    if not _NAME.fullmatch(name):
+        raise _refusal(source, f"DynamicUser= and {name!r} is no name of such a user")
+    return name
+
+
+def dynamic_records(source: Source) -> Iterator[Record]:
+    """The record `dynamic-user NUMBER` of a unit with DynamicUser=yes: which number the user gets when no directory of
+    the unit says otherwise.
+    """
+    if is_dynamic(source):
+        yield "dynamic-user", str(number_of(user_of(source)))
+
+
+def number_of(name: str) -> int:
+    """The number that systemd first tries for a user of this name (UID_CLAMP_INTO_RANGE)."""
+    hashed = siphash24(_HASH_KEY, name.encode()) & 0xFFFFFFFF
+    return _FIRST + hashed % (_LAST - _FIRST + 1)
+
+
+def siphash24(key: bytes, data: bytes) -> int:
+    """SipHash-2-4 (Aumasson and Bernstein, 2012)."""
+    first, second = struct.unpack("<QQ", key)
+    v = (
+        first ^ 0x736F6D6570736575,
+        second ^ 0x646F72616E646F6D,
+        first ^ 0x6C7967656E657261,
+        second ^ 0x7465646279746573,
+    )
+    padded = data + bytes(-(len(data) + 1) % 8) + bytes([len(data) & 0xFF])
+    for (word,) in struct.iter_unpack("<Q", padded):
+        a, b, c, d = _round(_round((v[0], v[1], v[2], v[3] ^ word)))
+        v = (a ^ word, b, c, d)
+    v = (v[0], v[1], v[2] ^ 0xFF, v[3])
+    for _ in range(4):
+        v = _round(v)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def _round(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    a, b, c, d = v
+    a, c = (a + b) & _WORD, (c + d) & _WORD
+    b, d = _turned(b, 13) ^ a, _turned(d, 16) ^ c
+    a = (_turned(a, 32) + d) & _WORD
+    c = (c + b) & _WORD
+    return a, _turned(b, 17) ^ c, _turned(c, 32), _turned(d, 21) ^ a
+
+
+def _turned(word: int, bits: int) -> int:
+    return (word << bits | word >> (64 - bits)) & _WORD
+
+
+def refuse_dynamic(root: ImageRoot, source: Source, kind: str, commands: Iterable[UnitCommand]) -> None:
+    """Raise UnsupportedUnitError for a unit with DynamicUser=yes for which the starter would do something else than
+    systemd, or find another user.
+    """
+    if not is_dynamic(source):
+        return
+    if maps_owners(root):
+        raise _refusal(
+            source, "DynamicUser=, and the image's systemd maps the owners of such a unit's directories"
+        )
+    if unit_file(root, source.unit).stem.partition("@")[0] != source.names.prefix:
+        raise _refusal(source, "DynamicUser=, and its file has another name")
+    if kind == "dbus":
+        raise _refusal(source, "DynamicUser= and Type=dbus, and the message bus asks systemd who the user is")
+    if source.last("RuntimeDirectoryPreserve", "no") != "no" and source.all("RuntimeDirectory"):
+        raise _refusal(source, "DynamicUser= and a RuntimeDirectory= that is preserved")
+    if source.last("WorkingDirectory").removeprefix("-") == "~":
+        raise _refusal(source, "DynamicUser= and WorkingDirectory=~, and such a user has no home")
+    if any("+" in command.flags for command in commands):
+        raise _refusal(
+            source, "DynamicUser= and a command with `+`, which sees other directories than the unit"
+        )
+    others = _other_services(root)
+    if others:
+        raise _refusal(
+            source,
+            f"DynamicUser=, and {_SWITCH} also names {', '.join(sorted(others))}, which may know the user",
+        )
+
+
+def _refusal(source: Source, what: str) -> UnsupportedUnitError:
+    return UnsupportedUnitError(f"{source.unit} cannot be started early: it has {what}", hint=_HINT)
+
+
+def _other_services(root: ImageRoot) -> set[str]:
+    """The name services for users and groups that may know more users than the starter and systemd."""
+    path = root.resolve(_SWITCH).canonical
+    lines = root.read_text(path, MAX_TABLE_BYTES).splitlines() if path else ()
+    found: set[str] = set()
+    for line in lines:
+        database, _, services = line.partition("#")[0].partition(":")
+        if database.strip() in ("passwd", "group", "initgroups"):
+            found |= set(re.sub(r"\[[^]]*\]", " ", services).split())
+    return found - _LOCAL
