@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,107 @@ def test_each_command_is_the_same_user_s(starter: Path, tmp_path: Path) -> None:
     pre: Record = ("command", "pre", "", "/bin/sh", "sh", "-c", "id -u >/var/lib/app/pre")
     found = started(starter, tmp_path, STATE, *OWN, *STEPS, pre, pre="cat /var/lib/app/pre")
     assert found.answers["pre"] == str(NUMBER)
+
+
+# tmpfs, where the box has its directories, maps owners since Linux 6.3.
+maps_owners = pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 3), reason="the kernel maps no owners on a tmpfs"
+)
+MAPPED: Record = ("map-owners", "yes")
+AS_USER = "user=$(cut -d' ' -f1 /run/quickstart/made-up-user); nsenter -t $MAIN -m -S $user -G $user "
+
+
+@maps_owners
+@pytest.mark.parametrize(
+    ("before", "whom", "on_disk"),
+    [
+        ("", NUMBER, 65534),
+        (
+            "mkdir -m 700 /var/lib/private; mkdir /var/lib/private/app; chown 65534:65534 /var/lib/private/app",
+            NUMBER,
+            65534,
+        ),
+        # Of an earlier systemd.
+        (
+            "mkdir -m 700 /var/lib/private; mkdir /var/lib/private/app; chown 61500:61500 /var/lib/private/app",
+            61500,
+            61500,
+        ),
+    ],
+)
+def test_a_directory_is_nobody_s_on_the_volume(
+    starter: Path, tmp_path: Path, before: str, whom: int, on_disk: int
+) -> None:
+    """As systemd 257 does it."""
+    found = started(
+        starter,
+        tmp_path,
+        MAPPED,
+        STATE,
+        *OWN,
+        *STEPS,
+        before=f"{before}\n",
+        inside=f"{AS_USER} sh -c 'echo x >/var/lib/app/file && stat -c %u:%g /var/lib/app /var/lib/private/app /var/lib/app/file'",
+        outside="stat -c %u:%g /var/lib/private/app /var/lib/private/app/file",
+        mount="grep ' /var/lib/private/app ' /proc/$MAIN/mountinfo | cut -d' ' -f6",
+    )
+    assert found.answers["whom"] == f"{whom} box-app"
+    assert found.answers["inside"].splitlines() == ["0:0", f"{whom}:{whom}", f"{whom}:{whom}"]
+    assert {line.split(":")[0] for line in found.answers["outside"].splitlines()} == {str(on_disk)}
+    options = set(found.answers["mount"].split(","))
+    mapped = {"nosuid", "nodev", "noexec", "idmapped"} if on_disk == 65534 else {"nosuid"}
+    assert options & {"nosuid", "nodev", "noexec", "idmapped"} == mapped
+
+
+def test_a_file_system_that_maps_no_owners(starter: Path, tmp_path: Path) -> None:
+    """Such as overlayfs. Then the directory is the user's on the volume, too."""
+    before = "mkdir -p /run/o/u /run/o/w && mount -t overlay -o lowerdir=/run/box,upperdir=/run/o/u,workdir=/run/o/w o /var/lib\n"
+    found = started(
+        starter,
+        tmp_path,
+        MAPPED,
+        STATE,
+        *OWN,
+        *STEPS,
+        before=before,
+        outside="stat -c %u:%g /var/lib/private/app",
+    )
+    assert found.answers["outside"] == f"{NUMBER}:{NUMBER}"
+
+
+def test_a_directory_of_nobody_s_where_owners_are_not_mapped(starter: Path, tmp_path: Path) -> None:
+    before = (
+        "mkdir -m 700 /var/lib/private; mkdir /var/lib/private/app; chown 65534:65534 /var/lib/private/app\n"
+    )
+    assert (
+        refused(starter, tmp_path, STATE, before=before)
+        == "Exec main: /var/lib/private/app belongs to nobody"
+    )
+
+
+def test_a_new_tmp(starter: Path, tmp_path: Path) -> None:
+    """One file system for both, which nobody else sees, and another for each command."""
+    own: tuple[Record, ...] = (
+        ("mount", "own-tmp", "required", "/tmp"),
+        ("mount", "own-tmp", "required", "/var/tmp"),
+        ("namespace", "shared", "nosuid"),
+    )
+    pre: Record = ("command", "pre", "", "/bin/sh", "sh", "-c", "touch /tmp/pre /var/tmp/pre")
+    found = started(
+        starter,
+        tmp_path,
+        *own,
+        *STEPS,
+        pre,
+        before="touch /tmp/mine\n",
+        seen="nsenter -t $MAIN -m ls /tmp /var/tmp",
+        modes="nsenter -t $MAIN -m stat -c %a:%u /tmp /var/tmp",
+        mounts="grep -E ' /(var/)?tmp ' /proc/$MAIN/mountinfo | cut -d' ' -f3,4,5,6 | sort -k2",
+        here="ls /tmp",
+    )
+    assert found.answers["seen"].split() == ["/tmp:", "/var/tmp:"]
+    assert found.answers["modes"].split() == ["1777:0", "1777:0"]
+    (device, *tmp), (other, *var) = (line.split() for line in found.answers["mounts"].splitlines()[-2:])
+    assert device == other
+    assert tmp == ["/tmp", "/tmp", "rw,nosuid,nodev"] and var == ["/var-tmp", "/var/tmp", "rw,nosuid,nodev"]
+    assert found.answers["here"] == "mine"

@@ -182,10 +182,41 @@ def test_name_services_that_may_know_the_user(tmp_path: Path, text: str, other: 
         dynamic(tmp_path)
 
 
+LIBRARY = "usr/lib/x86_64-linux-gnu/systemd/libsystemd-core-257.so"
+OF_257 = "ID-mapped mount created successfully for %s\0unit-private-tmp\0"
+
+
 def test_a_systemd_that_maps_owners(tmp_path: Path) -> None:
-    library = "usr/lib/x86_64-linux-gnu/systemd/libsystemd-core-257.so"
-    put(tmp_path, library, "x\0ID-mapped mount created successfully for %s\0")
-    with pytest.raises(UnsupportedUnitError, match="maps the owners") as caught:
-        dynamic(tmp_path)
+    """Debian 13's: the private directories are nobody's, and there is a new /tmp."""
+    before = dynamic(tmp_path, "StateDirectory=a")
+    assert of(before, "map-owners") == []
+    put(tmp_path, LIBRARY, f"x\0{OF_257}")
+    found = dynamic(tmp_path, "StateDirectory=a\nPrivateTmp=no")
+    assert of(found, "map-owners") == [("map-owners", "yes")]
+    assert of(found, "private-tmp") == []
+    places = [record[3] for record in of(found, "mount") if record[1] == "own-tmp"]
+    assert places == ["/tmp", "/var/tmp"]
+    assert not [record for record in of(found, "mount") if record[1] == "private-tmp"]
+
+
+@pytest.mark.parametrize("value", ["yes", "connected", "1"])
+def test_a_private_tmp_that_the_unit_asks_for(tmp_path: Path, value: str) -> None:
+    before = of(dynamic(tmp_path), "mount", "private-tmp")
+    put(tmp_path, LIBRARY, OF_257)
+    assert of(dynamic(tmp_path, f"PrivateTmp={value}"), "mount", "private-tmp") == before
+
+
+def test_it_changes_nothing_for_other_units(tmp_path: Path) -> None:
+    text = "[Service]\nExecStart=/bin/x\nStateDirectory=a\nUser=app\nPrivateTmp=yes\n"
+    put(tmp_path, "etc/passwd", "app:x:1:1::/:\n")
+    before = read(tmp_path, text).settings
+    put(tmp_path, LIBRARY, OF_257)
+    assert read(tmp_path, text).settings == before
+    with pytest.raises(UnsupportedUnitError, match="PrivateTmp=disconnected is neither yes nor no"):
+        read(tmp_path, text.replace("PrivateTmp=yes", "PrivateTmp=disconnected"))
+
+
+def test_the_hint_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedUnitError) as caught:
+        dynamic(tmp_path, "User=1")
     assert "DynamicUser=no and User=" in (caught.value.hint or "")
-    read(tmp_path, "[Service]\nExecStart=/bin/x\n")

@@ -73,26 +73,62 @@ static bool is_linked(const char *path, const char *target) {
     return true;
 }
 
-/* `private-directory MODE BASE NAME`: BASE/private/NAME, and a link at BASE/NAME. If the directory belongs to somebody else, it is
-   systemd that gives it away, with all that is in it. */
-void make_private_directory(const struct record *record) {
+/* Whether the directory is nobody's on the volume, and the user's in the unit's namespace. The user may be one of the image. */
+static int mapped_tree(int directory, const struct identity *who) {
+    bool maps = strcmp(fact("map-owners", "no"), "yes") == 0 && who->uid != 0 && who->gid != 0;
+    return maps ? mapped_mount(directory, who->uid, who->gid) : -1;
+}
+
+static bool is_owner(const struct stat *found, uid_t uid, gid_t gid) { return found->st_uid == uid && found->st_gid == gid; }
+
+/* Gives a new directory away. An old one has to be the user's: otherwise it is systemd that gives it away, with all that is in it. */
+static void check_owner(int directory, const char *path, bool is_new) {
     const struct identity *who = identity();
+    struct stat found;
+    if (fstat(directory, &found) < 0) fail("%s: %m", path);
+    if (is_owner(&found, who->uid, who->gid)) return;
+    if (!is_new && !is_owner(&found, NOBODY, NOBODY)) fail("%s belongs to another user", path);
+    int tree = mapped_tree(directory, who);
+    if (!is_new && tree < 0) fail("%s belongs to nobody", path);
+    if (is_new && fchown(directory, tree < 0 ? who->uid : NOBODY, tree < 0 ? who->gid : NOBODY) < 0) fail("%s cannot be given away: %m", path);
+    if (tree >= 0) close(tree);
+}
+
+/* `private-directory MODE BASE NAME`: BASE/private/NAME, and a link at BASE/NAME. */
+void make_private_directory(const struct record *record) {
     const char *name = record->words[2];
     char *link = text("%s/%s", record->words[1], name), *target = text("private/%s", name), *path = private_path(record);
     mode_t mode = (mode_t)number(record->words[0]);
-    struct stat found;
     bool linked = is_linked(link, target);
     int root = open_root(text("%s/private", record->words[1]));
-    bool made = mkdirat(root, name, mode) == 0;
-    if (!made && errno != EEXIST) fail("%s cannot be made: %m", path);
+    bool is_new = mkdirat(root, name, mode) == 0;
+    if (!is_new && errno != EEXIST) fail("%s cannot be made: %m", path);
     int fd = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &found) < 0) fail("%s: %m", path);
-    if (made && fchown(fd, who->uid, who->gid) < 0) fail("%s cannot be given to the unit's user: %m", path);
-    if (!made && (found.st_uid != who->uid || found.st_gid != who->gid)) fail("%s belongs to another user", path);
+    if (fd < 0) fail("%s: %m", path);
+    check_owner(fd, path, is_new);
     if (fchmod(fd, mode) < 0) fail("%s: %m", path);
     if (!linked && symlink(target, link) < 0) fail("%s cannot be made: %m", link);
     close(fd);
     close(root);
+}
+
+/* A mount of the directory that is nowhere yet. */
+static int tree_of(const char *path) {
+    const struct identity *who = identity();
+    struct stat found;
+    int directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), tree;
+    if (directory < 0 || fstat(directory, &found) < 0) fail("%s: %m", path);
+    bool is_nobodys = is_owner(&found, NOBODY, NOBODY) && !is_owner(&found, who->uid, who->gid);
+    if (is_nobodys) tree = mapped_tree(directory, who);
+    else tree = (int)syscall(SYS_open_tree, directory, "", AT_EMPTY_PATH | CLONE_TREE | WHOLE_TREE | O_CLOEXEC);
+    if (tree < 0) fail("%s cannot be mounted: %m", path);
+    close(directory);
+    return tree;
+}
+
+static void put_at(int tree, const char *path) {
+    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, path, FROM_ITSELF) < 0) fail("%s: %m", path);
+    close(tree);
 }
 
 /* In the unit's namespace, an empty directory in place of BASE/private, with the unit's own directories in it. */
@@ -107,14 +143,35 @@ void mount_private_root(const char *path) {
         if (!is_below(each, path)) continue;
         if (count == sizeof own / sizeof *own) fail("the unit has too many directories in %s", path);
         own[count].path = each;
-        own[count].tree = (int)syscall(SYS_open_tree, AT_FDCWD, each, CLONE_TREE | WHOLE_TREE | O_CLOEXEC);
-        if (own[count++].tree < 0) fail("%s: %m", each);
+        own[count++].tree = tree_of(each);
     }
     if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_STRICTATIME, "mode=755,size=4m,nr_inodes=1k") < 0)
         fail("a tmpfs at %s: %m", path);
     for (size_t i = 0; i < count; i++) {
         if (mkdir(own[i].path, 0755) < 0) fail("%s: %m", own[i].path);
-        if (syscall(SYS_move_mount, own[i].tree, "", AT_FDCWD, own[i].path, FROM_ITSELF) < 0) fail("%s: %m", own[i].path);
-        close(own[i].tree);
+        put_at(own[i].tree, own[i].path);
     }
+}
+
+/* A directory of the tmpfs at `path`, as a mount that is nowhere yet. */
+static int part_of(const char *path, const char *name) {
+    char *part = text("%s/%s", path, name);
+    int tree = -1;
+    if (mkdir(part, 01777) == 0 && chmod(part, 01777) == 0) tree = (int)syscall(SYS_open_tree, AT_FDCWD, part, CLONE_TREE | O_CLOEXEC);
+    if (tree < 0) fail("%s cannot be mounted: %m", part);
+    return tree;
+}
+
+/* `own-tmp` for /tmp and then for /var/tmp: two directories of one tmpfs (PRIVATE_TMP_DISCONNECTED in systemd's src/core/namespace.c). */
+void mount_own_tmp(const char *path) {
+    static int var = -1;
+    if (var >= 0) {
+        put_at(var, path);
+        return;
+    }
+    if (mount("tmpfs", path, "tmpfs", MS_NODEV | MS_STRICTATIME, "mode=0700,size=10%,nr_inodes=400k") < 0) fail("a tmpfs at %s: %m", path);
+    int tmp = part_of(path, "tmp");
+    var = part_of(path, "var-tmp");
+    if (umount2(path, MNT_DETACH) < 0) fail("%s: %m", path);
+    put_at(tmp, path);
 }

@@ -148,6 +148,9 @@ void mount_entry(const struct mount_entry *entry) {
     case PRIVATE_ROOT:
         mount_private_root(entry->path);
         break;
+    case OWN_TMP:
+        mount_own_tmp(entry->path);
+        break;
     case EMPTY_TMPFS:
         unmount_all(entry->path);
         if (mount("tmpfs", entry->path, "tmpfs", *entry->options ? MS_NODEV | MS_STRICTATIME : 0, entry->options) < 0)

@@ -25,6 +25,7 @@ static const struct {
     {"private-tmp", PRIVATE_TMP, false},
     {"private-dev", PRIVATE_DEV, true},
     {"private-root", PRIVATE_ROOT, true},
+    {"own-tmp", OWN_TMP, false},
     {"fresh-proc", FRESH_PROC, false},
     {"as-it-is", AS_IT_IS, false},
     {"tmpfs", EMPTY_TMPFS, false},

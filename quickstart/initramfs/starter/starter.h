@@ -70,10 +70,15 @@ gid_t group_or(const char *wanted, gid_t otherwise);
 bool has_user(const char *wanted);
 bool has_group(const char *wanted);
 
-/* dynamic.c: DynamicUser= */
+/* The user whom nobody is meant to be. */
+enum { NOBODY = 65534 };
+
+/* dynamic.c and mapping.c: DynamicUser= */
 uid_t made_up_number(void);
 void make_private_directory(const struct record *record);
 void mount_private_root(const char *path);
+int mapped_mount(int directory, uid_t uid, gid_t gid);
+void mount_own_tmp(const char *path);
 
 /* environment.c and words.c */
 struct list command_environment(const struct command *command, pid_t main_pid);
@@ -154,6 +159,7 @@ enum mount_kind {
     PRIVATE_TMP,
     PRIVATE_DEV,
     PRIVATE_ROOT,
+    OWN_TMP,
     FRESH_PROC,
     AS_IT_IS,
     READ_ONLY,

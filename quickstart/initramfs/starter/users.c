@@ -11,7 +11,7 @@
 static const char *const NO_SHELLS[] = {
     "/bin/nologin", "/sbin/nologin", "/usr/sbin/nologin", "/usr/bin/nologin", "/bin/false", "/usr/bin/false", "/bin/true", "/usr/bin/true", NULL};
 
-enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4, NOBODY = 65534 };
+enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4 };
 
 /* Splits the next line at colons into `fields`; false at the end of the file. A line with too few fields is skipped. */
 static bool next_line(char **rest, char **fields, size_t wanted) {

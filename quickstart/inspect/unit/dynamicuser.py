@@ -3,8 +3,7 @@
 systemd takes the first free number of these: the owner of a directory of the unit, and the hash of the user's name
 (pick_uid in src/core/dynamic-user.c). So the starter finds the number that systemd finds later, when it adopts the unit
 (docs/internals/dynamic-user.md). What the directive implies is in unit_patch_contexts of src/core/unit.c, and where the
-directories lie in setup_exec_directory of src/core/execute.c. All this is from systemd 252. systemd 257 maps the owners
-of the directories, and mounts a new /tmp; its units are refused.
+directories lie in setup_exec_directory of src/core/execute.c (exec-invoke.c of systemd 257). Read in systemd 252 and 257.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.files import unit_file
 from quickstart.inspect.unit.model import UnitCommand
-from quickstart.inspect.unit.pidone import maps_owners
+from quickstart.inspect.unit.pidone import has_own_tmp, maps_owners
 from quickstart.inspect.unit.source import Source
 
 Record = tuple[str, ...]
@@ -34,6 +33,8 @@ _WORD = (1 << 64) - 1
 PRIVATE = frozenset(("StateDirectory", "CacheDirectory", "LogsDirectory"))
 # The name services (nsswitch.conf(5)) that know no other users than /etc/passwd and /etc/group, and systemd's own.
 _LOCAL = frozenset(("files", "systemd"))
+# A value of PrivateTmp= since systemd 257.
+OWN_TMP = "disconnected"
 _SWITCH = PurePosixPath("/etc/nsswitch.conf")
 _HINT = (
     "give the unit a user that the image has, by a drop-in with DynamicUser=no and User=, and with what DynamicUser=yes"
@@ -45,7 +46,7 @@ def is_dynamic(source: Source) -> bool:
     return source.flag("DynamicUser")
 
 
-def with_implied(source: Source) -> Source:
+def with_implied(root: ImageRoot, source: Source) -> Source:
     """``source`` with the assignments that DynamicUser=yes implies: ProtectSystem=strict and the others are on whatever the
     unit says of them. A group of the user's name is the user's own. Without DynamicUser=, ``source`` itself.
     """
@@ -58,11 +59,19 @@ def with_implied(source: Source) -> Source:
         *((("Group", ""),) if source.names.expand(source.last("Group")) == user else ()),
         ("ProtectSystem", "strict"),
         *((("ProtectHome", "read-only"),) if is_open else ()),
-        ("PrivateTmp", "yes"),
+        ("PrivateTmp", _private_tmp(root, source)),
         ("NoNewPrivileges", "yes"),
         ("RestrictSUIDSGID", "yes"),
     )
     return replace(source, assigned=(*source.assigned, *implied))
+
+
+def _private_tmp(root: ImageRoot, source: Source) -> str:
+    if not has_own_tmp(root):
+        return "yes"
+    value = source.last("PrivateTmp", "no")
+    is_connected = value == "connected" or source.flag("PrivateTmp", but=("disconnected",))
+    return "yes" if is_connected else OWN_TMP
 
 
 def user_of(source: Source) -> str:
@@ -81,6 +90,17 @@ def dynamic_records(source: Source) -> Iterator[Record]:
     """
     if is_dynamic(source):
         yield "dynamic-user", str(number_of(user_of(source)))
+
+
+def mapping_records(root: ImageRoot, source: Source) -> Iterator[Record]:
+    """The record `map-owners yes` of a unit with DynamicUser=yes: its private directories belong to nobody."""
+    if is_dynamic(source) and maps_owners(root):
+        yield "map-owners", "yes"
+
+
+def has_tmp_of_its_own(source: Source) -> bool:
+    """Whether the unit has a new file system at /tmp and /var/tmp. Without DynamicUser=, PrivateTmp=disconnected is refused."""
+    return is_dynamic(source) and source.last("PrivateTmp") == OWN_TMP
 
 
 def number_of(name: str) -> int:
@@ -127,10 +147,6 @@ def refuse_dynamic(root: ImageRoot, source: Source, kind: str, commands: Iterabl
     """
     if not is_dynamic(source):
         return
-    if maps_owners(root):
-        raise _refusal(
-            source, "DynamicUser=, and the image's systemd maps the owners of such a unit's directories"
-        )
     if unit_file(root, source.unit).stem.partition("@")[0] != source.names.prefix:
         raise _refusal(source, "DynamicUser=, and its file has another name")
     if kind == "dbus":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quickstart.inspect.unit.dynamicuser import has_tmp_of_its_own
 from quickstart.inspect.unit.model import LateBind
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError, choice
@@ -45,7 +46,10 @@ def mount_records(source: Source) -> Iterator[Record]:
     yield from _binds(source)
     if source.flag("PrivateDevices"):
         yield "mount", "private-dev", "required", "/dev"
-    if is_private_tmp(source):
+    if has_tmp_of_its_own(source):
+        yield "mount", "own-tmp", "required", "/tmp"  # noqa: S108
+        yield "mount", "own-tmp", "required", "/var/tmp"  # noqa: S108
+    elif is_private_tmp(source):
         yield "mount", "private-tmp", "required", "/tmp"  # noqa: S108
         yield "mount", "private-tmp", "required", "/var/tmp"  # noqa: S108
 
@@ -62,8 +66,10 @@ def host_name_records(source: Source) -> Iterator[Record]:
 
 
 def is_private_tmp(source: Source) -> bool:
-    """Whether PrivateTmp= is on. The value `disconnected` (a separate tmpfs) is not supported."""
-    return source.flag("PrivateTmp")
+    """Whether PrivateTmp= is on, with a directory of the machine's /tmp. The value `disconnected` is supported only as what
+    DynamicUser= implies.
+    """
+    return not has_tmp_of_its_own(source) and source.flag("PrivateTmp")
 
 
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:

@@ -19,8 +19,8 @@ _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
 # Of the reader of environment files, which is in systemd's own library (env-file.c of systemd 254 and later).
 _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
-# Of a unit's directories with DynamicUser= (namespace.c of systemd 257).
-_MAPS_OWNERS = b"ID-mapped mount created successfully"
+# With DynamicUser= (namespace.c of systemd 257).
+_MAPS_OWNERS, _OWN_TMP = b"ID-mapped mount created successfully", b"unit-private-tmp"
 _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
 # systemd 257's have 4 MiB.
 _MOST_BYTES = 64 << 20
@@ -39,10 +39,17 @@ def limits_of_pid_one(root: ImageRoot) -> Directives:
 
 
 def maps_owners(root: ImageRoot) -> bool:
-    """Whether the directories of a unit with DynamicUser= belong to nobody on the volume, and to the unit's user in its
-    namespace only (Debian 13's; Debian 12's gives them to the user).
+    """Whether the private directories of a unit with DynamicUser= belong to nobody on the volume, and to the unit's user in
+    its namespace only (Debian 13's; Debian 12's belong to the user).
     """
     return _has(root, _MAPS_OWNERS)
+
+
+def has_own_tmp(root: ImageRoot) -> bool:
+    """Whether a unit with DynamicUser= and without PrivateTmp= has a new file system at /tmp (Debian 13's; Debian 12's has
+    a directory in /tmp).
+    """
+    return _has(root, _OWN_TMP)
 
 
 def comment_records(root: ImageRoot) -> tuple[tuple[str, ...], ...]:

@@ -21,7 +21,7 @@ from quickstart.inspect.unit.commands import is_needless_early, parse_commands, 
 from quickstart.inspect.unit.conditions import condition_records
 from quickstart.inspect.unit.containers import container_records
 from quickstart.inspect.unit.directives import HARMLESS, KEPT_WHEN_EMPTY, KNOWN
-from quickstart.inspect.unit.dynamicuser import is_dynamic, refuse_dynamic, with_implied
+from quickstart.inspect.unit.dynamicuser import is_dynamic, mapping_records, refuse_dynamic, with_implied
 from quickstart.inspect.unit.files import (
     assignments,
     directives,
@@ -127,6 +127,7 @@ def read_unit(
             *run_directories(root),
             *comment_records(root),
             *resource_records(root, source),
+            *mapping_records(root, source),
             *settings(source),
         ),
         late_binds=late_binds(source),
@@ -157,7 +158,7 @@ def _source(root: ImageRoot, unit: str) -> Source:
     _refuse_faults(unit, (*texts, *manager, *slices))
     _refuse_emptied(unit, (*assigned, *defaults))
     _refuse_manager(source)
-    return with_implied(source)
+    return with_implied(root, source)
 
 
 def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tuple[str, ...]:
