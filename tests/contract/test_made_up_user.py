@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -16,9 +15,6 @@ INIT = Path(__file__).parents[2] / "quickstart/initramfs/init"
 SECONDS = 60.0
 SHELLS = [("dash",), ("busybox", "sh")]
 NUMBER = 63495
-MSG = "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n"
-SEM = "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n"
-SHM = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime\n"
 
 
 def function(script: str, name: str) -> str:
@@ -27,14 +23,13 @@ def function(script: str, name: str) -> str:
     return found[0]
 
 
-def status(shell: tuple[str, ...], place: Path, script: str, name: str) -> int:
-    text = function(script, name)
-    for path in ("/proc/sysvipc", "/dev/shm", "/run/systemd/dynamic-uid"):
-        text = text.replace(path, f"{place}{path}")
+def status(shell: tuple[str, ...], place: Path, script: str, name: str, found: int = 1) -> int:
+    """The status of a function of init. ``place`` has what is in /run/quickstart, and ``found`` is what the caretaker says."""
+    text = function(script, name).replace("/run/systemd/dynamic-uid", f"{place}/dynamic-uid")
+    stub = f"caretaker() {{ [ \"$*\" = 'find-ipc {NUMBER}' ] && return {found}; exit 9; }}"
     done = subprocess.run(
-        [*shell, "-uc", f"RUN={place}\n{text}\n{name}"],
+        [*shell, "-uc", f"RUN={place}\n{stub}\n{text}\n{name}"],
         capture_output=True,
-        text=True,
         timeout=SECONDS,
         check=False,
     )
@@ -44,61 +39,92 @@ def status(shell: tuple[str, ...], place: Path, script: str, name: str) -> int:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A machine whose init has made the user up, with the IPC of others."""
+    """A machine whose init has made the user up."""
     (tmp_path / "made-up-user").write_text(f"{NUMBER} app\n")
-    for name in ("proc/sysvipc", "dev/shm", "run/systemd/dynamic-uid"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "proc/sysvipc/msg").write_text(
-        f"{MSG}1358861599          {NUMBER}   644   0   {NUMBER}   1 2  3  4  5  6  0 0 1\n"
-    )
-    (tmp_path / "proc/sysvipc/sem").write_text(
-        f"{SEM} 758787745          0   644          2     3     4  {NUMBER}  6  0  1\n"
-    )
-    (tmp_path / "proc/sysvipc/shm").write_text(
-        f"{SHM}         0          0  1600                524288  {NUMBER}  7      2     3     4     5     6 1 2\n"
-    )
-    (tmp_path / "dev/shm/sem.others").touch()
+    (tmp_path / "dynamic-uid").mkdir()
     return tmp_path
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
-def test_ipc_of_others_does_not_count(shell: tuple[str, ...], place: Path) -> None:
-    assert status(shell, place, "hand-off", "user_has_no_ipc") == 0
-
-
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
-@pytest.mark.parametrize("ids", [f"{NUMBER} 4", f"3 {NUMBER}"])
-@pytest.mark.parametrize(
-    ("table", "row"),
-    [
-        ("msg", "1 0 644 0 0 0 0 {} 5 6 0 0 1"),
-        ("sem", "1 0 644 2 {} 5 6 0 1"),
-        ("shm", "1 0 600 100 7 7 1 {} 5 6 1 2"),
-    ],
-)
-def test_ipc_of_the_user_is_seen(shell: tuple[str, ...], place: Path, table: str, row: str, ids: str) -> None:
-    """systemd would make up another user."""
-    with (place / "proc/sysvipc" / table).open("a") as file:
-        file.write(f"{row.format(ids)}\n")
-    assert status(shell, place, "hand-off", "user_has_no_ipc") == 1
+def test_the_hand_off_asks_for_ipc_of_the_user(shell: tuple[str, ...], place: Path) -> None:
+    assert status(shell, place, "hand-off", "user_has_no_ipc", found=1) == 0
+    assert status(shell, place, "hand-off", "user_has_no_ipc", found=0) == 1
     (place / "made-up-user").unlink()
-    assert status(shell, place, "hand-off", "user_has_no_ipc") == 0
+    assert status(shell, place, "hand-off", "user_has_no_ipc", found=0) == 0
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
-@pytest.mark.parametrize("owner", [(NUMBER, 0), (0, NUMBER)])
-def test_a_file_of_the_user_in_shared_memory_is_seen(
-    shell: tuple[str, ...], place: Path, owner: tuple[int, int]
-) -> None:
-    (place / "dev/shm/below").mkdir()
-    (place / "dev/shm/below/sem.x").touch()
-    os.chown(place / "dev/shm/below/sem.x", *owner)
-    assert status(shell, place, "hand-off", "user_has_no_ipc") == 1
+# A process that uses a segment of shared memory of its own.
+ATTACHED = """
+import ctypes, os, time
+os.setgid(int(os.environ["ID"])); os.setuid(int(os.environ["ID"]))
+c = ctypes.CDLL(None)
+c.shmat.restype = ctypes.c_void_p
+assert c.shmat(c.shmget(0, 100, 0o1600), None, 0)
+print(flush=True)
+time.sleep(600)
+"""
+SYSTEM_V = {"msg": "ipcmk -Q", "sem": "ipcmk -S 2", "shm": "ipcmk -M 100"}
+FILES = {
+    "a file": "touch /dev/shm/sem.x; chown $ID:0 /dev/shm/sem.x",
+    "a group's file": "touch /dev/shm/sem.x; chown 0:$ID /dev/shm/sem.x",
+    "a file below": "mkdir /dev/shm/d; touch /dev/shm/d/x; chown $ID /dev/shm/d/x",
+    "a link": "ln -s /etc/passwd /dev/shm/l; chown -h $ID /dev/shm/l",
+    "a directory": "mkdir -p /dev/shm/d/e; chown $ID /dev/shm/d /dev/shm/d/e",
+    "a queue": "touch /dev/mqueue/q; chown $ID /dev/mqueue/q",
+    "none": ":",
+    "in use": 'python3 -c "$ATTACHED" | { read -r line; exec sleep 600; } & sleep 0.5',
+}
+LEFT = "ls -A /dev/shm /dev/mqueue | grep -c '^[a-z]' | tr '\\n' ' '; tail -qn +2 /proc/sysvipc/* | wc -l"
+
+
+def ipc(caretaker: Path, make: str, number: int = NUMBER) -> list[str]:
+    """What the caretaker finds before and after it has removed what it finds, and what is left."""
+    others = "touch /dev/shm/others; ipcmk -M 100 -S 2 -Q >/dev/null"
+    script = (
+        "mount -t proc proc /proc && mount -t tmpfs dev /dev && mknod -m 666 /dev/null c 1 3 && mkdir -m 1777 /dev/shm /dev/mqueue"
+        " && mount -t mqueue q /dev/mqueue || exit 1\n"
+        f"{others}\n{make}\n$CARETAKER find-ipc {number}; echo $?\n$CARETAKER remove-ipc {number}\n"
+        f"$CARETAKER find-ipc {number}; echo $?; sleep 0.1; {LEFT}"
+    )
+    done = subprocess.run(
+        ["unshare", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "sh", "-c", script],
+        env={"PATH": "/usr/sbin:/usr/bin", "CARETAKER": str(caretaker), "ID": str(NUMBER), "ATTACHED": ATTACHED},
+        capture_output=True, text=True, timeout=SECONDS, check=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+# The two directories' names that `ls` prints do not count, but the file of others does.
+OTHERS = ["1", "3"]
+
+
+@pytest.mark.parametrize("kind", SYSTEM_V)
+def test_system_v_ipc_is_found_and_removed(caretaker: Path, kind: str) -> None:
+    make = f"setpriv --reuid $ID --regid $ID --clear-groups {SYSTEM_V[kind]} >/dev/null"
+    assert ipc(caretaker, make) == ["0", "1", *OTHERS]
+    assert ipc(caretaker, make, NUMBER + 1) == ["1", "1", "1", "4"]
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_posix_ipc_is_found_and_removed(caretaker: Path, kind: str) -> None:
+    """systemd does not count shared memory that is in use; removed, it goes with its last process (shmctl(2))."""
+    left = {"a file below": ["2", "3"], "in use": ["1", "4"]}.get(kind, OTHERS)
+    assert ipc(caretaker, FILES[kind]) == ["1" if kind in ("none", "in use") else "0", "1", *left]
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "x", ""])
+def test_nobody_s_ipc(caretaker: Path, word: str) -> None:
+    assert (
+        subprocess.run(
+            [caretaker, "remove-ipc", word], capture_output=True, timeout=SECONDS, check=False
+        ).returncode
+        == 2
+    )
 
 
 def test_adopt_takes_a_process_of_the_same_user_only(place: Path) -> None:
     """The link is systemd's (make_uid_symlinks in its src/core/dynamic-user.c)."""
-    link = place / "run/systemd/dynamic-uid/direct:app"
+    link = place / "dynamic-uid/direct:app"
     assert status(("dash",), place, "adopt", "has_same_user") == 1
     link.symlink_to("61184")
     assert status(("dash",), place, "adopt", "has_same_user") == 1
@@ -117,3 +143,6 @@ def test_both_are_asked() -> None:
         re.M,
     )
     assert re.search(r"^\thas_same_user && why=", (INIT / "adopt").read_text(), re.M)
+    # Whoever ends the early processes.
+    for script, before in (("second", "remove_pid_file"), ("adopt", ";;"), ("settle", "}")):
+        assert re.search(rf"^\tremove_ipc\n\t?{before}", (INIT / script).read_text(), re.MULTILINE), script

@@ -94,9 +94,12 @@ def test_settle_starts_only_what_systemd_wanted(
         *) echo "$*" >>$PLACE/called ;;
         esac
     }}
+    remove_ipc() {{ cat $PLACE/group/cgroup.kill >$PLACE/removed; }}
     UNIT=app.service PLACE={tmp_path} LEFT={tmp_path}/left
     see_to_unit"""
     subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    # Of processes that have ended.
+    assert not killed or (tmp_path / "removed").read_text() == "1\n"
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""
     assert called == ("restart --no-block app.service\n" if restarted else "")

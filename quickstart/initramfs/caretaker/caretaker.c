@@ -69,8 +69,10 @@ static int take_care(int argc, char **argv) {
     if (argc >= 5 && strcmp(argv[1], "listen") == 0 && (strcmp(argv[2], "unit") == 0 || strcmp(argv[2], "all") == 0))
         return listen_for(argv[3], strcmp(argv[2], "all") == 0, argv + 4) ? 0 : 1;
     if (argc == 4 && strcmp(argv[1], "watch-bus") == 0) return watch_bus(argv[2], argv[3]) ? 0 : 1;
+    if (argc == 3 && strcmp(argv[1], "find-ipc") == 0 && atoi(argv[2]) > 0) return count_ipc((unsigned)atoi(argv[2]), false) ? 0 : 1;
+    if (argc == 3 && strcmp(argv[1], "remove-ipc") == 0 && atoi(argv[2]) > 0) return count_ipc((unsigned)atoi(argv[2]), true) ? 0 : 1;
     fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | ask ADDRESS PORT STATUS PATH |\n"
-                    "       listen unit|all DESCRIPTION PROGRAM... | watch-bus SOCKET FILE\n");
+                    "       listen unit|all DESCRIPTION PROGRAM... | watch-bus SOCKET FILE | find-ipc USER | remove-ipc USER\n");
     return 2;
 }
 

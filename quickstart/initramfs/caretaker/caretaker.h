@@ -21,6 +21,7 @@ void keep_programs_names(const char *fast);
 bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
+size_t count_ipc(unsigned number, bool removes);
 bool listen_for(const char *description, bool with_journal, char **program);
 /* `place` is the bus's socket. */
 bool watch_bus(const char *place, const char *path);

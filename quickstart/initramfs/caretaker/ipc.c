@@ -1,0 +1,70 @@
+/* What a user has in the System V and POSIX IPC. systemd makes up no user who has something there, and removes it when the unit ends
+   (clean_ipc_internal in its src/shared/clean-ipc.c; docs/internals/dynamic-user.md). */
+#include "caretaker.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* In /dev/shm anybody may make directories. */
+enum { MOST_DEEP = 32 };
+
+static bool remove_object(char kind, int id) {
+    if (kind == 'm') return msgctl(id, IPC_RMID, NULL) == 0;
+    return kind == 's' ? semctl(id, 0, IPC_RMID) == 0 : shmctl(id, IPC_RMID, NULL) == 0;
+}
+
+/* How many of a table of /proc/sysvipc are the user's or the group's of that number. `format` finds four numbers of a row: the identifier,
+   the user, the group and, for shared memory, the processes that use it. systemd passes by what is in use. */
+static size_t in_table(const char *path, const char *format, unsigned number, char removed) {
+    char row[512];
+    size_t count = 0;
+    FILE *table = fopen(path, "re");
+    while (table && fgets(row, sizeof row, table)) {
+        int id;
+        unsigned used = 0, uid, gid;
+        bool is_memory = strstr(format, "%lu") != NULL;
+        unsigned long size;
+        int found = is_memory ? sscanf(row, format, &id, &size, &used, &uid, &gid) - 2 : sscanf(row, format, &id, &uid, &gid);
+        if (found != 3 || (uid != number && gid != number)) continue;
+        if (removed ? remove_object(removed, id) : used == 0) count++;
+    }
+    if (table) fclose(table);
+    return count;
+}
+
+/* The same for the files in a directory, which is closed. */
+static size_t in_directory(int directory, unsigned number, bool removes, int depth) {
+    size_t count = 0;
+    DIR *entries = directory < 0 ? NULL : fdopendir(directory);
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        struct stat found;
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || fstatat(dirfd(entries), name, &found, AT_SYMLINK_NOFOLLOW) < 0) continue;
+        bool is_directory = S_ISDIR(found.st_mode);
+        if (is_directory && depth < MOST_DEEP)
+            count += in_directory(openat(dirfd(entries), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), number, removes, depth + 1);
+        if (found.st_uid != number && found.st_gid != number) continue;
+        if (!removes || unlinkat(dirfd(entries), name, is_directory ? AT_REMOVEDIR : 0) == 0) count++;
+    }
+    if (entries) closedir(entries);
+    return count;
+}
+
+static int open_directory(const char *path) { return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
+
+/* How much the user and the group of that number have, or had if it is removed. */
+size_t count_ipc(unsigned number, bool removes) {
+    size_t count = in_table("/proc/sysvipc/msg", "%*d %d %*o %*u %*u %*d %*d %u %u", number, removes ? 'm' : '\0');
+    count += in_table("/proc/sysvipc/sem", "%*d %d %*o %*u %u %u", number, removes ? 's' : '\0');
+    count += in_table("/proc/sysvipc/shm", "%*d %d %*o %lu %*d %*d %u %u %u", number, removes ? 'h' : '\0');
+    count += in_directory(open_directory("/dev/shm"), number, removes, 0);
+    return count + in_directory(open_directory("/dev/mqueue"), number, removes, 0);
+}
