@@ -91,7 +91,7 @@ def _run(unit: UnitStart) -> frozenset[str]:
 
 
 def _unanswered(peers: Sequence[Peer], unit: UnitStart, root: ImageRoot) -> Iterator[Peer]:
-    served = _SERVED if any(each.may_make_up_user for each in unit.all_units) else _SERVED | {_MADE_UP}
+    served = _SERVED if any(each.made_up_user for each in unit.all_units) else _SERVED | {_MADE_UP}
     bound = {str(socket.path) for each in unit.all_units for socket in (*each.sockets, *each.journal_sockets)}
     run = _run(unit)
     for peer in peers:

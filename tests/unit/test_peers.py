@@ -141,7 +141,9 @@ def test_who_answers_early_or_need_not(path: str) -> None:
 def test_a_unit_whose_user_systemd_makes_up_may_ask_for_his_name() -> None:
     """getpwuid(3) of libnss-systemd asks PID 1, which does not know him before the hand-off."""
     peer = Peer("/run/systemd/userdb/io.systemd.DynamicUser", "sh", "/bin/sh")
-    assert "asked systemd by" in refused(peer, unit=replace(APP, settings=(("dynamic-user", "61184"),)))
+    assert "asked systemd by" in refused(
+        peer, unit=replace(APP, settings=(("user", "a"), ("dynamic-user", "61184")))
+    )
 
 
 def test_sockets_that_init_binds() -> None:

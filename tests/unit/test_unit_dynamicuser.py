@@ -11,6 +11,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.inspect.unit.dynamicuser import number_of, siphash24
 from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.stack import read_stack
 
 Record = tuple[str, ...]
 
@@ -52,6 +53,7 @@ def test_the_number_is_systemd_s() -> None:
 def test_without_it_nothing_changes(tmp_path: Path, more: str) -> None:
     found = read(tmp_path, f"[Service]\nExecStart=/bin/x\nStateDirectory=a\n{more}\n")
     assert of(found, "dynamic-user", "private-directory", "namespace", "no-new-privileges") == []
+    assert found.made_up_user is None
 
 
 def test_what_it_implies(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_a_stricter_protect_home_stays(tmp_path: Path, value: str, kind: str) ->
 def test_the_user_s_name(tmp_path: Path, name: str, more: str, user: str) -> None:
     found = dynamic(tmp_path, more, name)
     assert of(found, "user", "dynamic-user") == [("user", user), ("dynamic-user", str(number_of(user)))]
-    assert found.may_make_up_user
+    assert found.made_up_user == user
 
 
 def test_directories_are_private(tmp_path: Path) -> None:
@@ -180,6 +182,15 @@ def test_name_services_that_may_know_the_user(tmp_path: Path, text: str, other: 
         return
     with pytest.raises(UnsupportedUnitError, match=f"nsswitch.conf also names {other}"):
         dynamic(tmp_path)
+
+
+def test_two_units_of_a_stack_with_one_user(tmp_path: Path) -> None:
+    dynamic(tmp_path, "User=one", "a.service")
+    dynamic(tmp_path, "User=two", "b.service")
+    read_stack(ImageRoot(tmp_path), ("a.service", "b.service"))
+    dynamic(tmp_path, "User=one", "b.service")
+    with pytest.raises(UnsupportedUnitError, match=r"b\.service and a\.service have the same user one"):
+        read_stack(ImageRoot(tmp_path), ("a.service", "b.service"))
 
 
 LIBRARY = "usr/lib/x86_64-linux-gnu/systemd/libsystemd-core-257.so"

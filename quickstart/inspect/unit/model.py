@@ -87,9 +87,10 @@ class UnitStart:
         return any(kind == "delegate" for kind, *_ in self.settings)
 
     @property
-    def may_make_up_user(self) -> bool:
-        """Whether the unit's user may be one that systemd makes up (DynamicUser=, inspect/unit/dynamicuser.py)."""
-        return any(kind == "dynamic-user" for kind, *_ in self.settings)
+    def made_up_user(self) -> str | None:
+        """The name of the unit's user if systemd makes the user up (DynamicUser=, inspect/unit/dynamicuser.py)."""
+        facts = {kind: words for kind, *words in self.settings if kind in ("user", "dynamic-user")}
+        return facts["user"][0] if "dynamic-user" in facts else None
 
     @property
     def commands(self) -> tuple[UnitCommand, ...]:

@@ -46,8 +46,21 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
     starts = [read_unit(root, name, run_start_pre, units) for name in ordered(companions, earlier)]
     for start in starts:
         refuse_other_bus(start)
+    _refuse_shared_user((unit, *starts))
     unit, *starts = (replace(each, on_bus=bool(bus - {each.unit})) for each in (unit, *starts))
     return _with_sockets(root, replace(unit, companions=before_companions(unit, starts)))
+
+
+def _refuse_shared_user(units: Sequence[UnitStart]) -> None:
+    """Raise UnsupportedUnitError if two units have one user whom systemd makes up: it keeps him as long as one of them runs."""
+    having = dict[str, str]()
+    for each in units:
+        user = each.made_up_user
+        if user is not None and having.setdefault(user, each.unit) != each.unit:
+            raise UnsupportedUnitError(
+                f"{having[user]} and {each.unit} have the same user {user}, whom systemd makes up (DynamicUser=)",
+                hint="give one of them another name in User=, or leave it out: systemd starts it after the hand-off",
+            )
 
 
 def _with_sockets(root: ImageRoot, unit: UnitStart) -> UnitStart:
