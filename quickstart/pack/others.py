@@ -55,7 +55,7 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     """
     # Init waits for its lease, and writes them (pack/given.py).
     resolver = (str(RESOLVER),) if can_await_name_servers(root) else ()
-    made = {*_run_directories(root), *_of_sockets(unit), *resolver}
+    made = {*_run_directories(root), *_of_sockets(unit), *_private_roots(unit), *resolver}
     own = [path for each in unit.all_units for path in _named(each, root)]
     used = {
         path
@@ -111,6 +111,15 @@ def _of_sockets(unit: UnitStart) -> Iterator[str]:
     for path in (socket.path for each in unit.all_units for socket in each.sockets):
         if path is not None:
             yield from map(str, (path, *path.parents))
+
+
+def _private_roots(unit: UnitStart) -> Iterator[str]:
+    """The directories in which the private directories of a unit with DynamicUser= are. systemd-tmpfiles makes them, and
+    the starter, too (docs/internals/dynamic-user.md).
+    """
+    for kind, *words in (record for each in unit.all_units for record in each.settings):
+        if kind == "private-directory":
+            yield f"{words[1]}/private"
 
 
 def _is_known(path: str, made: set[str]) -> bool:

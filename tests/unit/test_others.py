@@ -374,6 +374,19 @@ def test_a_directory_of_the_starter_s(tmp_path: Path) -> None:
     assert "/run/app/a/acl" in refused(tmp_path, "/run/app/a/acl")
 
 
+def test_the_root_of_a_private_directory(tmp_path: Path) -> None:
+    unit = app(
+        ("private-directory", "0755", "/var/lib", "app"),
+        ("mount", "private-root", "required", "/var/lib/private"),
+    )
+    found = replace(trace(), changed=Changed((), (PurePosixPath("/var/lib/private"),)))
+    refuse_made_before([found], unit, ImageRoot(tmp_path))
+    for path in ("/var/cache/private", "/var/lib/private/app"):
+        found = replace(trace(), changed=Changed((PurePosixPath(path),), ()))
+        with pytest.raises(UnsupportedUnitError, match=path):
+            refuse_made_before([found], unit, ImageRoot(tmp_path))
+
+
 def test_a_directory_of_a_socket(tmp_path: Path) -> None:
     """systemd makes it for the socket of avahi-daemon, which looks at it; and so does init."""
     place = PurePosixPath("/run/avahi-daemon")
