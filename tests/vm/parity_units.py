@@ -27,6 +27,16 @@ PROCESS = {
     "user-root": _service("User=root"),
     "user-alone": _service("User=www-data"),
     "group-alone": _service("Group=www-data"),
+    "dynamic-user": _service("DynamicUser=yes", "User=parity-alone"),
+    "dynamic-user-directories": _service(
+        *("DynamicUser=yes", "User=parity-made-up", "SupplementaryGroups=audio", "RuntimeDirectory=made-up"),
+        *(
+            "StateDirectory=made-up made-up-too",
+            "CacheDirectory=made-up",
+            "LogsDirectory=made-up",
+            "PrivateTmp=yes",
+        ),
+    ),
     "limits": _service(
         "LimitNOFILE=32768", "LimitCORE=1G:2G", "LimitNPROC=100", "LimitMEMLOCK=524288", "LimitNICE=+5"
     ),
