@@ -28,7 +28,8 @@ from quickstart.model.reasons import interpreted_program
 from quickstart.model.words import DiskFormat
 from quickstart.parse.bounded import lines_of
 from quickstart.store.context import Context
-from quickstart.verify.guesttrace import FETCH, MAX_LINE, TRACE_WORDS, GuestTrace, parse
+from quickstart.verify.ftrace import FETCH, TRACE_WORDS
+from quickstart.verify.guesttrace import MAX_LINE, GuestTrace, parse
 from quickstart.verify.ledger import Ledger, Packed, make_ledger
 from quickstart.volume.emulator import Request, served, volume_binary
 from quickstart.volume.nbd import Command

@@ -1,9 +1,5 @@
 """Parse the guest kernel's own trace of a boot, to find which process requested what from the root volume
-(pure). This module also has the options that enable the trace.
-
-The kernel's command line enables ftrace before the first driver is loaded (the kernel's
-Documentation/trace/ftrace.rst, kprobetrace.rst). The guest needs no program for tracing. The trace uses the
-same clock as the agent's time stamps (CLOCK_BOOTTIME).
+(pure). The options that enable the trace are in verify/ftrace.py.
 """
 
 from __future__ import annotations
@@ -16,58 +12,13 @@ from pathlib import PurePosixPath
 from quickstart.errors import GuestError
 from quickstart.host.descriptors import Descriptors
 from quickstart.parse.bounded import PATH_MAX
-
-_NAME, _DIRECT, _FAULT = "qs_name", "qs_direct", "qs_fault"
-# getname_flags() copies every path argument of a system call into the kernel. iomap_dio_rw() does all direct I/O (for pread, libaio
-# and io_uring). filemap_fault() handles a mapped page that is not in memory.
-TRACE_WORDS = (
-    "trace_buf_size=24M",
-    "trace_clock=boot",
-    # A full buffer keeps its oldest entries, which are those of the boot before ready.
-    "trace_options=nooverwrite",
-    "trace_event=block:block_rq_issue,block:block_bio_queue,syscalls:*,sched:sched_process_fork",
-    # Both functions are probed, because the compiler may inline one into the other.
-    f"kprobe_event=r:quickstart/{_NAME},getname_flags,name=+0(+0($retval)):string;"
-    f"r:quickstart/{_NAME}2,getname,name=+0(+0($retval)):string;"
-    # These inline both; their second argument has the name.
-    f"p:quickstart/{_NAME}3,do_mkdirat,name=+0(+0(%si)):string;"
-    f"p:quickstart/{_NAME}4,do_unlinkat,name=+0(+0(%si)):string;"
-    f"p:quickstart/{_NAME}5,do_rmdir,name=+0(+0(%si)):string;"
-    f"p:quickstart/{_DIRECT},iomap_dio_rw;p:quickstart/{_FAULT},filemap_fault",
-)
-# Calls that use no file, of which a runtime makes hundreds of thousands (a boot of RabbitMQ: 1.1 of its 1.5 million lines). The
-# kernel's command line has no room for the names of the others.
-_WITHOUT_FILES = (
-    *("futex", "sched_yield", "epoll_", "poll(", "poll ", "ppoll", "pselect6", "select(", "select "),
-    *(
-        "timerfd_",
-        "timer_",
-        "clock_",
-        "nanosleep",
-        "gettimeofday",
-        "rt_sig",
-        "sigaltstack",
-        "brk",
-        "mprotect",
-    ),
-    *("getpid", "gettid", "getuid", "geteuid", "getgid", "getegid", "set_robust_list", "rseq", "getrandom"),
-    *("setsockopt", "getsockopt", "socket(", "socket ", "recvmsg", "recvfrom", "sendmsg", "sendto"),
-)
-_DROPPED_WORDS = " ".join(f"-e ': sys_{name}'" for name in _WITHOUT_FILES)
-# The guest runs this when it is ready. stderr gets the counts of lost entries, stdout the trace.
-FETCH = f"""\
-t=/sys/kernel/tracing
-[ -e $t/trace ] || mount -t tracefs tracefs $t || exit 1
-echo 0 >$t/tracing_on
-cat $t/per_cpu/cpu*/stats >&2
-LC_ALL=C grep -aFv {_DROPPED_WORDS} $t/trace | gzip -c
-"""
+from quickstart.verify.ftrace import DIRECT, FAULT, NAME
 
 # A process's name has at most 15 bytes (TASK_COMM_LEN). A process can put any bytes into its name and into the names of its files.
 _LINE = re.compile(r"(.{1,16}?)-([0-9]{1,10})\s++\[[0-9]+\]\s++(?:\S++\s++)?([0-9]{1,10})\.([0-9]{6}): (.*)")
 _CALL = re.compile(r"sys_(\w+)\((.*)\)")
 _RETURN = re.compile(r"sys_(\w+) -> (?:0x([0-9a-f]{1,16})|(-?[0-9]{1,18}))")
-_NAMED = re.compile(rf'{_NAME}[2-5]?: \([^)]*+\) name="(.*)"', re.DOTALL)
+_NAMED = re.compile(rf'{NAME}[2-5]?: \([^)]*+\) name="(.*)"', re.DOTALL)
 _FORK = re.compile(
     r"sched_process_fork: comm=.{0,16} pid=[0-9]{1,10} child_comm=.{0,16} child_pid=([0-9]{1,10})"
 )
@@ -239,9 +190,9 @@ class _Reader:
             process.name, process.faulted, process.direct = None, False, False
         elif found := _NAMED.fullmatch(said):
             process.name = found[1]
-        elif said.startswith(_DIRECT):
+        elif said.startswith(DIRECT):
             process.direct = True
-        elif said.startswith(_FAULT):
+        elif said.startswith(FAULT):
             process.faulted = True
         elif found := _FORK.fullmatch(said):
             self._fork(program, process, int(found[1]))

@@ -359,7 +359,7 @@ def test_without_names_there_is_nothing_but_ranges_and_parts(prefetcher: Path, p
     """As `ask_for_data` in init/hand-off calls it: it has no file of names."""
     (place / "ranges").write_bytes(b"%d %d\n" % (64 * PAGE, 4 * PAGE))
     (place / "parts").write_bytes(b"%d %d etc/a b\0" % (16 * PAGE, 2 * PAGE))
-    words = [
+    words: list[str | Path] = [
         *(prefetcher, place / "volume", place / "root"),
         *(place / "ranges", "/dev/null", place / "parts", "128"),
     ]

@@ -6,7 +6,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from quickstart.verify.guesttrace import TRACE_WORDS, GuestTrace, parse, volume_paths
+from quickstart.verify.ftrace import TRACE_WORDS
+from quickstart.verify.guesttrace import GuestTrace, parse, volume_paths
 
 STATS = "entries: 9\noverrun: 0\ncommit overrun: 0\nbytes: 1\ndropped events: 0\nread events: 0\n"
 

@@ -11,7 +11,7 @@ import pytest
 
 from quickstart.errors import GuestError, UntraceableError
 from quickstart.model import MIB
-from quickstart.verify import boot, guesttrace
+from quickstart.verify import boot, ftrace, guesttrace
 from tests.guests import StandInGuest
 from tests.unit.hostile import bounded
 
@@ -24,7 +24,7 @@ class Tracing(StandInGuest):
         self._said, self._status = said, status
 
     def answer(self, command: str, stdout: BinaryIO, timeout_s: float, limit_bytes: int | None) -> int:
-        assert command == guesttrace.FETCH and limit_bytes == 64 * MIB
+        assert command == ftrace.FETCH and limit_bytes == 64 * MIB
         stdout.write(self._said)
         return self._status
 
