@@ -22,6 +22,7 @@ from rich.text import Text
 from quickstart.artefact import output
 from quickstart.errors import QuickStartError
 from quickstart.host import userns
+from quickstart.host.files import settle_temporary_directory
 from quickstart.parse.printable import brief, shown
 from quickstart.store.kept import check_place
 from quickstart.store.store import default_root
@@ -132,6 +133,7 @@ def run_verb(
     ``as_root`` says that the verb sets file owners or runs programs in images. An ordinary user then first
     becomes root of a user namespace. `run_verb` checks first whether another user could replace the store, OUT or
     the directory ``into``: inside the namespace, nobody can tell a directory of root from one of another user.
+    The temporary directory is checked before the work of every verb.
 
     The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the
     resolved path `Verb.out`, because a link in the original path may be changed later. ``into`` returns a
@@ -145,6 +147,7 @@ def run_verb(
         handler.setFormatter(_Shown("+ %(message)s"))
         logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
+        settle_temporary_directory()
         if as_root:
             check_place(default_root())
         if (named := out()) is not None:

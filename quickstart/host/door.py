@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
+from quickstart.host.files import temporary_directory
 from quickstart.host.identity import Identity
 
 Process = subprocess.Popen[bytes]
@@ -49,17 +50,22 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
     the proxy settings from our environment (with ``proxies``), DEBIAN_FRONTEND=noninteractive, and ``extra``.
 
     No other variable of our environment is passed on, so the subprocess depends only on its caller's
-    arguments.
+    arguments. Raises HostLacksError when another user could replace the temporary directory, unless ``extra``
+    names another one.
     """
-    names = ("TMPDIR", *(_PROXIES if proxies else ()))
-    passed_on = {name: os.environ[name] for name in names if name in os.environ}
+    given = dict(extra or {})
+    passed_on = {name: os.environ[name] for name in (_PROXIES if proxies else ()) if name in os.environ}
+    if "TMPDIR" not in given:
+        place = temporary_directory()
+        # Not the variable as it is: another user could make a directory that is missing.
+        passed_on |= {"TMPDIR": str(place)} if "TMPDIR" in os.environ else {}
     base = {
         "PATH": _SEARCH_PATH,
         "HOME": os.environ.get("HOME", "/"),
         "LC_ALL": "C.UTF-8",
         "DEBIAN_FRONTEND": "noninteractive",
     }
-    return {**base, **passed_on, **(extra or {})}
+    return {**base, **passed_on, **given}
 
 
 @cache

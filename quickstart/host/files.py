@@ -13,6 +13,7 @@ from pathlib import Path
 
 from quickstart.errors import CommandError, HostLacksError, QuickStartError
 from quickstart.host.mounted import mounted_at
+from quickstart.host.places import swapped_by_others
 from quickstart.model import MIB
 
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT)
@@ -20,14 +21,45 @@ _ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _WORDS = ("No space left on device", "Disk quota exceeded", "You don't have enough free space")
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_PLACE_HINT = (
+    "set TMPDIR=/tmp, or to a directory of yours, all the way to which nobody else but root may write"
+)
 
 
 def temporary_directory() -> Path:
     """$TMPDIR, or else /tmp. Unlike tempfile.gettempdir, this function writes no file, so it also works on a
     full disk.
+
+    Raises HostLacksError when another user could replace the directory: that user could then replace what we
+    or our programs, for example a compiler, write there and read again.
     """
+    place = _temporary_place()
+    check_temporary(place)
+    return place
+
+
+def check_temporary(place: Path) -> None:
+    """Raise HostLacksError when another user could replace ``place``, in which temporary files are to be made."""
+    if fault := swapped_by_others(place):
+        raise HostLacksError(
+            f"{fault}: what is made in the temporary directory {place} could be swapped", hint=_PLACE_HINT
+        )
+
+
+def settle_temporary_directory() -> None:
+    """Choose the temporary directory once for this process. Raises HostLacksError as `temporary_directory` does.
+
+    Without this choice, another user could make a missing $TMPDIR later, when this process is in a user
+    namespace, in which nobody can tell a directory of root from one of another user.
+    """
+    place = temporary_directory()
+    if "TMPDIR" in os.environ:
+        os.environ["TMPDIR"] = str(place)
+
+
+def _temporary_place() -> Path:
     chosen = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place, not a file of a known name
-    return chosen if chosen.is_dir() else Path("/tmp")  # noqa: S108
+    return chosen.absolute() if chosen.is_dir() else Path("/tmp")  # noqa: S108
 
 
 def free_bytes(path: Path) -> int:
@@ -53,7 +85,7 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
     except (OSError, QuickStartError) as error:
         places = (
             (directory, name, hint),
-            (temporary_directory(), "the temporary directory", "free some space there"),
+            (_temporary_place(), "the temporary directory", "free some space there"),
         )
         place, called, mend = min(places, key=lambda each: free_bytes(each[0]))
         free = free_bytes(place)

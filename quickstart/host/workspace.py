@@ -12,15 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from quickstart.errors import HostLacksError
-from quickstart.host.files import remove_tree, temporary_directory
+from quickstart.host.files import check_temporary, remove_tree, temporary_directory
 from quickstart.host.locks import EXCLUSIVE, try_lock
-from quickstart.host.places import swapped_by_others
 
 # Locked for as long as its process lives. A directory without one is kept by somebody, or not ours.
 _OWNER = "owner"
-_PLACE_HINT = (
-    "set TMPDIR=/tmp, or to a directory of yours, all the way to which nobody else but root may write"
-)
 _HINT = "set TMPDIR to a local file system"
 # unix(7): sun_path has 108 bytes, the last of them zero; and the longest name that a socket of ours has, with its slash.
 _SOCKET_PATH_BYTES = 107
@@ -39,10 +35,7 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
     another user could replace the directory, and OSError when it cannot be made.
     """
     place = place or temporary_directory()
-    if fault := swapped_by_others(place):
-        raise HostLacksError(
-            f"{fault}: what is made in the temporary directory {place} could be swapped", hint=_PLACE_HINT
-        )
+    check_temporary(place)
     _remove_orphans(place, prefix)
     with ExitStack() as stack:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=place))

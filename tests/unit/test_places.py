@@ -15,7 +15,8 @@ from quickstart.artefact import output
 from quickstart.cli.main import group
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError, HostLacksError
-from quickstart.host import places, userns
+from quickstart.host import door, places, userns
+from quickstart.host.files import temporary_directory
 from quickstart.host.places import Step, Trust, fault, fuse_users, place_of, swapped_by_others, way
 from quickstart.host.workspace import workspace
 from quickstart.store.store import Store
@@ -231,6 +232,76 @@ def test_no_workspace_there(opened: Path) -> None:
     ):
         pytest.fail("it was made")
     assert "TMPDIR=/tmp" in (caught.value.hint or "")
+
+
+def test_no_program_gets_a_temporary_directory_there(opened: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler makes files in it, and reads them again: whoever replaces one of these chooses what is run here."""
+    monkeypatch.setenv("TMPDIR", str(opened / "ours"))
+    for ask in (temporary_directory, door.environment, lambda: door.run(["true"], timeout_s=9)):
+        with pytest.raises(HostLacksError, match="could be swapped") as caught:
+            ask()
+        assert "TMPDIR=/tmp" in (caught.value.hint or "")
+    # A jail has one of its own.
+    assert door.environment({"TMPDIR": "."})["TMPDIR"] == "."
+
+
+def test_a_program_s_temporary_directory_is_the_one_that_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else could make a directory that is missing, and another directory has another `tmp` in it."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    assert door.environment()["TMPDIR"] == "/tmp"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", "tmp")
+    assert door.environment()["TMPDIR"] == str(tmp_path / "tmp")
+    monkeypatch.delenv("TMPDIR")
+    assert "TMPDIR" not in door.environment()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "doctor",
+        "build --profile nginx -o {0}/new",
+        "run {0}/out",
+        "verify {0}/out",
+        "rebuild {0}/out",
+        "trace --profile nginx -o {0}/new",
+        "profile new app --package nginx --unit nginx.service -o {0}/new",
+        "bench --profile=nginx --configuration=standard --storage=local --clock=virtual -o {0}/new",
+        "profile check nginx",
+        "bench --report -o {0}/new",
+        "shell --at reference {0}/out",
+        "audit {0}/out",
+        "cache gc",
+    ],
+)
+def test_no_verb_begins_with_such_a_temporary_directory(
+    opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(opened / "ours"))
+    monkeypatch.setenv("QUICKSTART_CACHE", str(tmp_path / "store"))
+    started: list[object] = []
+    monkeypatch.setattr("subprocess.Popen", lambda *argv, **more: started.append(argv))
+    before = sorted(tmp_path.rglob("*"))
+    found = CliRunner().invoke(group, words.format(tmp_path).split())
+    assert (found.exit_code, "the temporary directory" in found.stderr) == (3, True), found.stderr
+    assert (started, sorted(tmp_path.rglob("*"))) == ([], before)
+
+
+def test_what_is_made_at_tmpdir_during_a_verb_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a user namespace a directory of somebody else looks as one of root."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+
+    def work(verb: Verb) -> int:
+        (tmp_path / "none").mkdir()
+        assert temporary_directory() == Path("/tmp")
+        return 0
+
+    assert run_verb("ls", False, work) == 0
 
 
 @pytest.mark.parametrize(
