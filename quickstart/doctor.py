@@ -5,14 +5,14 @@ broken, name the command that installs or repairs it.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 from quickstart.host import door, userns
-from quickstart.host.files import free_bytes, temporary_directory
+from quickstart.host.files import free_bytes
+from quickstart.host.workspace import workspace
 from quickstart.launch import accel
 from quickstart.model import MIB
 from quickstart.store.context import Context
@@ -110,10 +110,11 @@ def _static_libc() -> Finding:
     """Check libc.a. Without libc.a, the compiler cannot link the launch agent, which is static."""
 
     def trial() -> str:
-        with tempfile.TemporaryDirectory(prefix="quickstart-", dir=temporary_directory()) as name:
-            source = Path(name) / "trial.c"
+        with workspace("quickstart-doctor-") as place:
+            source = place / "trial.c"
             source.write_text("int main(void) { return 0; }\n")
-            door.run(["cc", "-static", "-o", source.with_suffix(""), source], timeout_s=_LIMIT_S)
+            argv = ["cc", "-static", "-o", source.with_suffix(""), source]
+            door.run(argv, timeout_s=_LIMIT_S, env={"TMPDIR": str(place)})
         return "a static program was linked"
 
     finding = _tried("libc.a", door.package_of("libc.a"), trial)

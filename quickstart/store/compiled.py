@@ -7,6 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from quickstart.host import door
+from quickstart.host.files import remove_tree
 from quickstart.store.store import Store
 
 # For every C program of ours, the tests' too. The tests add -Werror; here a newer compiler's warning must not stop a build.
@@ -20,8 +21,9 @@ def compiled(
     has it. The store keeps the program in the stage ``name``.
 
     ``flags`` come after WARNINGS, which are used for every program. Every program can include
-    store/protocol/protocol.h. Raises MissingToolError when the compiler is not installed, and CommandError
-    when the compiler reports an error.
+    store/protocol/protocol.h. The compiler's temporary files are in the unfinished entry, where nobody else
+    may write. Raises MissingToolError when the compiler is not installed, and CommandError when the compiler
+    reports an error.
     """
     sources = {
         each.name: each.read_bytes()
@@ -35,7 +37,10 @@ def compiled(
         for each, text in sources.items():
             (target / each).write_bytes(text)
         units = sorted(target / each for each in sources if each.endswith(".c"))
-        door.run([compiler, *WARNINGS, *flags, "-o", target / name, *units], timeout_s=120)
+        (between := target / "tmp").mkdir(mode=0o700)
+        argv = [compiler, *WARNINGS, *flags, "-o", target / name, *units]
+        door.run(argv, timeout_s=120, env={"TMPDIR": str(between)})
+        remove_tree(between)
 
     texts = {each: text.decode() for each, text in sources.items()}
     inputs = {"sources": texts, "compiler": [compiler, version], "flags": [*WARNINGS, *flags]}
