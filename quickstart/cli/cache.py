@@ -31,7 +31,7 @@ def list_entries(as_json: bool) -> None:
     """List the store's entries, each with its stage, key, size and time of last use."""
 
     def work(verb: Verb) -> int:
-        store = Store(default_root())
+        store = Store(default_root(), verb.display().note)
         entries = store.entries()
         verb.result(
             {"store": str(store.root), "entries": _rows(entries)},
@@ -59,7 +59,7 @@ def collect(days: int, dry_run: bool, as_json: bool) -> None:
     """
 
     def work(verb: Verb) -> int:
-        store = Store(default_root())
+        store = Store(default_root(), verb.display().note)
         limit_s = time.time() - days * _DAY_S
         old = [entry for entry in store.entries() if entry.used_s <= limit_s]
         old += store.leftovers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,11 @@ def check_place(root: Path, stage: Path | None = None) -> None:
     """Raise HostLacksError when another user could replace the store ``root`` or a directory on the way to
     it. This matters because this host runs programs from the store.
 
-    With ``stage``, the stage's directory in the store is also checked. A path that does not exist yet passes
-    the check.
+    With ``stage``, the stage's directory in the store is also checked. It may not be a link, because entries
+    would be made and removed where the link leads. A path that does not exist yet passes the check.
     """
+    if stage is not None and stage.is_symlink():
+        raise _distrusted(f"{stage} is a link", root)
     if fault := swapped_by_others(stage or root):
         raise _distrusted(fault, root)
 
@@ -79,6 +81,17 @@ def _strict_fault(status: os.stat_result) -> str:
     # In a directory with the sticky bit others make names of their own, and these belong to them.
     ours_alone = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     return "can be written by others" if status.st_mode & 0o022 and not ours_alone else ""
+
+
+def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = None) -> Iterator[Path]:
+    """What has a name by ``pattern`` in the stages' directories of the store. A stage that is a link is left out,
+    and ``note`` is called with a line about it: what is there is not the store's to remove.
+    """
+    for stage in sorted(root.glob("*")):
+        if not stage.is_symlink():
+            yield from stage.glob(pattern)
+        elif note is not None:
+            note(f"{stage} is a link: nothing there is listed or removed")
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:

@@ -15,7 +15,6 @@ other, because all processes request the stages in the same order (engines.boot.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -32,13 +31,13 @@ from typing import BinaryIO, Self
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
-from quickstart.store.kept import Kept, check_place, check_trusted, discard, forget, kept
+from quickstart.store.kept import Kept, check_place, check_trusted, discard, forget, in_stages, kept
+from quickstart.store.ownfiles import close_to_others, open_lock
 from quickstart.store.treehash import tree_hash
 
 KEY_DIGITS = 32
 MARK = "entry.json"
 _KEY = "[0-9a-f]" * KEY_DIGITS
-_KEYS = f"*/{_KEY}"
 # Each is one more time that another process removed the lock file that this one was about to lock.
 _ATTEMPTS = 100
 _POLL_S = 0.05
@@ -246,11 +245,13 @@ class Store:
 
     def entries(self) -> tuple[Kept, ...]:
         """Every finished entry, sorted by stage and key. Entries of other versions of this program are included."""
-        return tuple(kept(self.root.glob(_KEYS), MARK))
+        return tuple(kept(in_stages(self.root, _KEY, self._note), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:
         """The unfinished entries that killed processes left, sorted by stage and key."""
-        return tuple(each for each in kept(self.root.glob(f"{_KEYS}.partial"), MARK) if self._is_free(each))
+        return tuple(
+            each for each in kept(in_stages(self.root, f"{_KEY}.partial"), MARK) if self._is_free(each)
+        )
 
     def remove(self, found: Kept) -> bool:
         """Remove an entry, unless it is in use or was used after it was listed. Return False when it was not removed."""
@@ -268,7 +269,7 @@ class Store:
 
     def remove_locks(self) -> None:
         """Remove the lock files of entries that are gone."""
-        for path in self.root.glob(f"{_KEYS}.lock"):
+        for path in in_stages(self.root, f"{_KEY}.lock"):
             entry = path.with_suffix("")
             with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
                 forget(entry, lock)
@@ -295,24 +296,18 @@ class Store:
                     self._note(f"waiting for another quickstart that makes {final.parent.name}/{final.name}")
                     lock(file.fileno(), kind, of, _LOCK_HINT)
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file.fileno()), Path(file.name).stat()):
+                    if os.path.samestat(os.fstat(file.fileno()), Path(file.name).lstat()):
                         stack.pop_all()
                         return file
         raise HostLacksError(f"{final}.lock is removed by another process again and again")
 
     def _open_lock(self, path: Path) -> BinaryIO:
         with self._writable():
-            check_place(self.root)
+            check_place(self.root, path.parent)
             self._make_stage(path.parent)
             # In a directory with the sticky bit somebody may have been quicker than we.
             check_place(self.root, path.parent)
-            try:
-                return path.open("a+b")
-            except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EROFS) or not path.exists():
-                    raise
-            # flock(2) asks for no right to write: who may read a store may use it.
-            return path.open("rb")
+            return open_lock(path)
 
     def _make_stage(self, directory: Path) -> None:
         private = directory.name not in _OPEN_STAGES
@@ -321,9 +316,8 @@ class Store:
             parent.mkdir(mode=0o755, exist_ok=True)
         directory.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
         # One that an older version made.
-        if private and directory.stat().st_mode & 0o077:
-            with suppress(OSError):
-                directory.chmod(0o700)
+        if private:
+            close_to_others(directory)
 
     @contextmanager
     def _writable(self) -> Iterator[None]:

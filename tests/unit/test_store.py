@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError, HostLacksError
+from quickstart.store.kept import check_place, kept
 from quickstart.store.store import MARK, Entry, Store, default_root, key_of, source_digest
 from quickstart.store.treehash import tree_hash
 from tests.unit.deep import DEEP, little_recursion, nest
@@ -297,6 +298,56 @@ def test_lock_files_of_entries_that_are_gone_are_removed(tmp_path: Path) -> None
     kept = store.get_or_make("s", {"n": 2}, fill).path
     store.remove_locks()
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [kept.name, f"{kept.name}.lock"]
+
+
+def test_what_a_linked_stage_leads_to_is_not_the_store_s(tmp_path: Path) -> None:
+    """A store that somebody else made: each removal would be one of his choice."""
+    notes: list[str] = []
+    key, store = key_of("s", INPUTS), Store(tmp_path / "store", notes.append)
+    for name in (key, f"{key}.partial"):
+        (tmp_path / "victim" / name).mkdir(parents=True)
+        (tmp_path / "victim" / name / "file").write_text("precious")
+    (tmp_path / "victim" / f"{'a' * 32}.lock").write_text("")
+    (tmp_path / "victim").chmod(0o755)
+    store.root.mkdir()
+    (stage := store.root / "s").symlink_to("../victim")
+    before = sorted((path, path.lstat().st_mode) for path in tmp_path.rglob("*"))
+    assert (store.entries(), store.leftovers()) == ((), ())
+    store.remove_locks()
+    assert notes == [f"{stage} is a link: nothing there is listed or removed"]
+    # The name may have become a link since the list was made.
+    (found,) = kept([stage / key], MARK)
+    for ask in (
+        lambda: store.remove(found),
+        lambda: store.get_or_make("s", INPUTS, fill),
+        lambda: check_place(store.root, stage),
+    ):
+        with pytest.raises(HostLacksError, match="s is a link"):
+            ask()
+    assert sorted((path, path.lstat().st_mode) for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("a symbolic link", lambda lock: lock.symlink_to("../../nologin")),
+        ("a pipe", os.mkfifo),
+        ("a directory", lambda lock: lock.mkdir()),
+    ],
+)
+def test_a_lock_that_is_no_regular_file_is_not_opened(
+    tmp_path: Path, kind: str, make: Callable[[Path], object]
+) -> None:
+    store = Store(tmp_path / "store")
+    lock = store.root / "s" / f"{key_of('s', INPUTS)}.lock"
+    lock.parent.mkdir(parents=True)
+    make(lock)
+    before = sorted(tmp_path.rglob("*"))
+    for ask in (store.remove_locks, lambda: store.get_or_make("s", INPUTS, fill)):
+        with pytest.raises(HostLacksError, match=f"the lock .* is {kind}") as caught:
+            ask()
+        assert "remove it" in (caught.value.hint or "")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 class Asker(threading.Thread):
