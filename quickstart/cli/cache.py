@@ -15,6 +15,8 @@ from quickstart.store.kept import Kept
 from quickstart.store.store import Store, default_root
 
 _DAY_S = 86400
+# The last day of the year 9999.
+_LAST_S = 253402257600
 
 
 @click.group()
@@ -87,7 +89,8 @@ def _rows(entries: tuple[Kept, ...] | list[Kept]) -> list[dict[str, object]]:
 
 
 def _line(entry: Kept) -> str:
-    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used_s))
+    # Some file systems keep times that no calendar has.
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(min(max(entry.used_s, 0), _LAST_S)))
     state = "  (not finished)" if entry.partial else ""
     return f"{entry.stage:10} {entry.key}  {entry.size_bytes / MIB:8.1f} MiB  {used}{state}"
 

@@ -10,9 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quickstart import __version__
+from quickstart.cli import cache
 from quickstart.cli.main import group
 from quickstart.engines.boot import BuildOptions, build_tools
 from quickstart.profile import load_profile
+from quickstart.store.kept import Kept
 from quickstart.store.store import MARK, Store, key_of
 
 
@@ -216,6 +218,13 @@ def test_cache_gc_removes_what_killed_builds_left_and_keeps_what_is_in_use(
         assert [(row["stage"], row["partial"]) for row in rows] == [("disk", True)]
         assert used.path.is_dir()
     assert list(dead.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("used_s", [99999999999999999, -99999999999999999])
+def test_a_time_that_no_calendar_has_is_shown(used_s: int) -> None:
+    """tmpfs, xfs and btrfs keep such times."""
+    entry = Kept(stage="trace", key="a" * 32, path=Path("a" * 32), size_bytes=0, used_s=used_s)
+    assert ("  9999-" if used_s > 0 else "  19") in cache._line(entry)
 
 
 @pytest.mark.parametrize("verb", ["ls", "audit", "why", "diff"])
