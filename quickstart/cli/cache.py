@@ -78,7 +78,7 @@ def collect(days: int, dry_run: bool, as_json: bool) -> None:
         verb.result({"removed": _rows(gone), "freed_bytes": freed_bytes, "dry_run": dry_run}, text)
         return 0
 
-    sys.exit(run_verb("cache gc", as_json, work, as_root=Store(default_root()).holds_trees()))
+    sys.exit(run_verb("cache gc", as_json, work, as_root=lambda: Store(default_root()).holds_trees()))
 
 
 def _rows(entries: tuple[Kept, ...] | list[Kept]) -> list[dict[str, object]]:

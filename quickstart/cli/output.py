@@ -27,10 +27,21 @@ from quickstart.parse.printable import brief, shown
 from quickstart.store.kept import check_place
 from quickstart.store.store import default_root
 
+_LOG = logging.getLogger(__name__)
 SCHEMA = 1
 _INTERRUPTED = 130
-# Of a path that can lead to no file. Of what is in an image or an OUT, the code that reads it says so itself.
-_NO_PLACE = (errno.ELOOP, errno.ENAMETOOLONG)
+# Of an error about a file: the exit code and the hint. Of what is in an image or an OUT, the code that reads it says so itself.
+_NO_PLACE = (2, "give another path")
+_IN_THE_WAY = (2, "move what is there out of the way, or give another path")
+_FULL = (3, "free some space there")
+_NOT_OURS = (3, "it is another user's, or on a read-only file system")
+_OTHER = (3, "look at it, at the way to it, and at its file system")
+_OF_FILES = {
+    **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG), _NO_PLACE),
+    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY), _IN_THE_WAY),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NOT_OURS),
+}
 # Of an error, whose message may have words of an image, a guest or an artefact.
 _MOST_LINE_CHARACTERS = 4096
 _MOST_DETAILS = 200
@@ -123,16 +134,17 @@ def run_verb(
     work: Callable[[Verb], int],
     verbose: bool = False,
     *,
-    as_root: bool = False,
+    as_root: bool | Callable[[], bool] = False,
     out: Callable[[], Path | None] = lambda: None,
     into: Callable[[], Path] | None = None,
 ) -> int:
     """Call ``work`` and return the exit code: the code that ``work`` returns, or the code of the error that
     ``work`` raises.
 
-    ``as_root`` says that the verb sets file owners or runs programs in images. An ordinary user then first
-    becomes root of a user namespace. `run_verb` checks first whether another user could replace the store, OUT or
-    the directory ``into``: inside the namespace, nobody can tell a directory of root from one of another user.
+    ``as_root``, or what it returns, says that the verb sets file owners or runs programs in images. An ordinary
+    user then first becomes root of a user namespace. `run_verb` checks first whether another user could replace
+    the store, OUT or the directory ``into``: inside the namespace, nobody can tell a directory of root from one
+    of another user.
     The temporary directory is checked before the work of every verb.
 
     The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the
@@ -148,11 +160,12 @@ def run_verb(
         logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         settle_temporary_directory()
-        if as_root:
+        rooted = as_root() if callable(as_root) else as_root
+        if rooted:
             check_place(default_root())
         if (named := out()) is not None:
             verb = replace(verb, out=output.check_place(named))
-        if as_root:
+        if rooted:
             if into is not None:
                 output.check_into(into())
             userns.become_root()
@@ -167,18 +180,22 @@ def run_verb(
 
 
 def _failed_on_a_file(verb: Verb, error: OSError) -> int:
-    """Print ``error`` and return its exit code, if the error is about a path that cannot be used, a full disk or a
-    missing permission. Raise any other error again.
+    """Print ``error`` and return its exit code, if the error names a file, or is about a full disk or a missing
+    permission. Raise any other error again: it is a fault of ours.
+
+    Whatever is at a path, which somebody else may have put there, ends a verb with a message.
     """
-    shown_path = brief(os.fsdecode(error.filename)) if error.filename else "a file"
-    what = f"{shown_path}: {error.strerror}"
-    if error.errno in _NO_PLACE and error.filename:
-        return _failed(verb, what, "give another path", "OSError", 2)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _failed(verb, what, "free some space there", "OSError", 3)
-    if error.errno in (errno.EACCES, errno.EROFS):
-        return _failed(verb, what, "it is another user's, or on a read-only file system", "OSError", 3)
-    raise error
+    # Of the two names of a rename, the second one is where something is in the way.
+    path = error.filename2 or error.filename
+    # A descriptor is no name.
+    named = isinstance(path, str | bytes) and path and error.strerror
+    code, hint = _OF_FILES.get(error.errno or 0, _OTHER)
+    if not named and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        raise error
+    # Where a program of ours is at fault all the same, --verbose says where.
+    _LOG.info("%s", error, exc_info=error)
+    shown_path = brief(os.fsdecode(path)) if named else "a file"
+    return _failed(verb, f"{shown_path}: {error.strerror}", hint, "OSError", code)
 
 
 def _line(text: str) -> str:

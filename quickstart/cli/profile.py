@@ -170,7 +170,7 @@ def check_profile(name: str, rootfs: Path | None, as_json: bool) -> None:
         verb.result(_checked(checked), lambda console: _show_checked(console, checked))
         return 0
 
-    sys.exit(run_verb("profile check", as_json, work, as_root=Store(default_root()).holds_trees()))
+    sys.exit(run_verb("profile check", as_json, work, as_root=lambda: Store(default_root()).holds_trees()))
 
 
 def _checked(found: Checked) -> Mapping[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 
@@ -61,6 +62,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove partial files that a killed process left for ``path``. Only the sole writer of ``path`` may call this function."""
+    """Remove partial files that a killed process left for ``path``. Only the sole writer of ``path`` may call this function.
+
+    A link or directory of such a name is none of ours, and stays.
+    """
     for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
-        left.unlink()
+        if stat.S_ISREG(left.lstat().st_mode):
+            left.unlink()

@@ -50,11 +50,14 @@ _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to 
 
 
 def default_root() -> Path:
-    """The store's directory on this host."""
+    """The store's directory on this host. Raises HostLacksError when nothing says where that is."""
     if chosen := os.environ.get("QUICKSTART_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "quickstart"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "quickstart"
+    except RuntimeError as error:
+        raise HostLacksError("this user has no home directory", hint="set QUICKSTART_CACHE") from error
 
 
 def key_of(stage: str, inputs: Mapping[str, object]) -> str:
@@ -131,7 +134,8 @@ class Store:
 
     def holds_trees(self) -> bool:
         """Whether the store has images, which an ordinary user can check and remove only in a user namespace."""
-        return any((self.root / stage).is_dir() for stage in _TREES)
+        # Also where we may not look, or the path is none at all: who uses the store is told.
+        return any(os.path.isdir(self.root / stage) for stage in _TREES)  # noqa: PTH112
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
         """The finished entry for ``inputs``, or None. The entry is neither verified nor locked."""

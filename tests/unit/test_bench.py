@@ -168,6 +168,14 @@ def test_what_a_killed_bench_left_half_written_goes_with_the_next(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == [".report.html.abc.partial", RESULTS]
 
 
+def test_only_a_file_is_taken_for_a_half_written_one(tmp_path: Path) -> None:
+    (tmp_path / f".{RESULTS}.directory.partial").mkdir()
+    (tmp_path / f".{RESULTS}.link.partial").symlink_to("nowhere")
+    before = set(tmp_path.iterdir())
+    run_matrix(asked(tmp_path), Stand(), Shown())
+    assert set(tmp_path.iterdir()) == before | {tmp_path / RESULTS}
+
+
 def test_a_damaged_file_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text("{")
     with pytest.raises(ResultsError):

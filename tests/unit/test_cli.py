@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from quickstart import __version__
 from quickstart.cli import cache
 from quickstart.cli.main import group
+from quickstart.cli.output import Verb, run_verb
 from quickstart.engines.boot import BuildOptions, build_tools
 from quickstart.profile import load_profile
 from quickstart.store.kept import Kept
@@ -218,6 +220,56 @@ def test_cache_gc_removes_what_killed_builds_left_and_keeps_what_is_in_use(
         assert [(row["stage"], row["partial"]) for row in rows] == [("disk", True)]
         assert used.path.is_dir()
     assert list(dead.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "hint"),
+    [
+        (errno.EISDIR, 2, "out of the way"),
+        (errno.ENOTEMPTY, 2, "out of the way"),
+        (errno.ELOOP, 2, "give another path"),
+        (errno.ENOSPC, 3, "free some space"),
+        (errno.EPERM, 3, "another user's"),
+        (errno.EIO, 3, "its file system"),
+        (errno.ENOENT, 3, "its file system"),
+        (errno.EOVERFLOW, 3, "its file system"),
+    ],
+)
+def test_an_error_about_a_file_names_it(
+    capsys: pytest.CaptureFixture[str], number: int, code: int, hint: str
+) -> None:
+    def work(verb: Verb) -> int:
+        raise OSError(number, os.strerror(number), "in/\nthe way", None, b"there/x\xff")
+
+    assert run_verb("bench", False, work) == code
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"bench: there/x\\xff: {os.strerror(number)}" in shown
+    assert hint in shown
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EBADF, "Bad file descriptor", 7), OSError(errno.EPIPE, "x")])
+def test_an_error_about_no_file_is_a_fault_of_ours(error: OSError) -> None:
+    def work(verb: Verb) -> int:
+        raise error
+
+    with pytest.raises(OSError, match=r"Bad|x"):
+        run_verb("bench", False, work)
+
+
+@pytest.mark.parametrize("words", ["cache gc", "cache ls", "profile check nginx"])
+@pytest.mark.parametrize("root", ["/dev/null/store", f"/{'x' * 300}", ""])
+def test_a_store_that_cannot_be_ends_no_verb_with_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, words: str, root: str
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("QUICKSTART_CACHE", root)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    found = invoke(*words.split())
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    assert root or (found.exit_code, "set QUICKSTART_CACHE" in said(found)) == (3, True)
 
 
 @pytest.mark.parametrize("used_s", [99999999999999999, -99999999999999999])
