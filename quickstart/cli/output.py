@@ -189,6 +189,9 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
     path = error.filename2 or error.filename
     # A descriptor is no name.
     named = isinstance(path, str | bytes) and path and error.strerror
+    if not named and error.errno == errno.ENOENT:
+        # getcwd(2), of a directory that was removed: an OUT, for example, which a build has replaced.
+        return _failed(verb, "the current directory was removed", "cd to another one", "OSError", 3)
     code, hint = _OF_FILES.get(error.errno or 0, _OTHER)
     if not named and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
         raise error

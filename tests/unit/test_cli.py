@@ -247,6 +247,19 @@ def test_an_error_about_a_file_names_it(
     assert hint in shown
 
 
+@pytest.mark.parametrize(
+    "words", ["ls x", "run x", "audit x", "rebuild x", "build --profile nginx", "bench --report"]
+)
+def test_a_current_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    found = invoke(*words.split())
+    assert (found.exit_code, "the current directory was removed" in said(found)) == (3, True), found.exception
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EBADF, "Bad file descriptor", 7), OSError(errno.EPIPE, "x")])
 def test_an_error_about_no_file_is_a_fault_of_ours(error: OSError) -> None:
     def work(verb: Verb) -> int:
