@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from quickstart.initramfs.newc import char_device, directory, regular, write_arc
 from quickstart.launch import jail
 from quickstart.launch.drain import drained, hand_over, whole_text
 from quickstart.store.kept import check_place
+from quickstart.store.ownfiles import document_of
 from quickstart.store.store import Store, key_of, source_digest
 
 _WORD = "quickstart-accelerator-works"
@@ -68,16 +70,28 @@ def _verdict(kernel: Path, store: Store) -> bool:
     inputs = {"boot": boot_id, "qemu": version, "kernel": digest, "jail": source_digest("quickstart.launch")}
     kept = store.root / "verdicts" / f"{key_of('kvm', inputs)}.json"
     check_place(store.root, kept.parent)
-    if kept.exists():
-        return bool(json.loads(kept.read_text())["works"])
+    if (before := _kept(kept)) is not None:
+        return before
     works = _try_kvm(kernel)
     kept.parent.mkdir(parents=True, exist_ok=True)
     # In a directory with the sticky bit somebody may have been quicker than we, and a link there would be written through.
     check_place(store.root, kept.parent)
     partial = kept.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({"works": works, **inputs}))
+    partial.unlink(missing_ok=True)
+    with partial.open("x") as file:
+        file.write(json.dumps({"works": works, **inputs}))
+        file.flush()
+        os.fsync(file.fileno())
     partial.rename(kept)
     return works
+
+
+def _kept(path: Path) -> bool | None:
+    """The verdict in the file at ``path``. None when there is none: a power failure may leave an empty file."""
+    with suppress(OSError, ValueError):
+        if isinstance(works := document_of(path).get("works"), bool):
+            return works
+    return None
 
 
 def _try_kvm(kernel: Path) -> bool:

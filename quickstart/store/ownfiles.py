@@ -1,16 +1,35 @@
-"""Open the lock files and directories of a store, which somebody else may have made, without following links."""
+"""Open the files and directories of a store, which somebody else may have made: without following links, and with limits."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from quickstart.errors import HostLacksError
-from quickstart.host.beneath import kind_of
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host.beneath import kind_of, read_bounded
+from quickstart.model import MIB
+from quickstart.parse.jsondoc import parse
+
+# The largest of our documents, with the sources of a program, has some 300 KB.
+_DOCUMENT_BYTES = 16 * MIB
+
+
+def document_of(path: Path) -> Mapping[str, Any]:
+    """The JSON document in the file at ``path``. Raises OSError when it cannot be read, and ValueError when it is
+    not a regular file, too long, or not a JSON object.
+    """
+    try:
+        found = parse(read_bounded(path, _DOCUMENT_BYTES))
+    except BadInputError as error:
+        raise ValueError(error.message) from error
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return found
 
 
 def open_lock(path: Path) -> BinaryIO:

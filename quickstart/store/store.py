@@ -32,7 +32,7 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
 from quickstart.store.kept import Kept, check_place, check_trusted, discard, forget, in_stages, kept
-from quickstart.store.ownfiles import close_to_others, open_lock
+from quickstart.store.ownfiles import close_to_others, document_of, open_lock
 from quickstart.store.treehash import tree_hash
 
 KEY_DIGITS = 32
@@ -213,7 +213,7 @@ class Store:
             check_trusted(self.root, path)
             # It may be removed while we look, or be another version's.
             with suppress(OSError, ValueError, KeyError, TypeError):
-                inputs = json.loads((path / MARK).read_bytes())["inputs"]
+                inputs = document_of(path / MARK)["inputs"]
                 if key_of(stage, inputs) == path.name:
                     yield path, inputs
 
@@ -378,7 +378,7 @@ def _verified(final: Path, trusted: str) -> str:
     if not os.path.lexists(final):
         return ""
     try:
-        document = json.loads((final / MARK).read_bytes())
+        document = document_of(final / MARK)
         remembered = str(document["tree_hash"])
         key = key_of(document["stage"], document["inputs"])
     except FileNotFoundError:
