@@ -21,7 +21,7 @@ from rich.text import Text
 
 from quickstart.artefact import output
 from quickstart.errors import QuickStartError
-from quickstart.host import userns
+from quickstart.host import door, userns
 from quickstart.host.files import settle_temporary_directory
 from quickstart.parse.printable import brief, shown
 from quickstart.store.kept import check_place
@@ -160,6 +160,8 @@ def run_verb(
         logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         settle_temporary_directory()
+        # The door judges HOME once.
+        door.environment()
         rooted = as_root() if callable(as_root) else as_root
         if rooted:
             check_place(default_root())

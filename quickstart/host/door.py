@@ -23,6 +23,7 @@ from typing import BinaryIO, cast
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 from quickstart.host.files import temporary_directory
 from quickstart.host.identity import Identity
+from quickstart.host.places import swapped_by_others
 
 Process = subprocess.Popen[bytes]
 
@@ -49,6 +50,7 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
     """The environment of every subprocess: the C locale, a fixed PATH, HOME and TMPDIR from our environment,
     the proxy settings from our environment (with ``proxies``), DEBIAN_FRONTEND=noninteractive, and ``extra``.
 
+    HOME is / where another user could replace the directory, because programs do what the files in it say.
     No other variable of our environment is passed on, so the subprocess depends only on its caller's
     arguments. Raises HostLacksError when another user could replace the temporary directory, unless ``extra``
     names another one.
@@ -61,11 +63,22 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
         passed_on |= {"TMPDIR": str(place)} if "TMPDIR" in os.environ else {}
     base = {
         "PATH": _SEARCH_PATH,
-        "HOME": os.environ.get("HOME", "/"),
+        "HOME": _home(os.environ.get("HOME", "/")),
         "LC_ALL": "C.UTF-8",
         "DEBIAN_FRONTEND": "noninteractive",
     }
     return {**base, **passed_on, **given}
+
+
+@cache
+def _home(named: str) -> str:
+    """``named``, or / where another user could replace or make that directory: under sudo, HOME may still be the
+    directory of the user who called it, and a compiler that is ccache runs what ccache.conf there names.
+
+    The first answer stays, because in a user namespace nobody can tell whose a directory is (cli.output).
+    """
+    place = Path(named)
+    return named if place.is_absolute() and os.path.isdir(place) and not swapped_by_others(place) else "/"  # noqa: PTH112
 
 
 @cache

@@ -259,6 +259,23 @@ def test_a_program_s_temporary_directory_is_the_one_that_was_judged(
     assert "TMPDIR" not in door.environment()
 
 
+def test_no_program_gets_a_home_there(opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ccache and others do what the files in it say; sudo may leave HOME as it was."""
+    for home, got in (
+        (opened / "ours", "/"),
+        # Somebody else could make it, and a relative one is another one in another directory.
+        (tmp_path / "none", "/"),
+        ("ours", "/"),
+        (tmp_path, str(tmp_path)),
+    ):
+        monkeypatch.setenv("HOME", str(home))
+        assert door.environment()["HOME"] == got
+    # As in a user namespace, which shows everybody else as one user.
+    monkeypatch.setenv("HOME", str(opened / "ours"))
+    monkeypatch.setattr(door, "swapped_by_others", lambda path: "")
+    assert door.environment()["HOME"] == "/"
+
+
 @pytest.mark.parametrize(
     "words",
     [
