@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from quickstart.host import door
 from quickstart.host.workspace import workspace
 
-_NAMES = ("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND")
+# Of matplotlib, and of the program fc-list of fontconfig, by which it finds the fonts.
+_NAMES = (
+    *("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND", "PATH", "HOME"),
+    *("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"),
+    *("FONTCONFIG_FILE", "FONTCONFIG_PATH", "FONTCONFIG_SYSROOT"),
+)
 
 
 @contextmanager
@@ -20,12 +26,16 @@ def unconfigured() -> Iterator[None]:
     matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another
     user may own that file, and could use it to make matplotlib run LaTeX on a text of that user's choice
     (text.usetex). `styled` resets the settings that matplotlib reads from other files.
+
+    matplotlib also looks for fonts, in HOME and by the program fc-list. Another user may own HOME or a
+    directory in PATH. So HOME is the empty directory, and PATH is that of every other program (host.door).
     """
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with workspace("quickstart-figures-") as place:
-            os.environ["MPLCONFIGDIR"] = str(place)
+            ours = {"MPLCONFIGDIR": str(place), "HOME": str(place), "PATH": door.environment()["PATH"]}
+            os.environ.update(ours)
             os.chdir(place)
             try:
                 yield
@@ -33,7 +43,8 @@ def unconfigured() -> Iterator[None]:
                 os.fchdir(here)
     finally:
         os.close(here)
-        os.environ.pop("MPLCONFIGDIR", None)
+        for name in _NAMES:
+            os.environ.pop(name, None)
         os.environ.update(before)
 
 

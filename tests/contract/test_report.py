@@ -266,9 +266,14 @@ def test_no_configuration_of_anybody_s_has_a_say(tmp_path: Path) -> None:
         place = tmp_path / name
         (place / "out").mkdir(parents=True)
         document.save(realistic(), place / "out" / "results.json")
+        variables = {}
         if text is not None:
             (place / "matplotlibrc").write_text(text)
-        variables = {"MATPLOTLIBRC": str(place / "matplotlibrc"), "MPLBACKEND": "nonsense"} if text else {}
+            # PATH may have a directory of somebody else, as HOME may be one.
+            (place / "fc-list").write_text(f"#!/bin/sh\ntouch {place}/run\n")
+            (place / "fc-list").chmod(0o755)
+            variables = {"MATPLOTLIBRC": str(place / "matplotlibrc"), "MPLBACKEND": "nonsense"}
+            variables["PATH"] = f"{place}:{os.environ['PATH']}"
         done = subprocess.run(
             [Path(sys.executable).with_name("quickstart"), "bench", "--report", "-o", "out"],
             cwd=place,
@@ -283,6 +288,7 @@ def test_no_configuration_of_anybody_s_has_a_say(tmp_path: Path) -> None:
             {each.name: each.read_bytes() for each in sorted((place / "out").rglob("*")) if each.is_file()}
         )
     assert made[0] == made[1]
+    assert not (tmp_path / "hostile/run").exists()
     assert {"report.html"} < made[0].keys()
 
 
