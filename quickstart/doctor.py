@@ -113,7 +113,7 @@ def _static_libc() -> Finding:
         with workspace("quickstart-doctor-") as place:
             source = place / "trial.c"
             source.write_text("int main(void) { return 0; }\n")
-            argv = ["cc", "-static", "-o", source.with_suffix(""), source]
+            argv: list[str | Path] = ["cc", "-static", "-o", source.with_suffix(""), source]
             door.run(argv, timeout_s=_LIMIT_S, env={"TMPDIR": str(place)})
         return "a static program was linked"
 

@@ -38,7 +38,7 @@ def compiled(
             (target / each).write_bytes(text)
         units = sorted(target / each for each in sources if each.endswith(".c"))
         (between := target / "tmp").mkdir(mode=0o700)
-        argv = [compiler, *WARNINGS, *flags, "-o", target / name, *units]
+        argv: list[str | Path] = [compiler, *WARNINGS, *flags, "-o", target / name, *units]
         door.run(argv, timeout_s=120, env={"TMPDIR": str(between)})
         remove_tree(between)
 

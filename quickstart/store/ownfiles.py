@@ -43,7 +43,7 @@ def open_lock(path: Path) -> BinaryIO:
         # Opening a device may do something by itself.
         _check_lock(path, path.lstat().st_mode)
     try:
-        file = open(path, "a+b", opener=_without_links)  # noqa: SIM115 - returned
+        file: BinaryIO = open(path, "a+b", opener=_without_links)  # noqa: SIM115 - returned
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EROFS) or not os.path.lexists(path):
             raise

@@ -30,6 +30,11 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return kernels
 
 
+def replaced_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -38,8 +43,8 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         lambda path: path.write_text("{}"),
         lambda path: path.write_text("[" * 100_000),
         lambda path: path.write_bytes(b'{"works": true, "boot": "\xff"}'),
-        lambda path: path.unlink() or os.mkfifo(path),
-        lambda path: path.unlink() or path.symlink_to("elsewhere.json"),
+        replaced_by_pipe,
+        lambda path: (path.unlink(), path.symlink_to("elsewhere.json")),
     ],
 )
 def test_what_is_no_verdict_is_made_again(

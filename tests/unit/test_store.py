@@ -181,6 +181,11 @@ def edit_mark(path: Path, **changes: object) -> None:
     (path / MARK).write_text(json.dumps({**mark, **changes}))
 
 
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def replace_by_file(path: Path) -> None:
     shutil.rmtree(path)
     path.write_text("")
@@ -202,7 +207,7 @@ def replace_by_file(path: Path) -> None:
         (lambda path: (path / MARK).write_bytes(b"\xff"), "its entry.json cannot be read"),
         (lambda path: (path / MARK).write_bytes(b""), "its entry.json cannot be read"),
         (lambda path: (path / MARK).write_bytes(b"[" * 100_000), "its entry.json cannot be read"),
-        (lambda path: (path / MARK).unlink() or os.mkfifo(path / MARK), "its entry.json cannot be read"),
+        (lambda path: replace_by_pipe(path / MARK), "its entry.json cannot be read"),
         (lambda path: os.truncate(path / MARK, 1 << 40), "its entry.json cannot be read"),
         (lambda path: (path / MARK).rename(path / "inputs.json"), "it has no entry.json"),
         (replace_by_file, "its entry.json cannot be read"),
