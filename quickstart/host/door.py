@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from quickstart.errors import CommandError, MissingToolError, NeedsRootError
+from quickstart.errors import CommandError, HostLacksError, MissingToolError, NeedsRootError
 from quickstart.host.files import temporary_directory
 from quickstart.host.identity import Identity
 from quickstart.host.places import swapped_by_others
@@ -90,10 +90,19 @@ def package_of(tool: str) -> str:
 
 
 def tool_path(tool: str) -> Path:
-    """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool."""
-    found = shutil.which(tool, path=os.environ.get("QUICKSTART_TOOL_PATH", _SEARCH_PATH))
+    """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool.
+
+    With QUICKSTART_TOOL_PATH, which names other directories, this function raises HostLacksError when another
+    user could replace the tool. The host's own directories are as safe as the host.
+    """
+    chosen = os.environ.get("QUICKSTART_TOOL_PATH")
+    found = shutil.which(tool, path=_SEARCH_PATH if chosen is None else chosen)
     if found is None:
         raise MissingToolError(tool, package_of(tool))
+    if chosen is not None and (fault := swapped_by_others(Path(found))):
+        raise HostLacksError(
+            f"{fault}: the tools in QUICKSTART_TOOL_PATH are run here", hint="unset QUICKSTART_TOOL_PATH"
+        )
     return Path(found)
 
 

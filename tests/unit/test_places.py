@@ -259,6 +259,17 @@ def test_a_program_s_temporary_directory_is_the_one_that_was_judged(
     assert "TMPDIR" not in door.environment()
 
 
+def test_no_tool_there_is_run(opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (opened / "ours", tmp_path):
+        (place / "tool").write_text("#!/bin/sh\n")
+        (place / "tool").chmod(0o755)
+    monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(opened / "ours"))
+    with pytest.raises(HostLacksError, match="QUICKSTART_TOOL_PATH are run here"):
+        door.tool_path("tool")
+    monkeypatch.setenv("QUICKSTART_TOOL_PATH", f"{tmp_path}:{opened / 'ours'}")
+    assert door.tool_path("tool") == tmp_path / "tool"
+
+
 def test_no_program_gets_a_home_there(opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ccache and others do what the files in it say; sudo may leave HOME as it was."""
     for home, got in (
