@@ -111,6 +111,9 @@ def test_the_temporary_directory_is_found_without_a_write(
     assert files.temporary_directory() == Path("/tmp")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     assert files.temporary_directory() == Path("/tmp")
+    for none in ("/dev/null/tmp", f"/{'x' * 300}"):
+        monkeypatch.setenv("TMPDIR", none)
+        assert files.temporary_directory() == Path("/tmp")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert files.temporary_directory() == tmp_path
 
