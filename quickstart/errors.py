@@ -19,6 +19,7 @@
     │   ├── NeedsRootError                   a step has to run as root
     │   └── GuestLacksError                  this backend's guests cannot do what a verb needs
     ├── CommandError                exit 1   a subprocess failed or ran out of time
+    │   └── CpuLimitError                    a subprocess used more CPU time than its caller allows
     ├── ReferenceImageError         exit 1   the reference image could not be made
     ├── TraceError                  exit 1   the reference boot's logs are not complete
     ├── StartSetError               exit 1   no initramfs can be made from this image, or it exceeds the memory budget
@@ -167,6 +168,14 @@ class CommandError(QuickStartError):
         self.argv = tuple(argv)
         self.returncode = returncode
         self.tail = tail
+
+
+class CpuLimitError(CommandError):
+    """A subprocess was ended because it had used ``limit_s`` seconds of CPU time."""
+
+    def __init__(self, argv: Sequence[str], limit_s: int) -> None:
+        super().__init__(argv, None, f"it used more than {limit_s} s of CPU time")
+        self.limit_s = limit_s
 
 
 class ReferenceImageError(QuickStartError):

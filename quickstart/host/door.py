@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from quickstart.errors import CommandError, HostLacksError, MissingToolError, NeedsRootError
+from quickstart.errors import CommandError, CpuLimitError, HostLacksError, MissingToolError, NeedsRootError
 from quickstart.host.files import temporary_directory
 from quickstart.host.identity import Identity
 from quickstart.host.places import swapped_by_others
@@ -195,6 +195,19 @@ def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -
     return (*bound, *(str(word) for word in argv))
 
 
+def _cpu_words(cpu_s: int | None) -> tuple[str, ...]:
+    """A call of prlimit(1): the signal SIGXCPU ends the program when it has used ``cpu_s`` seconds of CPU time.
+    By default this signal also makes a core dump. Empty when ``cpu_s`` is None.
+
+    The hard limit stays as it is. At the hard limit the kernel sends SIGKILL, as it does when memory is short.
+    """
+    if cpu_s is None:
+        return ()
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = cpu_s if hard == resource.RLIM_INFINITY else min(cpu_s, hard)
+    return (str(tool_path("prlimit")), f"--cpu={soft}:", core_limit(), "--")
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -204,18 +217,20 @@ def run(
     stdin: bytes | None = None,
     log: Path | None = None,
     check: bool = True,
+    cpu_s: int | None = None,
 ) -> Completed:
     """Run ``argv`` and wait for its end. With ``log``, stdout and stderr go to that file instead of memory.
 
     Raises MissingToolError when the program is not installed. Raises CommandError for a status other than 0
-    (unless ``check`` is False), and when ``timeout_s`` is over. The process and its children have ended when
-    this function returns or raises, also after Ctrl-C.
+    (unless ``check`` is False), and when ``timeout_s`` is over. Raises CpuLimitError when the process has used
+    ``cpu_s`` seconds of CPU time. The process and its children have ended when this function returns or
+    raises, also after Ctrl-C.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     out = log.open("ab") if log else None
     try:
         process = subprocess.Popen(
-            _bound_to_us(words),
+            _bound_to_us((*_cpu_words(cpu_s), *words)),
             env=environment(env),
             cwd=cwd,
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
@@ -233,6 +248,8 @@ def run(
     finally:
         if out:
             out.close()
+    if cpu_s is not None and process.returncode == -signal.SIGXCPU:
+        raise CpuLimitError(words, cpu_s)
     done = Completed(words, process.returncode, stdout or b"", stderr or b"")
     if check and done.returncode != 0:
         raise CommandError(words, done.returncode, log_tail(log) if log else _tail(done.stdout + done.stderr))

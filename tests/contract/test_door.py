@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.errors import CommandError, MissingToolError
+from quickstart.errors import CommandError, CpuLimitError, MissingToolError
 from quickstart.host import door
 
 LIMIT_S = 20.0
@@ -88,6 +89,21 @@ def test_the_time_limit_kills_grandchildren() -> None:
     assert "ran out of time" in caught.value.message
     assert caught.value.tail == "begun\n"
     assert line.all_gone()
+
+
+def test_the_limit_of_cpu_time_ends_the_program_by_name() -> None:
+    with pytest.raises(CpuLimitError, match="sh ran out of time") as caught:
+        door.run(["sh", "-c", "while :; do :; done"], timeout_s=600, cpu_s=1)
+    assert caught.value.details == ("it used more than 1 s of CPU time",)
+
+
+def test_the_limit_of_cpu_time_leaves_the_hard_limit_and_no_core() -> None:
+    script = "ulimit -St; ulimit -Ht; ulimit -Sc"
+    soft, hard, core = door.run(["bash", "-c", script], timeout_s=LIMIT_S, cpu_s=7).stdout.split()
+    before = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    assert (soft, hard) == (b"7", b"unlimited" if before == resource.RLIM_INFINITY else b"%d" % before)
+    # In KiB: one byte is none of them.
+    assert core == b"0"
 
 
 @pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"])
