@@ -8,14 +8,14 @@ import re
 import stat
 import struct
 import uuid
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from quickstart.errors import ArtefactError, BadInputError, CommandError, MissingToolError
+from quickstart.errors import ArtefactError, BadInputError, CommandError, CpuLimitError, MissingToolError
 from quickstart.host import door
 from quickstart.host.walk import walk
 from quickstart.image.ext4layout import SUPERBLOCK_AT, SUPERBLOCK_BYTES, damaged, read_layout
@@ -38,8 +38,16 @@ _INODE_UNINIT = 0x1
 _BLOCK_UNINIT = 0x2
 # Of a root volume; Debian with a desktop has a third of it.
 MAX_USED_INODES = 1 << 20
-# Of one directory: mke2fs takes some 20 s. Debian's largest, /var/lib/dpkg/info, has some thousand.
-_MOST_ENTRIES = 25_000
+# Of one directory, with names of 16 bytes: mke2fs takes some 20 s. Debian's largest, /var/lib/dpkg/info, has some thousand.
+_MOST_ENTRIES, _NAME_BYTES = 25_000, 16
+# debugfs looks a device up so often: to make it, and to set each of its fields.
+_DEVICE_LOOKUPS = 9
+# ext4_dir_entry_2 (directory.rst): inode, length of the entry, length of the name, kind.
+_ENTRY_HEAD_BYTES = 8
+# Of mke2fs and debugfs each, for what no bound here knows: 5 s for a GiB of data, and 3 s for 100 000 files, are ordinary.
+_CPU_S, _CPU_S_PER_GIB, _FILES_PER_CPU_S, _EMPTY_GIB_PER_CPU_S = 30, 30, 3000, 8
+# stat(2): the unit of st_blocks, whatever the file system.
+_STAT_BLOCK_BYTES = 512
 # Of files with several names, if each had one: mke2fs takes some 10 s. Debian's packages have less than ten such files.
 _MOST_HARD_LINKS = 200_000
 _NOT_ZERO = re.compile(rb"[^\0]")
@@ -83,17 +91,17 @@ def write_disk(
 
     ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always
     gives the same bytes: mke2fs adds files in the order of their names, with modification times in seconds,
-    and all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit, or has a path that is
-    too long for mke2fs.
+    and all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit, has a path that is
+    too long for mke2fs, or takes mke2fs or debugfs too much CPU time.
     """
     door.need_root("keeping owners and modes in a root disk")
-    _check_paths(tree)
+    cpu_s = _checked(tree, devices) + size_mib // 1024 // _EMPTY_GIB_PER_CPU_S
     options = ("-q", "-F", "-L", label, "-U", volume_uuid, "-E", f"hash_seed={volume_uuid}")
     try:
-        door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=FIXED_TIME)
-    except CommandError as error:
+        _run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], cpu_s)
+    except (CommandError, BadInputError) as error:
         path.unlink(missing_ok=True)
-        if any(words in error.tail for words in _FULL):
+        if isinstance(error, CommandError) and any(words in error.tail for words in _FULL):
             raise BadInputError(
                 f"the image does not fit on a disk of {size_mib} MiB",
                 hint="raise disk.size_mib in the profile",
@@ -102,47 +110,97 @@ def write_disk(
     # It holds /etc/shadow.
     path.chmod(0o600)
     if devices:
-        _make_nodes(tree, path, devices)
-    _fix_inodes(tree, path)
+        _make_nodes(tree, path, devices, cpu_s)
+    _fix_inodes(tree, path, cpu_s)
     return RootDisk(path, size_mib * MIB, read_superblock(path))
 
 
-def _check_paths(tree: Path) -> None:
-    """Raise BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind
-    the end of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, whoever made it.
+def _run(argv: Sequence[str | Path], cpu_s: int, stdin: bytes | None = None) -> door.Completed:
+    try:
+        return door.run(argv, timeout_s=1800, env=FIXED_TIME, stdin=stdin, cpu_s=cpu_s)
+    except CpuLimitError as error:
+        raise BadInputError(
+            f"making the disk takes {argv[0]} more than {cpu_s} s of CPU time",
+            hint="look for directories with very many files, and for very many hard links",
+        ) from error
 
-    Also raise BadInputError for directories with so many entries, and for so many hard links, that mke2fs would take
+
+def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
+    """The CPU time in seconds that mke2fs may take for ``tree``: several times of what it takes for as many files
+    and as many bytes of an ordinary tree.
+
+    Raises BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind
+    the end of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, whoever made it.
+    Also raises BadInputError for directories with so many entries, and for so many hard links, that mke2fs would take
     too long.
     """
     top = os.fsencode(tree)
-    entries = Counter[bytes]()
+    directories: defaultdict[bytes, _Directory] = defaultdict(_Directory)
     linked = Counter[int]()
+    blocks = 0
     for path, is_directory in walk(top, tree.stat().st_dev):
-        entries[path.rpartition(b"/")[0]] += 1
+        holder, _, name = path.rpartition(b"/")
+        directories[holder].add(name, 1)
         if len(path) - len(top) - 1 > PATH_BYTES:
             raise BadInputError(
                 f"the image has a path of more than {PATH_BYTES} bytes: {brief(os.fsdecode(path[len(top) :]))}",
                 hint="move it up, or remove it",
             )
         status = os.lstat(path)
+        blocks += status.st_blocks
         if status.st_nlink > 1 and not is_directory:
             linked[status.st_ino] += 1
+    for node in devices:
+        holder, _, name = b"/".join((top, os.fsencode(node.path))).rpartition(b"/")
+        directories[holder].add(name, _DEVICE_LOOKUPS)
     # It looks through a list of all such files for each of their names.
     if len(linked) * linked.total() > _MOST_HARD_LINKS**2:
         raise BadInputError(
             f"the image has too many hard links: {len(linked)} files have {linked.total()} names",
             hint="making the disk would take too long; replace most of them by symbolic links or copies",
         )
-    # It looks through a whole directory for each new name in it.
-    if sum(count**2 for count in entries.values()) > _MOST_ENTRIES**2:
-        (largest, count), *_ = entries.most_common(1)
-        raise BadInputError(
-            f"the image has too many files in one directory: {brief(os.fsdecode(largest[len(top) :]) or '/')} has {count}",
-            hint=f"making the disk would take too long; {_MOST_ENTRIES} are the limit, for the largest directories together",
-        )
+    _check_directories(directories, top)
+    files = sum(directory.names for directory in directories.values())
+    return _CPU_S + files // _FILES_PER_CPU_S + blocks * _STAT_BLOCK_BYTES * _CPU_S_PER_GIB // (1024 * MIB)
 
 
-def _fix_inodes(tree: Path, path: Path) -> None:
+@dataclass
+class _Directory:
+    """A directory of a tree: its number of names, how often a name is looked up in it, and its size on the disk."""
+
+    names: int = 0
+    lookups: int = 0
+    size_bytes: int = 0
+
+    def add(self, name: bytes, lookups: int) -> None:
+        """Count the entry ``name``, which mke2fs or debugfs looks up ``lookups`` times."""
+        self.names += 1
+        self.lookups += lookups
+        self.size_bytes += _entry_bytes(len(name))
+
+    @property
+    def work(self) -> int:
+        """The bytes that mke2fs and debugfs read, because they look through the whole directory for each lookup."""
+        return self.lookups * self.size_bytes
+
+
+def _entry_bytes(name_bytes: int) -> int:
+    return _ENTRY_HEAD_BYTES + (name_bytes + 3) // 4 * 4
+
+
+def _check_directories(directories: Mapping[bytes, _Directory], top: bytes) -> None:
+    if sum(each.work for each in directories.values()) <= _MOST_ENTRIES**2 * _entry_bytes(_NAME_BYTES):
+        return
+    path, largest = max(directories.items(), key=lambda each: each[1].work)
+    raise BadInputError(
+        f"the image has too many files in one directory: {brief(os.fsdecode(path[len(top) :]) or '/')} "
+        f"has {largest.names}, with {largest.size_bytes} bytes of names",
+        hint=f"making the disk would take too long; {_MOST_ENTRIES} with names of {_NAME_BYTES} bytes are the limit, "
+        "for the largest directories together, and fewer with longer names",
+    )
+
+
+def _fix_inodes(tree: Path, path: Path, cpu_s: int) -> None:
     """Set the times that mke2fs takes from the host (ctime, atime), and the root directory's metadata, which
     mke2fs does not copy from ``tree``.
     """
@@ -154,10 +212,10 @@ def _fix_inodes(tree: Path, path: Path) -> None:
     ]
     own = {"mode": f"0{root.st_mode:o}", "uid": root.st_uid, "gid": root.st_gid, "mtime": f"@{IMAGE_TIME_S}"}
     commands += [f"set_inode_field <{_ROOT_INODE}> {field} {value}\n" for field, value in own.items()]
-    _change(path, commands)
+    _change(path, commands, cpu_s)
 
 
-def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None:
+def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...], cpu_s: int) -> None:
     """Make device nodes in the image of ``tree``. The directories that contain the nodes keep their times."""
     commands = []
     for node in devices:
@@ -171,7 +229,7 @@ def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None
         commands += [f"set_inode_field {place} {field} {value}\n" for field, value in fields.items()]
         mtime_s = int((tree / holder).lstat().st_mtime)
         commands.append(f"set_inode_field {_quoted('/' + holder)} mtime @{mtime_s}\n")
-    _change(path, commands)
+    _change(path, commands, cpu_s)
 
 
 def _device_number(major: int, minor: int) -> dict[str, int]:
@@ -186,7 +244,7 @@ def _quoted(word: str) -> str:
     return '"' + word.replace('"', '""') + '"'
 
 
-def _change(path: Path, commands: list[str]) -> None:
+def _change(path: Path, commands: list[str], cpu_s: int) -> None:
     """Run debugfs(8) on the image. Raises BadInputError for a name that debugfs cannot read as one word."""
     for each in commands:
         if _BREAK.search(each[:-1]) or len(each.encode(errors="surrogateescape")) > _COMMAND_BYTES:
@@ -195,9 +253,7 @@ def _change(path: Path, commands: list[str]) -> None:
                 hint="rename it, or move it up",
             )
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", path]
-    done = door.run(
-        argv, timeout_s=600, env=FIXED_TIME, stdin="".join(commands).encode(errors="surrogateescape")
-    )
+    done = _run(argv, cpu_s, "".join(commands).encode(errors="surrogateescape"))
     # Its status does not tell; beside its version it says something only when a command fails.
     faults = [line for line in done.stderr.decode(errors="replace").splitlines()[1:] if line.strip()]
     if faults:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import ArtefactError, BadInputError
+from quickstart.host import door
 from quickstart.image import ext4
 from quickstart.image.ext4 import read_superblock, used_inodes, write_disk
 from quickstart.image.extents import file_extents
@@ -116,13 +117,50 @@ def test_a_tree_of_more_files_than_the_disk_has_inodes(tree: Path, tmp_path: Pat
         written(tree, tmp_path / "disk")
 
 
-def test_a_directory_of_more_files_than_mke2fs_takes_in_time(tmp_path: Path) -> None:
-    """40 000 empty files, of an archive of 65 KB, took a minute of CPU time."""
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of 100 files with names of 16 bytes, which is as much as is allowed."""
+    monkeypatch.setattr(ext4, "_MOST_ENTRIES", 101)
     (full := tmp_path / "tree/usr/full").mkdir(parents=True)
-    for number in range(25_001):
-        (full / str(number)).touch()
-    with pytest.raises(BadInputError, match="too many files in one directory: /usr/full has 25001"):
-        write_disk(tmp_path / "tree", tmp_path / "disk", 256, UUID, "root")
+    for number in range(100):
+        (full / f"{number:016}").touch()
+    return full
+
+
+@pytest.mark.parametrize("more", [["one", "two", "three"], ["x" * 255]])
+def test_a_directory_of_more_files_than_mke2fs_takes_in_time(
+    full: Path, tmp_path: Path, more: list[str]
+) -> None:
+    """40 000 empty files, of an archive of 65 KB, took a minute of CPU time; so did 13 000 with names of 255 bytes."""
+    write_disk(tmp_path / "tree", tmp_path / "disk", 16, UUID, "root")
+    for name in more:
+        (full / name).touch()
+    with pytest.raises(
+        BadInputError, match=f"too many files in one directory: /usr/full has {100 + len(more)},"
+    ):
+        write_disk(tmp_path / "tree", tmp_path / "other", 16, UUID, "root")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_directory_of_more_devices_than_debugfs_takes_in_time(full: Path, tmp_path: Path) -> None:
+    """It looks each of them up for each of its fields."""
+    node = DeviceNode(path="usr/full/null", mode=0o20666, uid=0, gid=0, major=1, minor=3, mtime_s=0)
+    with pytest.raises(BadInputError, match="too many files in one directory: /usr/full has 101,"):
+        write_disk(tmp_path / "tree", tmp_path / "disk", 16, UUID, "root", (node,))
+
+
+def test_what_takes_mke2fs_too_much_time_is_ended_by_name(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For what no bound knows. The time in proportion to the tree is taken from it."""
+    (tree / "large").write_bytes(bytes(15 * MIB))
+    assert ext4._checked(tree, ()) == ext4._CPU_S
+    monkeypatch.setattr(ext4, "_CPU_S_PER_GIB", 1024)
+    assert 15 <= ext4._checked(tree, ()) - ext4._CPU_S <= 16
+    monkeypatch.setattr(ext4, "_checked", lambda *_: 1)
+    monkeypatch.setattr(door, "_cpu_words", lambda _: ("sh", "-c", "kill -XCPU $$"))
+    with pytest.raises(BadInputError, match=r"making the disk takes mkfs\.ext4 more than 1 s of CPU time"):
+        written(tree, tmp_path / "disk")
     assert not (tmp_path / "disk").exists()
 
 
