@@ -67,6 +67,14 @@ class _Headers:
         return self.stream.tell()
 
     def seek(self, place: int) -> int:
+        """Go forward to ``place``. Whoever reads an archive reads all data of each member, so that only the padding of
+        the last block is left: anything more has been counted by nobody, and is in no file.
+        """
+        if place - self.stream.tell() >= tarfile.BLOCKSIZE:
+            raise BadInputError(
+                "cannot be unpacked whole: a file has more data than the map of its holes says",
+                hint="make it without `tar --sparse`",
+            )
         return self.stream.seek(place)
 
     def close(self) -> None:
@@ -120,7 +128,11 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
             for info in archive:
                 archive.headers.give_share()
                 member = _member(info)
-                yield member, _data(archive.headers.stream, info, member.data_bytes)
+                data = _data(archive.headers, info, member.data_bytes)
+                yield member, data
+                # Of a member that was left out.
+                for _ in data:
+                    pass
                 # It keeps all of them, and only hard links could ask for an earlier one.
                 archive.members = []  # type: ignore[attr-defined]
         _read_padding(stream)
@@ -196,12 +208,12 @@ def _kind(info: tarfile.TarInfo) -> Kind:
     raise BadInputError(f"cannot be unpacked whole: {info.name!r} is of an unknown kind ({info.type!r})")
 
 
-def _data(stream: BinaryIO, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
+def _data(headers: _Headers, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
     """The file's data in the archive, without the holes of the file."""
     if length:
-        stream.seek(info.offset_data)
+        headers.seek(info.offset_data)
     while length > 0:
-        chunk = stream.read(min(CHUNK_BYTES, length))
+        chunk = headers.stream.read(min(CHUNK_BYTES, length))
         if not chunk:
             raise tarfile.ReadError("unexpected end of data")
         length -= len(chunk)
