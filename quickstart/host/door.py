@@ -183,16 +183,20 @@ def identity_words(identity: Identity | None) -> tuple[str, ...]:
     return (*words, "--inh-caps", "-all", "--ambient-caps", "-all", "--no-new-privs")
 
 
-def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
-    """``argv`` with setpriv(1) before it. setpriv makes the kernel kill the program when our process ends,
-    even when our process is killed (PR_SET_PDEATHSIG).
+def bound_words(identity: Identity | None = None) -> tuple[str, ...]:
+    """A call of setpriv(1), to be put before an argv. The program gets ``identity``, and the kernel kills it when
+    the process ends that started setpriv, even when this process is killed (PR_SET_PDEATHSIG).
 
     The kernel clears this setting when a process changes its user (prctl(2)). setpriv makes the setting after
     the change of user, in whatever order its options are given.
     """
+    return (str(tool_path("setpriv")), *identity_words(identity), "--pdeathsig", "KILL", "--")
+
+
+def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
+    """``argv`` that ends with our process (`bound_words`)."""
     _LOG.info("%s", shlex.join(str(word) for word in argv))
-    bound = (str(tool_path("setpriv")), *identity_words(identity), "--pdeathsig", "KILL", "--")
-    return (*bound, *(str(word) for word in argv))
+    return (*bound_words(identity), *(str(word) for word in argv))
 
 
 def _cpu_words(cpu_s: int | None) -> tuple[str, ...]:

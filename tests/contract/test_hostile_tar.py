@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -368,3 +369,46 @@ def _descendant(name: str) -> int:
                 waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
         time.sleep(0.02)
     pytest.fail(f"there is no {name}")
+
+
+_READS = """
+import sys
+from pathlib import Path
+from quickstart.inspect.foreign.home import foreign_members
+with foreign_members(Path(sys.argv[1]), "tar", tuple(sys.argv[2:])) as members:
+    list(members)
+"""
+
+
+def strangers_at(fifo: Path) -> bool:
+    """Whether a process that is not root reads ``fifo``."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "fd/0").readlink() == fifo and "\nUid:\t0\t" not in (
+                process / "status"
+            ).read_text():
+                return True
+    return False
+
+
+@pytest.mark.parametrize("decompressor", [(), ("xz", "-dc")])
+def test_a_killed_parent_leaves_no_reader(tmp_path: Path, decompressor: tuple[str, ...]) -> None:
+    """Each has changed its user, whereby the kernel forgets with whose end it shall end."""
+    os.mkfifo(fifo := tmp_path / "fifo")
+    parent = subprocess.Popen([sys.executable, "-c", _READS, fifo, *decompressor])
+    end_s = time.monotonic() + 60
+    try:
+        # Whoever writes to it waits for a reader, and knows when there is none.
+        with fifo.open("wb") as writer:
+            while not strangers_at(fifo):
+                assert time.monotonic() < end_s
+                time.sleep(0.05)
+            time.sleep(0.5)
+            parent.kill()
+            parent.wait()
+            gone = select.poll()
+            gone.register(writer, select.POLLERR)
+            assert gone.poll(20_000)
+    finally:
+        parent.kill()
+        parent.wait()

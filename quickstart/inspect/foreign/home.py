@@ -97,8 +97,9 @@ def foreign_members(
         unpacking = None
         if decompressor:
             # Nobody's own /proc/PID/mem, of a daemon of the host, would be open to it: so it is a user without any other process.
-            words = door.identity_words(stack.enter_context(unprivileged()))
-            stranger = (*alone, "setpriv", *words, "--", *_limited(), *decompressor)
+            # unshare(1) would bind it to itself, and thus to us, only until it changes its user.
+            words = door.bound_words(stack.enter_context(unprivileged()))
+            stranger = (*alone, *words, *_limited(), *decompressor)
             unpacking = stack.enter_context(door.filtered(stranger, filtered))
             filtered = unpacking.stdout.fileno()
         module = "quickstart.inspect.foreign.reader"

@@ -12,6 +12,7 @@ import ctypes
 import io
 import os
 import resource
+import signal
 import struct
 import sys
 import tarfile
@@ -29,7 +30,7 @@ _MEMORY_BYTES = 1 << 30
 _CPU_S = 1800
 _OUT_BYTES = 1 << 20
 # linux/prctl.h
-_PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE = 38, 4
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE = 1, 38, 4
 
 Members = Iterator[tuple[Member, Iterator[bytes]]]
 
@@ -55,7 +56,12 @@ def give_up_rights(empty: Path) -> None:
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     libc = ctypes.CDLL(None, use_errno=True)
-    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
+    # The change of user has cleared the first, by which unshare(1) bound us to itself, and so to QuickStart's own process.
+    for option, value in (
+        (_PR_SET_PDEATHSIG, signal.SIGKILL),
+        (_PR_SET_NO_NEW_PRIVS, 1),
+        (_PR_SET_DUMPABLE, 0),
+    ):
         if libc.prctl(option, value, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl")
     # A limit of 1, unlike 0, also keeps a core from the host's handler (door.core_limit).
