@@ -8,7 +8,6 @@ are not copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,7 +16,7 @@ from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
 from quickstart.image.ext4 import read_superblock
-from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
+from quickstart.inspect.foreign.home import Limits, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage, StartSet, Superblock
@@ -122,11 +121,11 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     """
     disk, wanted = used.path, {str(file.path).lstrip("/") for file in start_set.files}
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
-        # The disk may have any number of other files.
+        # The disk may have any number of other files. A hard link has the times of its file.
         times = {
-            PurePosixPath("/", path): (mtime_s, ctime_s)
-            for path, mtime_s, ctime_s in _times(members)
-            if path in wanted
+            PurePosixPath("/", member.path): (member.mtime_ns // 10**9, member.ctime_s)
+            for member, _ in members
+            if member.path in wanted
         }
     if missing := [file.path for file in start_set.files if file.path not in times]:
         raise BadInputError(f"{missing[0]} is not on {disk}", hint="was the disk used meanwhile?")
@@ -134,14 +133,3 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
         replace(file, mtime_s=times[file.path][0], ctime_s=times[file.path][1]) for file in start_set.files
     )
     return replace(start_set, files=tuple(files))
-
-
-def _times(members: Members) -> Iterator[tuple[str, int, int]]:
-    """The path of each member, with its modification and change time in seconds: for a hard link, those of the
-    member that it links to.
-    """
-    first: dict[str, tuple[int, int]] = {}
-    for member, _ in members:
-        if member.kind is not Kind.HARD:
-            first[member.path] = member.mtime_ns // 10**9, member.ctime_s
-        yield member.path, *first[member.target if member.kind is Kind.HARD else member.path]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from quickstart.artefact import useddisk
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk, with_times_of
 from quickstart.errors import BadInputError
 from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import write_disk
+from quickstart.inspect.foreign.home import Members
+from quickstart.inspect.foreign.members import Kind, Member
 from quickstart.model import IMAGE_TIME_S, MIB, StartSet
 from quickstart.store.context import Context
 from quickstart.store.store import Store
@@ -61,14 +67,32 @@ def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
 
 
 def test_times_are_the_volumes(disk: Path) -> None:
-    names = ("/usr/bin/a b", "/usr/bin/link", "/etc/odd\xe9")
+    # Of the two names of a file, one is a hard link to the other.
+    names = ("/usr/bin/a b", "/usr/bin/link", "/etc/odd\xe9", "/usr/bin/plain", "/usr/bin/second")
     files = [start_file(name, mode=0o100755) for name in names]
     found = with_times_of(StartSet(tuple(files), ()), examine_disk(disk))
     assert [(file.mtime_s, file.ctime_s) for file in found.files] == [
         (1_600_000_000, IMAGE_TIME_S),
         (1_500_000_000, IMAGE_TIME_S),
-        (1_600_000_000, IMAGE_TIME_S),
+        *[(1_600_000_000, IMAGE_TIME_S)] * 3,
     ]
+
+
+def test_other_files_of_the_disk_take_no_memory(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk of 58 MB of data (200 KB as tar.zst) with long paths took 600 MiB, and its size is no limit."""
+
+    @contextmanager
+    def many(*_: object) -> Iterator[Members]:
+        yield ((Member(path=f"{number:0900}", kind=Kind.FILE), iter(())) for number in range(10_000))
+
+    used = examine_disk(disk)
+    monkeypatch.setattr(useddisk, "foreign_members", many)
+    tracemalloc.start()
+    try:
+        with_times_of(StartSet((), ()), used)
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_that_the_disk_does_not_have(disk: Path) -> None:

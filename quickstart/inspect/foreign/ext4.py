@@ -97,7 +97,7 @@ def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
     BadInputError for a damaged image.
 
     The root directory comes first, with the path "". When a file has several names, its first name gives a member
-    with the data, and every further name gives a hard link (kind HARD).
+    with the data, and every further name gives a hard link (kind HARD), which has the file's times, too.
     """
     volume = _volume(fd)
     first_names: dict[int, str] = {}
@@ -122,7 +122,7 @@ def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
                 seen.add(number)
                 waiting.append((child, inode))
             elif number in first_names:
-                yield Member(path=child, kind=Kind.HARD, target=first_names[number]), iter(())
+                yield _hard_link(inode, child, first_names[number]), iter(())
             else:
                 first_names[number] = child
                 member = _member(volume, inode, child)
@@ -184,12 +184,18 @@ def _inode(volume: _Volume, number: int) -> _Inode:
     return _Inode(number=number, raw=raw, mode=mode, size_bytes=low | high << 32, flags=flags)
 
 
+def _hard_link(inode: _Inode, path: str, target: str) -> Member:
+    mtime_ns, ctime_s = _times(inode.raw)
+    return Member(path=path, kind=Kind.HARD, target=target, mtime_ns=mtime_ns, ctime_s=ctime_s)
+
+
 def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
     raw, kind = inode.raw, inode.kind
     uid, gid = (
         struct.unpack_from("<H", raw, low)[0] | struct.unpack_from("<H", raw, high)[0] << 16
         for low, high in ((0x2, 0x78), (0x18, 0x7A))
     )
+    mtime_ns, ctime_s = _times(raw)
     segments = (
         tuple((offset, length) for offset, length, _ in _pieces(volume, inode)) if kind is Kind.FILE else ()
     )
@@ -199,8 +205,8 @@ def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
         mode=stat.S_IMODE(inode.mode),
         uid=uid,
         gid=gid,
-        mtime_ns=_time_ns(raw, 0x10, 0x88),
-        ctime_s=_time_ns(raw, 0xC, 0x84) // 10**9,
+        mtime_ns=mtime_ns,
+        ctime_s=ctime_s,
         size_bytes=inode.size_bytes if kind is Kind.FILE else 0,
         segments=segments,
         target=_target(volume, inode, path) if kind is Kind.LINK else "",
@@ -214,6 +220,11 @@ def _extra_bytes(raw: bytes) -> int:
         return 0
     extra: int = struct.unpack_from("<H", raw, _SMALL_INODE_BYTES)[0]
     return extra if _SMALL_INODE_BYTES + extra <= len(raw) else 0
+
+
+def _times(raw: bytes) -> tuple[int, int]:
+    """The modification time in nanoseconds, and the change time in seconds."""
+    return _time_ns(raw, 0x10, 0x88), _time_ns(raw, 0xC, 0x84) // 10**9
 
 
 def _time_ns(raw: bytes, at: int, extra_at: int) -> int:

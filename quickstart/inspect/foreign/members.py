@@ -33,7 +33,9 @@ _FILE_BYTES = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
-    """The kinds of members. The target of a ``HARD`` link is the path of an earlier member."""
+    """The kinds of members. The target of a ``HARD`` link is the path of an earlier member, whose owner, mode,
+    attributes and data it has.
+    """
 
     DIRECTORY = "directory"
     FILE = "file"
