@@ -13,7 +13,6 @@ import mmap
 import os
 import stat
 import struct
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from quickstart.errors import ArtefactError
 from quickstart.host.cpulimit import START_SET_LIMIT_S, cpu_limit
 from quickstart.image.ext4 import MAX_USED_INODES, used_inodes
 from quickstart.image.ext4layout import Layout, damaged, has_superblock, read_layout
+from quickstart.image.inodepaths import InodePaths, path_bytes
 from quickstart.parse.bounded import PATH_MAX
 
 _ROOT_INODE, _RESIZE_INODE = 2, 7
@@ -33,8 +33,8 @@ _DEEPEST = 5
 EXTENTS_IN_INODE = 4
 # Some 300 MiB of memory; an image of ours has a few ten thousand.
 _MAX_RUNS = 1 << 20
-# Of all paths, in memory. Debian with a desktop has 350 000 files, whose paths take 50 MiB.
-_MAX_PATH_BYTES = 192 << 20
+# Of all paths, in memory. Debian with a desktop has 350 000 files, whose paths take 70 MiB.
+_MAX_PATH_BYTES = 256 << 20
 _FAST_LINK_BYTES = 60
 
 
@@ -79,8 +79,7 @@ class BlockMap:
     block_bytes: int
     inode_bytes: int
     _runs: tuple[Owner, ...]
-    # By inode number: a path of it.
-    _paths: dict[int, PurePosixPath]
+    _paths: InodePaths
     # Of a run of an inode table, by its first block: its first inode.
     _first_inode: dict[int, int]
 
@@ -169,7 +168,7 @@ class _Reader:
         self.data, self.layout, self.source = data, layout, source
         self.runs: list[Owner] = []
         self.first_inode: dict[int, int] = {}
-        self.paths: dict[int, PurePosixPath] = {}
+        self.paths = InodePaths()
         # Blocks that lead to others, and blocks of directories: each is of one inode, and is read once.
         self.trees: set[int] = set()
         self.directories: set[int] = set()
@@ -188,8 +187,8 @@ class _Reader:
             # One that the bitmap has and the table has not takes no room in the volume.
             if number not in self.paths and self._u16(self._inode_at(number)):
                 # Removed while it was open, or of the file system's own.
-                self.paths[number] = PurePosixPath(f"inode {number}")
-                self._blocks_of(number, Kind.FILE, self.paths[number])
+                self.paths.name(number, None, f"inode {number}")
+                self._blocks_of(number, Kind.FILE, self.paths.made(number))
         return BlockMap(
             block_bytes=self.block_bytes,
             inode_bytes=self.inode_bytes,
@@ -256,28 +255,37 @@ class _Reader:
 
     def _walk(self) -> None:
         """Record the blocks of every file that has a name, from the root directory down."""
-        self.paths[_ROOT_INODE] = PurePosixPath("/")
+        self.paths.put(_ROOT_INODE, PurePosixPath("/"))
         waiting = [_ROOT_INODE]
         while waiting:
             number = waiting.pop()
-            path = self.paths[number]
+            path, before = self.paths.made(number), len(self.runs)
             mode = self._u16(self._inode_at(number))
-            if not stat.S_ISDIR(mode):
-                kind = Kind.LINK if stat.S_ISLNK(mode) else Kind.FILE
-                self._blocks_of(number, kind, path)
+            kind = Kind.DIRECTORY if stat.S_ISDIR(mode) else Kind.LINK if stat.S_ISLNK(mode) else Kind.FILE
+            pieces = self._blocks_of(number, kind, path)
+            if len(self.runs) > before:
+                # The runs have it in any case.
+                self.paths.put(number, path)
+            if kind is Kind.DIRECTORY:
+                pieces.sort(key=lambda run: run.offset_bytes)
+                waiting += self._entries(number, str(path).rstrip("/"), pieces)
+
+    def _entries(self, directory: int, path: str, pieces: list[Owner]) -> Iterator[int]:
+        """Name the inodes in the directory, and yield those that had no name."""
+        for name, child in self._names(pieces):
+            if child in self.paths:
                 continue
-            pieces = sorted(self._blocks_of(number, Kind.DIRECTORY, path), key=lambda run: run.offset_bytes)
-            for name, child in self._names(pieces):
-                if child not in self.paths:
-                    below = path / name
-                    # So deep no path can name it, and each name has all above it.
-                    deep = len(str(below)) >= PATH_MAX
-                    self.paths[child] = PurePosixPath(f"inode {child}") if deep else below
-                    self.path_bytes += sys.getsizeof(str(self.paths[child]))
-                    # Of inodes that no bitmap calls used there may be any number.
-                    if len(self.paths) > MAX_USED_INODES or self.path_bytes > _MAX_PATH_BYTES:
-                        raise self._damaged(f"it has more than {MAX_USED_INODES} inodes, or very long names")
-                    waiting.append(child)
+            below = f"{path}/{name}"
+            if len(below) >= PATH_MAX:
+                # So deep no path can name it, and each name has all above it.
+                self.paths.name(child, None, f"inode {child}")
+            else:
+                self.paths.name(child, directory, name)
+                self.path_bytes += path_bytes(below)
+            # Of inodes that no bitmap calls used there may be any number.
+            if len(self.paths) > MAX_USED_INODES or self.path_bytes > _MAX_PATH_BYTES:
+                raise self._damaged(f"it has more than {MAX_USED_INODES} inodes, or very long names")
+            yield child
 
     def _names(self, pieces: list[Owner]) -> Iterator[tuple[str, int]]:
         for piece in pieces:

@@ -10,6 +10,7 @@ import pytest
 
 from quickstart.errors import GuestError, MeasurementError
 from quickstart.image.blockmap import BlockMap, Kind, Owner
+from quickstart.image.inodepaths import InodePaths
 from quickstart.model import Beacon, Counters, Readied, ReadyStamp, RootBudget, RootIo
 from quickstart.verify import ledger, shown
 from quickstart.verify.boot import Verified, account, check_balance, guest_requests
@@ -53,7 +54,11 @@ def block_map() -> BlockMap:
         for number, (kind, path) in enumerate(OWNERS)
     )
     return BlockMap(
-        block_bytes=BLOCK, inode_bytes=256, _runs=runs, _paths={1: P("/"), 2: P("/etc")}, _first_inode={1: 1}
+        block_bytes=BLOCK,
+        inode_bytes=256,
+        _runs=runs,
+        _paths=InodePaths({1: P("/"), 2: P("/etc")}),
+        _first_inode={1: 1},
     )
 
 

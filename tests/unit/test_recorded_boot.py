@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.image.blockmap import BlockMap
+from quickstart.image.inodepaths import InodePaths
 from quickstart.model import Beacon, Counters, Readied, ReadyStamp, RootIo
 from quickstart.verify.boot import account
 from quickstart.verify.guesttrace import parse
@@ -46,7 +47,7 @@ def ledger() -> Ledger:
         requests,
         parse(text.split("\n"), ""),
         readied,
-        BlockMap(block_bytes=4096, inode_bytes=256, _runs=(), _paths={}, _first_inode={}),
+        BlockMap(block_bytes=4096, inode_bytes=256, _runs=(), _paths=InodePaths(), _first_inode={}),
         packed,
     ).ledger
 
