@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -415,6 +416,19 @@ def test_deep_directories_take_little_memory(tmp_path: Path) -> None:
     made = tmp_path / "tree" / base
     assert len(list(made.iterdir())) == count
     assert all(each.stat().st_mode & 0o7777 == 0o755 for each in (*made.iterdir(), made, made.parent))
+
+
+def test_what_takes_the_writer_too_much_time_is_ended_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several times of an ordinary writer's, and more for each member."""
+    members = [(mine(name, Kind.DIRECTORY), b"") for name in ("a", "b")]
+    clock = iter([100.0, 130.002, 130.005])
+    monkeypatch.setattr(time, "process_time", lambda: next(clock))
+    home(tmp_path / "tree", *members)
+    clock = iter([100.0, 130.002, 130.007])
+    with pytest.raises(BadInputError, match="unpacking it takes more than 30 s of CPU time for 2 files"):
+        home(tmp_path / "other", *members)
 
 
 def test_a_piece_of_a_sparse_file_takes_a_block(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -31,10 +32,10 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_BYTES, _TARGET_BYTES = 255, 4095
-# Of file systems of a GiB or more (mke2fs.conf), and of the host's.
-_BLOCK_BYTES = 4096
 # Devices and sockets, which are kept in memory. A machine has some hundred.
 _MOST_LEFT_OUT = 16384
+# Of the writer: several times of what a busy host takes. Most of it is for each member, whatever the member is.
+_CPU_S, _CPU_S_PER_MEMBER, _CPU_S_PER_BYTE = 30.0, 0.003, 30 / (1 << 30)
 _NO_ID = 0xFFFFFFFF
 # inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
@@ -140,6 +141,7 @@ class _Home:
     def __init__(self, directories: Directories, limits: Limits, source: str) -> None:
         self._directories, self._limits, self._source = directories, limits, source
         self._data_bytes = self._members = 0
+        self._begin_s = time.process_time()
         # By their paths; None: a socket.
         self._left_out: dict[str, DeviceNode | None] = {}
 
@@ -218,11 +220,17 @@ class _Home:
     def _count(self, member: Member) -> None:
         limits = self._limits
         self._members += 1
-        self._data_bytes += _on_disk_bytes(member) + member.attribute_bytes
+        self._data_bytes += member.block_bytes + member.attribute_bytes
         if self._members > limits.members or self._data_bytes > limits.data_bytes:
             raise BadInputError(
                 f"{self._source} does not fit on the disk: more than {limits.members} files or {limits.data_bytes} bytes",
                 hint="raise disk.size_mib in the profile",
+            )
+        allowed_s = _CPU_S + _CPU_S_PER_MEMBER * self._members + _CPU_S_PER_BYTE * self._data_bytes
+        if time.process_time() - self._begin_s > allowed_s:
+            raise BadInputError(
+                f"unpacking {self._source} takes more than {allowed_s:.0f} s of CPU time for {self._members} files",
+                hint="look for very long paths, and for files with many holes or extended attributes",
             )
         if member.size_bytes > limits.file_bytes:
             raise BadInputError(
@@ -377,13 +385,6 @@ class _Home:
                     f"{self._source}: {_quoted(member.path)} has an attribute {_quoted(name)} that cannot be given here: {why}",
                     hint="only root may give some of them: run it as root, or leave the attribute out",
                 ) from error
-
-
-def _on_disk_bytes(member: Member) -> int:
-    """The bytes of the blocks that hold the data of ``member``. A sparse file of many pieces has a block for each."""
-    first = (at // _BLOCK_BYTES for at, _ in member.segments)
-    end = (-(-(at + length) // _BLOCK_BYTES) for at, length in member.segments)
-    return _BLOCK_BYTES * sum(end) - _BLOCK_BYTES * sum(first)
 
 
 def _quoted(word: str) -> str:

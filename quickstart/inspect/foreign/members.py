@@ -28,6 +28,8 @@ PATH_BYTES = 1000
 # What a member's fields are, as JSON has them.
 _STRINGS, _TABLES = ("path", "kind", "target"), ("xattrs", "acls")
 _NUMBERS = ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes", "major", "minor")
+# Of file systems of a GiB or more (mke2fs.conf), and of the host's.
+_BLOCK_BYTES = 4096
 # loff_t: no file is larger.
 _FILE_BYTES = (1 << 63) - 1
 
@@ -79,6 +81,13 @@ class Member:
     def data_bytes(self) -> int:
         """The number of data bytes that follow the member in the stream."""
         return sum(length for _, length in self.segments)
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of the blocks that hold the data. A sparse file of many pieces has a block for each."""
+        first = (at // _BLOCK_BYTES for at, _ in self.segments)
+        end = (-(-(at + length) // _BLOCK_BYTES) for at, length in self.segments)
+        return _BLOCK_BYTES * sum(end) - _BLOCK_BYTES * sum(first)
 
     @property
     def attribute_bytes(self) -> int:
