@@ -227,17 +227,8 @@ def test_a_sparse_file_of_tar_is_read(tmp_path: Path, options: list[str]) -> Non
             holes.seek(number * 8192)
             holes.write(b"x" * 1000)
         holes.truncate(2 * MIB)
-    words = [
-        "tar",
-        "-C",
-        tmp_path,
-        "--sparse",
-        f"--format={options[0]}",
-        *options[1:],
-        "-c",
-        "holes",
-        "holes",
-    ]
+    form = f"--format={options[0]}"
+    words = ["tar", "-C", str(tmp_path), "--sparse", form, *options[1:], "-c", "holes", "holes"]
     packed = subprocess.run(words, capture_output=True, check=True, timeout=60).stdout
     content = (tmp_path / "holes").read_bytes()
     assert len(packed) < len(content)
