@@ -7,8 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from uuid import UUID, uuid5
@@ -24,10 +23,10 @@ from quickstart.artefact.manifest import (
     read_manifest,
     validated,
 )
+from quickstart.artefact.sums import RUN_SCRIPT, check_sums, file_facts, opened_file
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
-from quickstart.host.unchanged import digest_of
 from quickstart.image import qcow2
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import stock_line, with_options
@@ -47,7 +46,6 @@ from quickstart.parse.printable import brief
 
 # The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
 USED_DISK = "disk"
-RUN_SCRIPT = "run.sh"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
 _NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DiskFormat)})
 _MOST_NAMED = 20
@@ -84,7 +82,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     try:
         artefact = load(out)
         if artefact.build_key == build_key:
-            _check_sums(artefact)
+            check_sums(artefact.directory)
             return artefact
     except BadInputError as error:
         raise OutputExistsError(
@@ -116,15 +114,6 @@ def _is_rebuilt(artefact: Artefact) -> bool:
     """Whether a rebuild made the artefact. Its root disk was in use before the rebuild (docs/users/never-stale.md)."""
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
-
-
-def _check_sums(artefact: Artefact) -> None:
-    """Raise ArtefactError when the kernel or an initramfs has changed since the build, or start-set.json is missing."""
-    for name, fact in read_manifest(artefact.directory).facts.items():
-        if name != RUN_SCRIPT and _file_facts(artefact.directory / name) != fact.model_dump():
-            raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
-    with _opened(artefact.directory / START_SET):
-        pass
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,7 +153,7 @@ def write(directory: Path, made: Made) -> None:
     stock = stock_line(disk.superblock.uuid)
     uuid = made.uuid or str(uuid5(_MACHINES, made.build_key))
     early = _early_facts(ImageRoot(reference.tree), profile, uuid)
-    files = {name: _file_facts(directory / name) for name in _SUMMED if name != RUN_SCRIPT}
+    files = {name: file_facts(directory / name) for name in _SUMMED if name != RUN_SCRIPT}
     manifest: dict[str, object] = {
         "schema": SCHEMA,
         "quickstart": __version__,
@@ -195,7 +184,7 @@ def write(directory: Path, made: Made) -> None:
     write_start_set(directory, made.start_set, made.traces)
     # What nobody could open again is not to become OUT.
     _write_run_script(directory, validated(manifest, directory / MANIFEST))
-    files[RUN_SCRIPT] = _file_facts(directory / RUN_SCRIPT)
+    files[RUN_SCRIPT] = file_facts(directory / RUN_SCRIPT)
     _write_json(directory / MANIFEST, manifest)
 
 
@@ -267,11 +256,6 @@ def _write_json(path: Path, document: Mapping[str, object]) -> None:
     path.write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True) + "\n")
 
 
-def _file_facts(path: Path) -> Mapping[str, int | str]:
-    with opened_regular(path) as fd:
-        return {"size_bytes": os.fstat(fd).st_size, "sha256": digest_of(fd, path)}
-
-
 def _copy_disk(source: Path, target: Path, disk_format: DiskFormat) -> None:
     if disk_format == DiskFormat.RAW:
         door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=1800)
@@ -332,20 +316,11 @@ def load(directory: Path) -> Artefact:
     for name, fact in manifest.facts.items():
         # The script may be changed as one likes.
         if name != RUN_SCRIPT:
-            with _opened(directory / name) as fd:
+            with opened_file(directory / name) as fd:
                 if os.fstat(fd).st_size != fact.size_bytes:
                     raise ArtefactError(f"{directory / name} is missing or cut", hint=REBUILD)
     _check_disk(directory / manifest.disk.name, manifest)
     return _artefact(directory, manifest)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    try:
-        with opened_regular(path) as fd:
-            yield fd
-    except FileNotFoundError as error:
-        raise ArtefactError(f"{path} is missing", hint=REBUILD) from error
 
 
 def _check_disk(path: Path, manifest: Manifest) -> None:
@@ -355,7 +330,7 @@ def _check_disk(path: Path, manifest: Manifest) -> None:
     A raw disk is safe whatever its first bytes are: QuickStart tells QEMU the format, so QEMU does not guess the
     format from these bytes.
     """
-    with _opened(path) as fd:
+    with opened_file(path) as fd:
         size_bytes = os.fstat(fd).st_size
         if manifest.disk.format == "qcow2":
             try:

@@ -12,6 +12,7 @@ from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
 from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk
 from quickstart.engines import boot as pipeline
+from quickstart.engines.made import is_remembered, remember
 from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.unchanged import check_unchanged
@@ -56,7 +57,8 @@ def rebuild(
     manifest = read_manifest(out)
     options = kernel_options or KernelOptions(manifest.kernel_options)
     key = _key(profile, used, options)
-    if before.build_key == key:
+    # Somebody else can compute the key, too: only what we have made ourselves is up to date by it.
+    if before.build_key == key and is_remembered(out, context.store):
         return pipeline.Built(before, made=False)
     form = PackOptions(
         hand_off=HandOff(manifest.hand_off),
@@ -81,6 +83,7 @@ def rebuild(
             uuid=before.uuid,
         )
         artefacts.write(directory, made)
+        remember(directory, context.store)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.artefact import inside
-from quickstart.artefact.directory import RUN_SCRIPT, run_script
+from quickstart.artefact.directory import run_script
 from quickstart.artefact.manifest import SCRIPT_BYTES, Manifest, StartSetFacts, read_manifest, read_start_set
+from quickstart.artefact.sums import RUN_SCRIPT
 from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular, read_bounded
 from quickstart.host.unchanged import digest_of

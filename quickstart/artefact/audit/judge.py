@@ -16,8 +16,8 @@ from quickstart.artefact import inside
 from quickstart.artefact.audit.findings import ERROR, NOTE, Finding, Findings, counted
 from quickstart.artefact.audit.given import CONTENTS, LAUNCH, TRACER, Given, OutFile
 from quickstart.artefact.audit.names import Links, Secrets, is_too_long, nearest_above
-from quickstart.artefact.directory import RUN_SCRIPT
 from quickstart.artefact.manifest import MANIFEST, Manifest
+from quickstart.artefact.sums import RUN_SCRIPT
 from quickstart.errors import ArtefactError
 from quickstart.host.beneath import kind_of
 from quickstart.image.kerneloptions import added, stock_line, with_options
