@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -71,6 +71,7 @@ class Member:
     data: bytes
     uid: int = 0
     gid: int = 0
+    mtime_s: int = 0
     device: tuple[int, int] = (0, 0)
     sha256: bytes = b""
     crc: int = 0
@@ -102,16 +103,6 @@ class Why:
     reasons: tuple[str, ...]
     excluded: str
     package: str = ""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A file that differs between two archives. ``what`` says whether the file was added, removed or changed,
-    and what has changed.
-    """
-
-    name: str
-    what: str
 
 
 def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, ...]:
@@ -183,6 +174,7 @@ def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
                 size_bytes=file.size_bytes,
                 target=file.target,
                 data=b"",
+                mtime_s=file.mtime_s,
                 place=(number, place),
             )
             yield _Met(member, pieces, same=(number, *file.place) if file.place else ())
@@ -208,6 +200,7 @@ def _member(raw: CpioMember, pieces: Iterator[bytes], number: int) -> Member:
         data=b"",
         uid=raw.uid,
         gid=raw.gid,
+        mtime_s=raw.mtime,
         device=(raw.rdev_major, raw.rdev_minor),
         place=(number, 0),
     )
@@ -368,33 +361,3 @@ def _said(document: StartSetFacts, path: PurePosixPath) -> Why | None:
         if file.path == name:
             return Why(path, file.reasons, "", file.package)
     return next((Why(path, (), each.rule) for each in reversed(document.excluded) if each.path == name), None)
-
-
-def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
-    """The differences between the archives of ``first`` and ``second``, sorted by name."""
-    old, new = _by_place(members(first)), _by_place(members(second))
-    found = []
-    for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[1]):
-        if key not in new:
-            found.append(Difference(key[1], "removed"))
-        elif key not in old:
-            found.append(Difference(key[1], "added"))
-        elif how := _changes(old[key], new[key]):
-            found.append(Difference(key[1], f"changed: {how}"))
-    return tuple(found)
-
-
-def _by_place(found: Iterable[Member]) -> Mapping[tuple[bool, str], Member]:
-    # In the guest what is in an image lies where part B's files do.
-    return {(each.part == "A", each.name): each for each in found}
-
-
-def _changes(old: Member, new: Member) -> str:
-    changes = []
-    if old.mode != new.mode:
-        changes.append(f"mode {old.mode:o} → {new.mode:o}")
-    if old.size_bytes != new.size_bytes:
-        changes.append(f"size {old.size_bytes} → {new.size_bytes}")
-    elif (old.sha256, old.target) != (new.sha256, new.target):
-        changes.append(f"target {old.target} → {new.target}" if old.target else "content")
-    return ", ".join(changes)

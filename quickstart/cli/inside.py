@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from quickstart.artefact import difference, inside
 from quickstart.artefact import directory as artefacts
-from quickstart.artefact import inside
 from quickstart.artefact.manifest import MANIFEST
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.guarded import guarded
@@ -152,12 +152,12 @@ def diff(out: Path, other: Path, as_json: bool) -> None:
 
     @cpu_limit("OUT", INSIDE_LIMIT_S)
     def work(verb: Verb) -> int:
-        found = inside.diff(artefacts.load(out.absolute()), artefacts.load(other.absolute()))
+        found = difference.diff(artefacts.load(out.absolute()), artefacts.load(other.absolute()))
         result = {"differences": [{"name": each.name, "what": each.what} for each in found]}
 
         def text(console: Console) -> None:
             for each in found:
-                say(console, f"/{each.name}: {each.what}")
+                say(console, f"/{each.name}: {each.what}" if each.name else f"{out} and {other}: {each.what}")
 
         verb.result(result, text)
         return 1 if found else 0

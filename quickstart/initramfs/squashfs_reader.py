@@ -87,8 +87,9 @@ _HINT = "build the artefact again"
 @dataclass(frozen=True, kw_only=True)
 class ImageFile:
     """A file in a SquashFS image. ``name`` is relative to the image's root, ``mode`` is a complete st_mode, and
-    ``target`` is the target of a link. ``place`` says where the content of a regular file lies in the image: files
-    with the same place have the same content (mksquashfs stores equal content once).
+    ``target`` is the target of a link. ``mtime_s`` is the time of the last change, in seconds since 1970. ``place``
+    says where the content of a regular file lies in the image: files with the same place have the same content
+    (mksquashfs stores equal content once).
     """
 
     name: str
@@ -96,6 +97,7 @@ class ImageFile:
     size_bytes: int
     target: str
     place: tuple[int, ...] = ()
+    mtime_s: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,7 @@ class _Inode:
     number: int
     kind: int
     mode: int
+    mtime_s: int
     target: bytes = b""
     content: _Content | None = None
     list_at: tuple[int, int, int] = (0, 0, 0)
@@ -214,6 +217,7 @@ class _Image:
                     size_bytes=size_bytes,
                     target=_decode(inode.target),
                     place=place,
+                    mtime_s=inode.mtime_s,
                 ),
                 self._pieces(content, place) if content else iter(()),
             )
@@ -274,30 +278,23 @@ class _Image:
 
     def _inode(self, block: int, offset: int) -> _Inode:
         cursor = Cursor(self._metadata, self._inodes_at + block, offset)
-        kind, bits, _, _, _, number = cursor.unpack(_INODE)
+        kind, bits, _, _, mtime_s, number = cursor.unpack(_INODE)
         is_long = kind > _LONG_TYPES
         kind -= _LONG_TYPES if is_long else 0
         # The kernel adds the type to the mode, and another type would be both.
         if kind not in _TYPES or bits & ~_MODE_BITS:
             raise ValueError(f"a file of the type {kind} and the mode {bits:o}")
         mode = _TYPES[kind] | bits
+        inode = functools.partial(_Inode, number=number, kind=kind, mode=mode, mtime_s=mtime_s)
         if stat.S_ISDIR(mode) and is_long:
             _, length, at, _, marks, place, _ = cursor.unpack(_LONG_DIRECTORY)
-            return _Inode(
-                number=number,
-                kind=kind,
-                mode=mode,
-                list_at=(at, place, length),
-                marks=marks,
-                index_at=cursor.place,
-            )
+            return inode(list_at=(at, place, length), marks=marks, index_at=cursor.place)
         if stat.S_ISDIR(mode):
             at, _, length, place, _ = cursor.unpack(_DIRECTORY)
-            return _Inode(number=number, kind=kind, mode=mode, list_at=(at, place, length))
+            return inode(list_at=(at, place, length))
         if stat.S_ISLNK(mode):
-            return _Inode(number=number, kind=kind, mode=mode, target=target_at(cursor))
-        content = self._content(cursor, is_long) if stat.S_ISREG(mode) else None
-        return _Inode(number=number, kind=kind, mode=mode, content=content)
+            return inode(target=target_at(cursor))
+        return inode(content=self._content(cursor, is_long) if stat.S_ISREG(mode) else None)
 
     def _content(self, cursor: Cursor, is_long: bool) -> _Content:
         if is_long:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart.artefact import inside
+from quickstart.artefact import difference, inside
 from quickstart.errors import ArtefactError
 from quickstart.host import door
 from quickstart.initramfs import squashfs, squashfs_reader
@@ -247,8 +247,8 @@ def test_inside_an_artefact_it_is_as_if_it_were_unpacked(tmp_path: Path) -> None
         *("image" for _ in range(7)),
         "B",
     ]
-    assert inside.diff(plain, packed) == (inside.Difference(IMAGE, "added"),)
-    assert inside.diff(packed, packed) == ()
+    assert difference.diff(plain, packed) == (difference.Difference(IMAGE, "added"),)
+    assert difference.diff(packed, packed) == ()
 
 
 def test_nothing_is_hidden_by_an_image(tmp_path: Path) -> None:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.artefact import inside
+from quickstart.artefact import difference, inside
 from quickstart.artefact.directory import load
 from quickstart.artefact.manifest import Excluded, StartSetFacts
+from quickstart.cli.inside import diff as cli_diff
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink, write_archive
+from quickstart.initramfs.newc import (
+    CpioEntry,
+    char_device,
+    directory,
+    hard_link,
+    regular,
+    symlink,
+    write_archive,
+)
 from quickstart.initramfs.payload import packing
 from quickstart.model import Artefact
 from quickstart.model.words import Payload
@@ -100,7 +110,8 @@ def test_the_content_stands_under_every_name(tmp_path: Path) -> None:
     sizes = {each.name: each.size_bytes for each in inside.members(made)}
     assert sizes["fast/usr/bin/perl"] == sizes["fast/usr/bin/perl5.36.0"] == 7
     plain = (*part_b[:4], *(regular(each.name, b"program", 0o755) for each in part_b[4:]))
-    assert inside.diff(made, artefact(tmp_path / "b", plain)) == ()
+    (whole,) = difference.diff(made, artefact(tmp_path / "b", plain))
+    assert (whole.name, "hard links" in whole.what) == ("", True)
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -173,7 +184,7 @@ def test_a_damaged_start_set(tmp_path: Path, text: str) -> None:
 
 
 def test_an_archive_does_not_differ_from_itself(tmp_path: Path) -> None:
-    assert inside.diff(artefact(tmp_path / "a"), artefact(tmp_path / "b")) == ()
+    assert difference.diff(artefact(tmp_path / "a"), artefact(tmp_path / "b")) == ()
 
 
 def test_differences(tmp_path: Path) -> None:
@@ -184,13 +195,40 @@ def test_differences(tmp_path: Path) -> None:
         regular("fast/usr/lib/new", b"", 0o644),
         *PART_B[7:],
     )
-    found = inside.diff(artefact(tmp_path / "a"), artefact(tmp_path / "b", changed))
+    found = difference.diff(artefact(tmp_path / "a"), artefact(tmp_path / "b", changed))
     assert [(each.name, each.what) for each in found] == [
         ("fast/usr/lib/libz.so", "changed: size 16 → 9"),
         ("fast/usr/lib/libz.so.1", "changed: mode 100644 → 100755, content"),
         ("fast/usr/lib/loop", "removed"),
         ("fast/usr/lib/new", "added"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"uid": 1000, "gid": 1001}, "changed: owner 0:0 → 1000:1001"),
+        ({"rdev_major": 8, "rdev_minor": 0}, "changed: device 1:3 → 8:0"),
+        ({"mtime": 7}, "changed: time 0 → 7"),
+        ({"mode": stat.S_IFBLK | 0o666}, "changed: mode 20666 → 60666"),
+    ],
+)
+def test_who_owns_a_file_and_which_device_it_is(tmp_path: Path, changes: dict[str, int], what: str) -> None:
+    null = char_device("fast/usr/lib/null", 0o666, 1, 3)
+    pair = [(*PART_B[:4], each, *PART_B[4:]) for each in (null, replace(null, **changes))]
+    first, second = (artefact(tmp_path / name, each) for name, each in zip("ab", pair, strict=True))
+    assert difference.diff(first, second) == (difference.Difference(null.name, what),)
+
+
+@pytest.mark.parametrize("payload", [Payload.GZIP, Payload.ZSTD])
+def test_archives_with_other_bytes_differ(
+    tmp_path: Path, payload: Payload, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artefact(tmp_path / "a")
+    artefact(tmp_path / "b", payload=payload)
+    with pytest.raises(SystemExit) as ended:
+        cli_diff.main([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert (ended.value.code, "other bytes" in capsys.readouterr().out) == (1, True)
 
 
 def test_a_directory_without_a_start_set(tmp_path: Path) -> None:
