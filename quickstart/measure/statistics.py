@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -19,6 +20,9 @@ CONFIDENCE = Fraction(95, 100)
 # More ways to part the samples than this are drawn at random, by a seed that is always the same.
 _EXACT = 20_000
 _DRAWS = 10_000
+# With more values than this, there are fewer draws: some thousand runs would take minutes otherwise.
+_FULL_DRAWS_VALUES = 200
+_LEAST_DRAWS = 1_000
 _SEED = 1
 _T_APP: Metric = operator.attrgetter("t_app_ns")
 
@@ -160,27 +164,39 @@ def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
     have at least one value.
 
     A partition divides all values into two groups of the same sizes as ``ours`` and ``rival``. When there are
-    few partitions, the test uses all of them. Otherwise, the test uses a fixed number of random partitions,
-    with a fixed seed. The observed partition is always counted, so that p is never 0 (Phipson and Smyth,
-    "Permutation p-values should never be zero", 2010).
+    few partitions, the test uses all of them. Otherwise, the test uses 10 000 random partitions, with a fixed
+    seed, or fewer for more than 200 values. The observed partition is always counted, so that p is never 0
+    (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
     """
+    return _permutation_test(tuple(ours), tuple(rival))
+
+
+# A report asks for the same test several times.
+@functools.lru_cache(maxsize=1024)
+def _permutation_test(ours: tuple[int, ...], rival: tuple[int, ...]) -> Comparison:
     seen = median(ours) - median(rival)
-    pool, size = [*ours, *rival], len(ours)
+    size = len(ours)
+    # In order, so that each part of it is.
+    pool = sorted(enumerate((*ours, *rival)), key=operator.itemgetter(1))
     if math.comb(len(pool), size) <= _EXACT:
         parts = itertools.combinations(range(len(pool)), size)
         differences = [_difference(pool, set(part)) for part in parts]
         return Comparison(seen, sum(abs(each) >= abs(seen) for each in differences) / len(differences))
     # Not a secret: the same samples are to give the same p.
     chance = random.Random(_SEED)  # noqa: S311
+    draws = max(_LEAST_DRAWS, min(_DRAWS, _DRAWS * _FULL_DRAWS_VALUES // len(pool)))
     hits = sum(
-        abs(_difference(pool, set(chance.sample(range(len(pool)), size)))) >= abs(seen) for _ in range(_DRAWS)
+        abs(_difference(pool, set(chance.sample(range(len(pool)), size)))) >= abs(seen) for _ in range(draws)
     )
-    return Comparison(seen, (hits + 1) / (_DRAWS + 1))
+    return Comparison(seen, (hits + 1) / (draws + 1))
 
 
-def _difference(pool: Sequence[int], part: set[int]) -> int:
-    return median([value for index, value in enumerate(pool) if index in part]) - median(
-        [value for index, value in enumerate(pool) if index not in part]
+def _difference(pool: Sequence[tuple[int, int]], part: set[int]) -> int:
+    """The difference of the medians of the two parts of ``pool``, which has pairs of an index and a value. ``part`` has
+    the indices of the first part.
+    """
+    return median([value for index, value in pool if index in part]) - median(
+        [value for index, value in pool if index not in part]
     )
 
 

@@ -134,6 +134,19 @@ def test_many_samples_are_drawn_from_the_same_way_each_time() -> None:
     assert permutation_test(left, left).p == 1
 
 
+@pytest.mark.parametrize(("runs", "draws"), [(20, 10_000), (100, 10_000), (200, 5_000), (2_000, 1_000)])
+def test_many_values_are_drawn_less_often(runs: int, draws: int) -> None:
+    """By 10 000 draws, a thousand runs took a second for each test of a report."""
+    found = permutation_test(range(runs), range(10**6, 10**6 + runs))
+    assert found.p == 1 / (draws + 1)
+
+
+def test_a_test_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = permutation_test(range(50), range(40, 90))
+    monkeypatch.setattr(statistics, "_difference", None)
+    assert permutation_test(range(50), range(40, 90)) == before
+
+
 @given(st.lists(st.integers(0, 1000), max_size=30))
 def test_the_interval_is_the_narrowest_that_is_sure_enough(values: list[int]) -> None:
     n, ordered = len(values), sorted(values)
