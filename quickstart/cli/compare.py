@@ -16,10 +16,12 @@ from quickstart.bench.series import invalid
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb as Called
 from quickstart.cli.output import run_verb, say
+from quickstart.host.cpulimit import RESULTS_HINT, RESULTS_LIMIT_S, cpu_limit
 from quickstart.measure.results import words_of
 from quickstart.report import document
 from quickstart.report.causes import PHASES_OF, Cause
-from quickstart.report.compare import Compared, Comparison, PhaseDifference, Time, compare, threshold_of
+from quickstart.report.compare import Compared, Comparison, PhaseDifference, Time, compare
+from quickstart.report.threshold import threshold_of
 
 _REGRESSION, _NOT_VALID = 1, 4
 # So many facts of a kind are named; JSON has them all.
@@ -57,6 +59,7 @@ def compare_command(
     be compared, and 4 when the measurement in one of them is not valid. No machine is booted.
     """
 
+    @cpu_limit("the results", RESULTS_LIMIT_S, RESULTS_HINT)
     def work(verb: Called) -> int:
         threshold = threshold_of(thresholds)
         sides = document.load(first), document.load(second)

@@ -23,9 +23,14 @@ TRACE_LIMIT_S = 30.0
 # Of an image and the log of a boot, of which the start set is computed. An application with a start set of some thousand
 # files takes some seconds, and several times as long on a slow host.
 START_SET_LIMIT_S = 60.0
-
-
+# Of two results.json. The largest of ours take a second.
+RESULTS_LIMIT_S = 30.0
+# Of one results.json and its report, and for each application, size, storage and clock more: a figure takes about a second.
+REPORT_LIMIT_S, REPORT_PLACE_LIMIT_S = 60.0, 2.0
 _HINT = "look for files with very many or very long lines, and for `**` in many globs of a profile"
+RESULTS_HINT = "look for very many cells, runs, files or words in it"
+
+
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 

@@ -4,12 +4,12 @@ may explain a difference between the times of the two measurements (pure; compar
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from quickstart.measure.results import Booted, Cell, Phase, Results, Sample
+from quickstart.measure.results import Booted, Cell, Results, Sample
 from quickstart.measure.statistics import median
 from quickstart.model import MIB
 from quickstart.report.comparable import booted
@@ -107,7 +107,7 @@ def _files(first: Results, before: Booted, second: Results, after: Booted) -> It
         (name for name in {**old, **new} if old.get(name) != new.get(name)),
         key=lambda name: (-abs(new.get(name, 0) - old.get(name, 0)), name),
     )
-    small = [name for name in changed if max(old.get(name, 0), new.get(name, 0)) <= _SMALL_BYTES]
+    small = {name for name in changed if max(old.get(name, 0), new.get(name, 0)) <= _SMALL_BYTES}
     for name in changed:
         if name not in small:
             yield _cause("initramfs", name, old.get(name), new.get(name), mib)
@@ -123,32 +123,35 @@ def _command_line(before: Booted, after: Booted, line: str) -> Iterator[Cause]:
     # Another image has another volume, which is no option.
     if before.image != after.image:
         lost, added = ([w for w in words if not w.startswith("root=UUID=")] for words in (lost, added))
+    # The places in ``added`` of the words with each key.
+    waiting: dict[str, deque[int]] = {}
+    for at, word in enumerate(added):
+        waiting.setdefault(_key(word), deque()).append(at)
+    taken: set[int] = set()
     for word in lost:
-        key = word.partition("=")[0]
-        again = next((each for each in added if each.partition("=")[0] == key), None)
-        if again is None:
+        key = _key(word)
+        if not waiting.get(key):
             yield Cause(
                 kind="command_line", change="gone", name=key, a=word, b=None, text=f"option {word} is lost"
             )
-        else:
-            added.remove(again)
-            yield Cause(
-                kind="command_line",
-                change="changed",
-                name=key,
-                a=word,
-                b=again,
-                text=f"option {word} is {again} now",
-            )
-    for word in added:
+            continue
+        taken.add(at := waiting[key].popleft())
         yield Cause(
             kind="command_line",
-            change="new",
-            name=word.partition("=")[0],
-            a=None,
-            b=word,
-            text=f"option {word} is new",
+            change="changed",
+            name=key,
+            a=word,
+            b=added[at],
+            text=f"option {word} is {added[at]} now",
         )
+    for word in [word for at, word in enumerate(added) if at not in taken]:
+        yield Cause(
+            kind="command_line", change="new", name=_key(word), a=None, b=word, text=f"option {word} is new"
+        )
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
 
 
 def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
@@ -164,24 +167,42 @@ def _units(before: Runs, after: Runs) -> Iterator[Cause]:
     if not before or not after:
         return
     found: list[tuple[int, Cause]] = []
-    names = {unit.name for run in (*before, *after) for unit in run.units}
-    for name in names:
-        old, new = (_medians(side, name) for side in (before, after))
-        seen = [any(unit.name == name for run in side for unit in run.units) for side in (before, after)]
+    sides = _unit_times(before), _unit_times(after)
+    for name in {**sides[0], **sides[1]}:
+        times = [side.get(name, []) for side in sides]
+        old, new = (_median_of(each, len(runs)) for each, runs in zip(times, (before, after), strict=True))
         if abs(new - old) >= _SHORT_NS:
-            cause = _cause("unit", name, old if seen[0] else None, new if seen[1] else None, seconds)
+            cause = _cause("unit", name, old if times[0] else None, new if times[1] else None, seconds)
             found.append((abs(new - old), cause))
     # What is new or gone before what took longer: the order of units on one CPU moves the latter about.
     order = sorted(found, key=lambda each: (each[1].change == "changed", -each[0], each[1].name))
     yield from (cause for _, cause in order)
 
 
-def _medians(runs: Runs, name: str) -> int:
-    return median([_length(run.units, name) for run in runs])
+def _unit_times(runs: Runs) -> Mapping[str, list[int]]:
+    """The times of each unit in the runs that have it. A unit that a run has several times counts with the sum."""
+    found: dict[str, list[int]] = {}
+    for run in runs:
+        sums: Counter[str] = Counter()
+        for unit in run.units:
+            sums[unit.name] += unit.end_ns - unit.begin_ns
+        for name, time_ns in sums.items():
+            found.setdefault(name, []).append(time_ns)
+    return found
 
 
-def _length(units: Sequence[Phase], name: str) -> int:
-    return sum(unit.end_ns - unit.begin_ns for unit in units if unit.name == name)
+def _median_of(times: Sequence[int], runs: int) -> int:
+    """The median of the times of ``runs`` runs, of which those beyond ``times`` are 0."""
+    below = sorted(each for each in times if each < 0)
+    above = sorted(each for each in times if each >= 0)
+    zeros = runs - len(times)
+
+    def at(place: int) -> int:
+        if place < len(below):
+            return below[place]
+        return above[place - len(below) - zeros] if place >= len(below) + zeros else 0
+
+    return (at((runs - 1) // 2) + at(runs // 2)) // 2
 
 
 def _lines(before: Booted, after: Booted) -> Iterator[Cause]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +16,7 @@ from quickstart.measure.statistics import CONFIDENCE, by_cell, median, summarise
 from quickstart.report.causes import PHASES_OF, Cause, causes
 from quickstart.report.comparable import demand_comparable, paired, plain
 from quickstart.report.ranks import later_p, shift, shift_interval, two_sided_p
+from quickstart.report.threshold import Threshold
 
 # Configurations whose init starts things side by side: the order of events is another one in each run (docs/users/times.md).
 _RACING = ("standard", "standard-tuned")
@@ -28,27 +28,15 @@ _SURE_RUNS = 3
 _STARTED = "application start"
 # A phase that is less than this apart is not said to be later.
 _PHASE_NS = 20_000_000
-_UNITS_NS = {"ms": 10**6, "s": 10**9}
-_THRESHOLD = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|%)")
 
+# Each is kept for its cell, and the cells of one initramfs have the same. Our largest results have some thousand.
+_MOST_CAUSES = 250_000
+_DEFAULT = Threshold()
 # More runs than anybody makes of a cell.
 _MANY_RUNS = 100
 
 Runs = Sequence[Sample]
 Metric = Callable[[Sample], int]
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """The threshold of a comparison of results A and B. In each time (T_app, T_total), B may be later than A
-    by ``least_ns`` or by ``share`` of A's median T_total, whichever is larger.
-    """
-
-    least_ns: int = 100_000_000
-    share: Fraction = Fraction(3, 100)
-
-    def of(self, t_total_ns: int) -> int:
-        return max(self.least_ns, int(self.share * t_total_ns))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,33 +108,8 @@ class Comparison:
         return any(each.regression for each in self.cells)
 
 
-def threshold_of(words: Sequence[str]) -> Threshold:
-    """The threshold from words such as ``100ms``, ``0.1s`` or ``3%``. Each kind (time or share) may be given
-    once. A kind that is not given is 0.
-
-    Without any words, this is the default threshold. Raises BadInputError for any other word.
-    """
-    if not words:
-        return Threshold()
-    least_ns: int | None = None
-    share: Fraction | None = None
-    for word in words:
-        found = _THRESHOLD.fullmatch(word)
-        if found is None:
-            raise BadInputError(f"no threshold: {word!r}", hint="for example 150ms, 0.2s or 5%")
-        if (share if found[2] == "%" else least_ns) is not None:
-            raise BadInputError(
-                f"two thresholds of one kind: {' '.join(words)}", hint="one time and one share"
-            )
-        if found[2] == "%":
-            share = Fraction(found[1]) / 100
-        else:
-            least_ns = int(Fraction(found[1]) * _UNITS_NS[found[2]])
-    return Threshold(least_ns or 0, share or Fraction(0))
-
-
 def compare(
-    first: Results, second: Results, threshold: Threshold = Threshold(), *, across_versions: bool = False
+    first: Results, second: Results, threshold: Threshold = _DEFAULT, *, across_versions: bool = False
 ) -> Comparison:
     """Compare ``second`` with ``first``, cell by cell. Raises IncomparableError when the two results cannot be compared."""
     notes = list(demand_comparable(first, second, across_versions=across_versions))
@@ -160,12 +123,18 @@ def compare(
     if left_out := len(first.plan) - len(pairs):
         notes.append(f"{left_out} cells launch several machines at a time: they are not compared")
     family = _family([cell for cell, _ in pairs])
+    count = 0
     for pair in pairs:
         runs = before.get(pair[0], ()), after.get(pair[1], ())
         lacking = list(_lacking(plain(pair[0]), runs))
         faults += lacking
         if not lacking:
             found = causes(first, second, pair, runs)
+            if (count := count + len(found)) > _MOST_CAUSES:
+                raise BadInputError(
+                    f"the two results have more than {_MOST_CAUSES} changes",
+                    hint="compare results with fewer cells",
+                )
             cells.append(_compared(plain(pair[0]), runs, found, threshold, family))
     notes += _few(cells, family)
     return Comparison(tuple(cells), tuple(faults), tuple(notes))
@@ -342,11 +311,14 @@ def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDi
     difference is the whole duration of this phase.
     """
     before, after = (_lengths(side) for side in runs)
+    indices: dict[str, list[int]] = {}
+    for at, cause in enumerate(found):
+        for name in PHASES_OF[cause.kind]:
+            indices.setdefault(name, []).append(at)
     for name in {**before, **after}:
         a_ns, b_ns = (median(each[name]) if name in each else None for each in (before, after))
         difference_ns = (b_ns or 0) - (a_ns or 0)
-        indices = [at for at, cause in enumerate(found) if name in PHASES_OF[cause.kind]]
-        named = tuple(indices) if abs(difference_ns) >= _PHASE_NS else ()
+        named = tuple(indices.get(name, ())) if abs(difference_ns) >= _PHASE_NS else ()
         yield PhaseDifference(name=name, a_ns=a_ns, b_ns=b_ns, difference_ns=difference_ns, causes=named)
 
 
@@ -372,7 +344,7 @@ def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
             f"{len(few)} cells of a stock boot have too few runs to see less than {float(_RACE_SHARE):.0%} of T_app, {enough} of "
             f"each are enough; the first is {words_of(few[0].cell)}"
         )
-    ours = [each for each in cells if each.cell.clock == "virtual" and each not in stock]
+    ours = [each for each in cells if each.cell.clock == "virtual" and not _races(each.cell)]
     if few := [each for each in ours if min(each.runs) < _SURE_RUNS]:
         yield (
             f"{len(few)} cells have fewer than {_SURE_RUNS} runs, and one that is late by chance would count; the first is "

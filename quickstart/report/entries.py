@@ -25,6 +25,8 @@ from quickstart.parse.faults import Table
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Instant = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+# Longer ones than the kernel takes.
+Line = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 # A report is made of a stranger's results, too: nothing of them is without measure.
 Number = Annotated[int, Field(ge=1, le=1000)]
@@ -103,7 +105,7 @@ class BootedEntry(Table):
     kernel: Word
     initramfs: Word
     image: Word
-    command_lines: Named[str]
+    command_lines: Named[Line]
     unit: Word
     unit_lines: Annotated[tuple[str, ...], Field(strict=False), FailFast()]
 

@@ -13,7 +13,7 @@ from quickstart.cli.main import group
 from quickstart.errors import BadInputError
 from quickstart.measure.results import Results
 from quickstart.report import document
-from quickstart.report.compare import Threshold, threshold_of
+from quickstart.report.threshold import Threshold, threshold_of
 from tests.unit.benchdata import S
 from tests.unit.comparedata import (
     MS,
