@@ -22,9 +22,16 @@ from quickstart.cli.completion import profile_names
 from quickstart.cli.options import JSON, VERBOSE
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
+from quickstart.host.cpulimit import (
+    REPORT_LIMIT_S,
+    REPORT_PLACE_LIMIT_S,
+    RESULTS_HINT,
+    RESULTS_LIMIT_S,
+    cpu_limit,
+)
 from quickstart.measure.drawing import unconfigured
 from quickstart.measure.matrix import Matrix, load_matrix, matrix_of_options, order, singular
-from quickstart.measure.patterns import launched
+from quickstart.measure.patterns import launched, places
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
@@ -251,7 +258,12 @@ def _measure(verb: Verb, matrix: Matrix, directory: Path) -> int:
 def _report_again(verb: Verb, out: Path | None) -> int:
     if out is None:
         raise BadInputError("--report needs -o DIR, the directory that has results.json")
-    return _finish(verb, document.load(out / RESULTS), out.absolute())
+    # They may be a stranger's.
+    with cpu_limit("the results", RESULTS_LIMIT_S, RESULTS_HINT):
+        results = document.load(out / RESULTS)
+    limit_s = REPORT_LIMIT_S + REPORT_PLACE_LIMIT_S * places(planned.cell for planned in results.plan)
+    with cpu_limit("the results", limit_s, RESULTS_HINT):
+        return _finish(verb, results, out.absolute())
 
 
 def _finish(verb: Verb, results: Results, directory: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import Any
 from quickstart.host import door
 from quickstart.host.workspace import workspace
 
+# What a PNG has to an inch, matplotlib's limit for a side of it, and what a picture may have in all: 4 bytes each.
+_DPI, _SIDE_MAX, _PIXELS_MAX = 150, 65_000, 32 << 20
 # Of matplotlib, and of the program fc-list of fontconfig, by which it finds the fonts.
 _NAMES = (
     *("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND", "PATH", "HOME"),
@@ -59,3 +62,8 @@ def styled(settings: dict[Any, Any]) -> Iterator[None]:
         mpl.rcdefaults()
         mpl.rcParams.update(settings)
         yield
+
+
+def dots_per_inch(width_in: float, height_in: float) -> float:
+    """What a PNG of this size has to an inch: fewer dots when the picture would have too many of them."""
+    return min(_DPI, _SIDE_MAX // max(width_in, height_in), math.sqrt(_PIXELS_MAX / (width_in * height_in)))

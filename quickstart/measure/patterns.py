@@ -26,6 +26,8 @@ Launch = tuple[str, int, int]
 _ALONE: Launch = ("single", 1, 0)
 # A figure of a report takes about a second, and a panel of one more than its share. The largest results of ours have 18 places.
 PLACES_MAX = 128
+# A bar takes some milliseconds. The largest results of ours have 90.
+_BARS_MAX = 2_000
 _PANELS_MAX = 16
 _NO_VIRTUAL = (
     "the virtual clock cannot time several guests: each counts its own instructions, while the volume that they share has one "
@@ -81,8 +83,10 @@ def cell_problem(cell: Cell) -> str:
 
 def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
     """The faults of a plan whose report would take hours to draw. A report has figures for each combination
-    of application, size, volume and clock, and the figure of the launches has a panel for each pattern.
+    of application, size, volume and clock, and the figure of the launches has a panel for each pattern. The
+    figure of a clock has a bar for each configuration of an application and size on each volume of any.
     """
+    cells = tuple(cells)
     panels: dict[tuple[str, str, str, str], set[tuple[str, int]]] = {}
     for cell in cells:
         place = cell.profile, cell.size, cell.storage, cell.clock
@@ -94,6 +98,27 @@ def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
         )
     if (most := max(map(len, panels.values()), default=0)) > _PANELS_MAX:
         yield f"{most} ways to launch one application's machines, and at most {_PANELS_MAX} are shown together"
+    if (bars := _bars(cells)) > _BARS_MAX:
+        yield f"figures with {bars} bars, and at most {_BARS_MAX} are drawn"
+
+
+def _bars(cells: Iterable[Cell]) -> int:
+    """The number of bars in the figures of all clocks, with the empty ones of cells that are not in the plan."""
+    alone = [cell for cell in cells if cell.instances == 1]
+    found = 0
+    for clock in {cell.clock for cell in alone}:
+        here = [cell for cell in alone if cell.clock == clock]
+        rows = {
+            (cell.profile, cell.size, cell.configuration, cell.delivery, cell.payload, cell.command_line)
+            for cell in here
+        }
+        found += len({cell.storage for cell in here}) * len(rows)
+    return found
+
+
+def places(cells: Iterable[Cell]) -> int:
+    """The number of combinations of application, size, volume and clock, each of which has figures in a report."""
+    return len({(cell.profile, cell.size, cell.storage, cell.clock) for cell in cells})
 
 
 def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:

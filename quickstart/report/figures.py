@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
-from quickstart.measure.drawing import styled
+from quickstart.measure.drawing import dots_per_inch, styled
 from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
@@ -85,9 +85,8 @@ _GAP = 0.5
 # In a timeline, in rows: the bar, and one of what runs beside it. Rows shorter than this share of the longest are enlarged.
 _LANE, _BESIDE = 0.56, 0.2
 _SHORT = 0.45
-# The longest text of a figure in characters; what a PNG has to an inch, and matplotlib's limit for a side of it.
+# The longest text of a figure in characters.
 _TEXT_MAX = 120
-_DPI, _PIXELS_MAX = 150, 65_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,8 +375,9 @@ def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
             each.set_text(_short(each.get_text()))
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    dpi = min(_DPI, _PIXELS_MAX // max(figure.get_size_inches()))
-    figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
+    figure.savefig(
+        png, format="png", dpi=dots_per_inch(*figure.get_size_inches()), metadata={"Software": None}
+    )
     return Drawn(name=name, title=title, text=text, svg=svg.getvalue().decode(), png=png.getvalue())
 
 

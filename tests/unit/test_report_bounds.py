@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import time
 from collections import Counter
@@ -11,13 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from quickstart.cli import bench as cli_bench
 from quickstart.cli import compare as verb
+from quickstart.cli.main import group
 from quickstart.errors import BadInputError
-from quickstart.measure.results import Booted, Facts, Phase, Sample
+from quickstart.measure.drawing import dots_per_inch
+from quickstart.measure.patterns import picture_problems
+from quickstart.measure.results import (
+    COMMAND_LINES,
+    DELIVERIES,
+    PAYLOADS,
+    STORAGES,
+    Booted,
+    Facts,
+    Phase,
+    Sample,
+)
 from quickstart.measure.statistics import median
-from quickstart.report import causes, compare
-from tests.unit.benchdata import sample
+from quickstart.report import causes, compare, document
+from tests.unit.benchdata import CELL, sample
 from tests.unit.comparedata import bench
 from tests.unit.test_compare_verb import called
 
@@ -106,6 +121,28 @@ def test_more_changes_than_anybody_reads_are_refused(monkeypatch: pytest.MonkeyP
         compare.compare(bench(), bench())
 
 
+def test_a_picture_has_a_bounded_number_of_pixels() -> None:
+    assert dots_per_inch(8.6, 20) == 150
+    assert dots_per_inch(8.6, 1000) * 1000 <= 65_000
+    for size_in in ((8.6, 430.0), (300.0, 400.0)):
+        assert size_in[0] * size_in[1] * dots_per_inch(*size_in) ** 2 <= (32 << 20) + 1
+
+
+def test_a_figure_has_a_bounded_number_of_bars() -> None:
+    """Cells that are on one volume only have an empty bar on each other one."""
+    several = [dataclasses.replace(CELL, profile=f"p{number}") for number in range(3)]
+    rows = [
+        dataclasses.replace(each, delivery=delivery, payload=payload, command_line=line)
+        for each in several
+        for delivery, payload, line in itertools.product(DELIVERIES, PAYLOADS, COMMAND_LINES)
+    ]
+    elsewhere = [dataclasses.replace(CELL, storage=each) for each in STORAGES]
+    assert not list(picture_problems(rows))
+    often = [dataclasses.replace(each, profile=f"{each.profile}{n}") for each in rows for n in range(4)]
+    said = list(picture_problems([*often, *elsewhere]))
+    assert said == [f"figures with {6 * (len(often) + 1)} bars, and at most 2000 are drawn"]
+
+
 def forever(*_: object, **__: object) -> None:
     while True:
         pass
@@ -115,5 +152,15 @@ def test_a_comparison_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch
     monkeypatch.setattr(verb, "RESULTS_LIMIT_S", 0.05)
     monkeypatch.setattr(verb, "compare", forever)
     found = called(tmp_path, bench(), bench())
+    assert found.exit_code == 2
+    assert "reading the results takes more than 0.05 s of CPU time" in found.output
+
+
+def test_a_report_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_bench, "REPORT_LIMIT_S", 0.05)
+    monkeypatch.setattr(cli_bench, "REPORT_PLACE_LIMIT_S", 0.0)
+    monkeypatch.setattr(cli_bench, "_finish", forever)
+    document.save(bench(), tmp_path / "results.json")
+    found = CliRunner().invoke(group, ["bench", "--report", "-o", str(tmp_path)])
     assert found.exit_code == 2
     assert "reading the results takes more than 0.05 s of CPU time" in found.output
