@@ -27,7 +27,7 @@ from quickstart.measure.results import (
 )
 from quickstart.measure.statistics import Metric, by_cell
 from quickstart.report.figures import COLOURS, INK, PAPER, Drawn, drawn, style
-from quickstart.report.wholefile import file_name
+from quickstart.report.wholefile import distinct, file_name
 
 T_TOTAL: Metric = operator.attrgetter("t_total_ns")
 # T_pr and T_app part at the guest's uptime 0, which a guest that is short of processor does not know well (measuring.md).
@@ -143,6 +143,7 @@ def figures(results: Results) -> tuple[Drawn, ...]:
     machines, with a panel for each launch pattern.
     """
     cells, singles = several(results), by_cell(results.samples)
+    spelled = distinct(cell.profile for cell in cells)
     drawings = []
     for place in dict.fromkeys(_place(cell) for cell in cells):
         here = {cell: runs for cell, runs in cells.items() if _place(cell) == place}
@@ -150,7 +151,7 @@ def figures(results: Results) -> tuple[Drawn, ...]:
         clock, storage, size, profile = place
         title = f"T_total against the number of machines: {profile}, {size}, {storage}, {clock} clock"
         text = "; ".join(f"{cell.called} {cell.launched}: {_words(runs)}" for cell, runs in here.items())
-        name = file_name("launches", clock, storage, size, profile)
+        name = file_name("launches", clock, storage, size, spelled[profile])
         with style():
             drawings.append(drawn(launch_figure(here, alone), name, title, text))
     return tuple(drawings)

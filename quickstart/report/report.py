@@ -42,7 +42,7 @@ from quickstart.report.conclusions import OURS, conclusions, headline, overview,
 from quickstart.report.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
 from quickstart.report.paper import beside
 from quickstart.report.summary import summary
-from quickstart.report.wholefile import FIGURES, file_name, replace_file
+from quickstart.report.wholefile import FIGURES, distinct, file_name, replace_file
 
 _TEMPLATE = "report.html.j2"
 _NONE = "-"
@@ -267,6 +267,7 @@ def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
 def _timelines(
     samples: Mapping[Cell, Sequence[Sample]], name: str, title: str
 ) -> Iterator[tuple[Drawn, Timeline]]:
+    spelled = distinct(cell.profile for cell in samples)
     for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in samples):
         rows = [
             (_label(cell), middle)
@@ -276,7 +277,7 @@ def _timelines(
         if not any(sample.phases for _, sample in rows):
             continue
         heading = f"Where the time goes: {profile}, {size}, {title}"
-        figure = timeline(file_name("phases", profile, size, name), rows, heading)
+        figure = timeline(file_name("phases", spelled[profile], size, name), rows, heading)
         numbers = phase_numbers(rows)
         table = tuple(
             Row((label,), _phase_times(sample, list(numbers)), censored=False) for label, sample in rows

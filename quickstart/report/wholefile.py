@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from quickstart.host.beneath import read_bounded
@@ -29,6 +30,20 @@ def file_name(*words: str) -> str:
     if len(name) <= _NAME_MAX:
         return name
     return f"{name[:_NAME_MAX]}-{hashlib.sha256('-'.join(words).encode(errors='surrogatepass')).hexdigest()[:12]}"
+
+
+def distinct(words: Iterable[str]) -> Mapping[str, str]:
+    """Each of ``words`` with a spelling of it that has a `file_name` of its own: `a/b` beside `a-b` is `a/b-2`."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for word in dict.fromkeys(words):
+        spelled, number = word, 1
+        while (name := file_name(spelled)) in taken:
+            number += 1
+            spelled = f"{word}-{number}"
+        taken.add(name)
+        found[word] = spelled
+    return found
 
 
 def read_text(path: Path, limit_bytes: int) -> str:

@@ -32,7 +32,9 @@ from quickstart.measure.results import (
 )
 from quickstart.measure.statistics import median
 from quickstart.report import causes, compare, document
-from tests.unit.benchdata import CELL, sample
+from quickstart.report.report import write_report
+from quickstart.report.wholefile import distinct, file_name
+from tests.unit.benchdata import CELL, realistic, sample
 from tests.unit.comparedata import bench
 from tests.unit.test_compare_verb import called
 
@@ -141,6 +143,23 @@ def test_a_figure_has_a_bounded_number_of_bars() -> None:
     often = [dataclasses.replace(each, profile=f"{each.profile}{n}") for each in rows for n in range(4)]
     said = list(picture_problems([*often, *elsewhere]))
     assert said == [f"figures with {6 * (len(often) + 1)} bars, and at most 2000 are drawn"]
+
+
+def test_names_of_figures_are_distinct() -> None:
+    words = ("a/b", "a-b", "A-B", "a-b-2", "c")
+    spelled = distinct(words)
+    assert tuple(spelled) == words
+    assert len({file_name("phases", each, "small") for each in spelled.values()}) == len(words)
+    assert (spelled["a/b"], spelled["c"]) == ("a/b", "c")
+
+
+def test_profiles_that_are_spelled_alike_have_figures_of_their_own(tmp_path: Path) -> None:
+    results = realistic(profiles=("a/b", "a-b"), configurations=("quickstart",), storages=("local",))
+    write_report(results, (), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    for number, name in (("", "a/b"), ("-2", "a-b")):
+        assert (tmp_path / f"figures/phases-a-b{number}-small-virtual-local.svg").exists()
+        assert f"Where the time goes: {name}" in page
 
 
 def forever(*_: object, **__: object) -> None:
