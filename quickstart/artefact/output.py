@@ -20,11 +20,11 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
+from quickstart.errors import BadInputError, HostLacksError, OutputExistsError, QuickStartError
 from quickstart.host.exchange import exchange
 from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
@@ -79,6 +79,7 @@ def in_use(out: Path) -> Iterator[None]:
     when another process keeps ``out`` locked.
     """
     check_own(out)
+    _wait_for_rebuild(out)
     with ExitStack() as stack:
         deadline = time.monotonic() + _LIMIT_S
         while (fd := _open_existing(out, stack)) is not None:
@@ -94,6 +95,32 @@ def in_use(out: Path) -> Iterator[None]:
                 raise HostLacksError(f"{out} is locked by another process (flock)", hint="end it")
             time.sleep(0.02)
         yield
+
+
+def _wait_for_rebuild(out: Path) -> None:
+    """Return when no directory beside ``out`` has another name of a file of ``out``, or after some time.
+
+    A rebuild gives the new OUT another name of the disk, which QEMU then does not open for writing. When the rebuild was
+    killed, the leftover with this name is removed here. Otherwise, the new OUT has its place soon.
+    """
+    deadline = time.monotonic() + _LIMIT_S
+    with suppress(QuickStartError, OSError):
+        while _is_shared(out) and time.monotonic() < deadline:
+            with settled(out):
+                pass
+            time.sleep(0.02)
+
+
+def _is_shared(out: Path) -> bool:
+    """Whether a leftover of ``out``, or a new OUT in the making, has another name of one of its files."""
+    with suppress(OSError):
+        linked = [path for path in out.iterdir() if path.lstat().st_nlink > 1]
+        for beside in _left_beside(out) if linked else ():
+            for path in linked:
+                with suppress(FileNotFoundError):
+                    if os.path.samestat((beside / path.name).lstat(), path.lstat()):
+                        return True
+    return False
 
 
 def check_place(out: Path) -> Path:
@@ -302,12 +329,7 @@ def _mend(out: Path) -> None:
     When OUT is missing, the build was killed between its two renames, so the old OUT gets its name back. When
     OUT exists, the old OUT is removed. Directories of other users are ignored, so that none of them becomes OUT.
     """
-    name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
-    found = {
-        path: match[1]
-        for path in sorted(out.parent.iterdir())
-        if (match := name.fullmatch(path.name)) and _is_own_directory(path)
-    }
+    found = _left_beside(out)
     # In another user's directory, who can mend it.
     with suppress(PermissionError):
         for old in [path for path, kind in found.items() if kind == "old"]:
@@ -323,6 +345,16 @@ def _mend(out: Path) -> None:
             with suppress(FileNotFoundError), _opened(partial) as fd:
                 if _locked(fd):
                     remove_tree(partial)
+
+
+def _left_beside(out: Path) -> Mapping[Path, str]:
+    """Our directories beside ``out`` with names of leftovers, each with its kind, ``partial`` or ``old``."""
+    name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
+    return {
+        path: match[1]
+        for path in sorted(out.parent.iterdir())
+        if (match := name.fullmatch(path.name)) and _is_own_directory(path)
+    }
 
 
 def _is_own_directory(path: Path) -> bool:

@@ -69,10 +69,10 @@ def rebuild(
     )
     packing = _packing(before, profile, used, form, context, keep)
     with output.new_directory(out, lambda: _used_meanwhile(before, used)) as directory:
-        # Another name of the same file: the disk itself goes on.
-        artefacts.keep_disk(before.disk, directory)
         with context.progress.step("initramfs"):
             packed = pack(packing, directory / "initramfs.img")
+        # Another name of the same file: the disk itself goes on. No machine starts from it meanwhile.
+        artefacts.keep_disk(before.disk, directory)
         made = made_of(
             packed,
             target=before.target,

@@ -274,6 +274,50 @@ def test_the_one_that_was_just_made_is_free(tmp_path: Path, monkeypatch: pytest.
     assert looked
 
 
+def linked_beside(out: Path, name: str = ".out.deadbeef.partial") -> Path:
+    """What a rebuild makes beside OUT: another name of its disk."""
+    (out / "root.raw").write_text("disk")
+    left = out.with_name(name)
+    left.mkdir()
+    os.link(out / "root.raw", left / "root.raw")
+    return left
+
+
+def test_what_a_killed_rebuild_left_is_removed_before_a_machine_runs(out: Path) -> None:
+    """QEMU opens no disk for writing that has another name."""
+    linked_beside(out)
+    with in_use(out):
+        assert (out / "root.raw").stat().st_nlink == 1
+        assert names(out.parent) == ["out"]
+
+
+def test_a_machine_waits_for_a_rebuild(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = linked_beside(out)
+    fd = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    waited: list[float] = []
+
+    def end_of_rebuild(for_s: float) -> None:
+        waited.append(for_s)
+        remove_tree(left)
+
+    monkeypatch.setattr(output.time, "sleep", end_of_rebuild)
+    with in_use(out):
+        assert len(waited) == 1
+        assert (out / "root.raw").stat().st_nlink == 1
+    os.close(fd)
+
+
+def test_another_name_elsewhere_is_not_ours_to_remove(out: Path) -> None:
+    for name in (".other.deadbeef.partial", "copy"):
+        linked_beside(out, name)
+        (out / "root.raw").unlink()
+    left = out.with_name(".out.deadbeef.partial")
+    left.mkdir()
+    with in_use(out):
+        assert names(out.parent) == [".other.deadbeef.partial", left.name, "copy", "out"]
+
+
 def test_nothing_to_use(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("none", "file", "file/below"):
