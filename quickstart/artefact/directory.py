@@ -88,11 +88,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         raise OutputExistsError(
             f"{out} is damaged: {error.message}", hint="--force replaces it, its root disk too"
         ) from error
-    if (
-        _is_rebuilt(artefact)
-        or artefact.disk_format != DiskFormat.RAW
-        or read_superblock(artefact.disk) != artefact.superblock
-    ):
+    if may_be_used(artefact):
         raise OutputExistsError(
             f"{out} is another build, and its root disk may have been used since",
             hint="choose another -o, or --force to throw it away",
@@ -108,6 +104,15 @@ def _check_owner(out: Path) -> None:
                 f"{out} belongs to another user ({uid}), who may have made it",
                 hint="choose another -o, or --force to replace it",
             )
+
+
+def may_be_used(artefact: Artefact) -> bool:
+    """Whether a machine may have written to the artefact's disk. Always True for a disk that is not raw."""
+    return (
+        _is_rebuilt(artefact)
+        or artefact.disk_format != DiskFormat.RAW
+        or read_superblock(artefact.disk) != artefact.superblock
+    )
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:

@@ -49,8 +49,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a build and of its trial. ``trial`` is None when there was no trial. There are three cases: OUT
-    was up to date; the caller wanted no trial; or the artefact gets no trial by the rules of ``build_tried``.
+    """The result of a build and of its trial. ``trial`` is None when there was no trial: the caller wanted none, or the
+    artefact gets none by the rules of ``build_tried``.
     """
 
     built: Built
@@ -73,8 +73,9 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     """Build the artefact of ``profile``, and boot it on trial, unless the store has the trial's result. When the
     early start was not ready sooner than the stock boot, the artefact is built again with ``early = "never"``.
 
-    An artefact gets no trial in three cases: its profile has ``early = "never"``; it has no hand-off; or it has
-    cloud-init and its ``early`` is not ALWAYS, so that its first boot is a stock boot. Raises GuestError when the
+    An artefact gets no trial in four cases: its profile has ``early = "never"``; it has no hand-off; it has
+    cloud-init and its ``early`` is not ALWAYS, so that its first boot is a stock boot; or it was built before, and
+    its disk may have been used since. Raises GuestError when the
     application became ready in neither of the two boots of the trial.
     """
     if profile.early is Early.NEVER or options.hand_off is HandOff.STAY:
@@ -83,13 +84,24 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     rootfs = pipeline.rootfs_of(options.tracing, context.progress)
     keys = [pipeline.build_key(wanted, options, rootfs) for wanted in (profile, stock)]
     with output.settled(options.out):
-        if present := artefacts.check_output(options.out, _key_at(options.out, keys), options.force):
-            return Tried(Built(present, made=False), None)
-    built = pipeline.build(profile, options, context, rootfs=rootfs)
-    if not built.made or (built.artefact.cloud_init and built.artefact.early is not Early.ALWAYS):
+        present = artefacts.check_output(options.out, _key_at(options.out, keys), options.force)
+    built = (
+        Built(present, made=False) if present else pipeline.build(profile, options, context, rootfs=rootfs)
+    )
+    if not _gets_trial(built, keys[0]):
         return Tried(built, None)
     found = _trial(built.artefact, keys[0], options, context)
     return Tried(built if found.is_sooner else pipeline.build(stock, options, context, rootfs=rootfs), found)
+
+
+def _gets_trial(built: Built, key: str) -> bool:
+    """Whether the artefact with an early start, whose build has ``key``, gets a trial. One that was there before gets it,
+    too: its build may have been killed in the trial. If its disk may have been used, two boots say nothing of the build.
+    """
+    artefact = built.artefact
+    if artefact.cloud_init and artefact.early is not Early.ALWAYS:
+        return False
+    return built.made or (artefact.build_key == key and not artefacts.may_be_used(artefact))
 
 
 def _key_at(out: Path, keys: Sequence[str]) -> str:

@@ -119,17 +119,48 @@ def test_no_trial_without_an_early_start_or_a_hand_off(bench: Bench) -> None:
     assert bench.build(replace(PROFILE, early=Early.ALWAYS), EARLY, STOCK).trial is not None
 
 
-@pytest.mark.parametrize("early", [PROFILE.early, Early.NEVER])
-def test_no_trial_for_an_artefact_that_is_up_to_date(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, early: Early
-) -> None:
-    present = SimpleNamespace(build_key=f"key {early}", early=early)
+def put(bench: Bench, monkeypatch: pytest.MonkeyPatch, early: Early, *, used: bool = False) -> Any:
+    """An OUT that is up to date."""
+    present = SimpleNamespace(
+        build_key=f"key {early}", early=early, cloud_init=bench.cloud_init, directory=bench.place
+    )
     monkeypatch.setattr(directory, "load", lambda out: present)
+    monkeypatch.setattr(directory, "may_be_used", lambda artefact: used)
     monkeypatch.setattr(
         directory, "check_output", lambda out, key, force: present if key == present.build_key else None
     )
+    return present
+
+
+@pytest.mark.parametrize(
+    ("early", "used", "cloud_init"),
+    [(Early.NEVER, False, False), (PROFILE.early, True, False), (PROFILE.early, False, True)],
+)
+def test_no_trial_for_an_artefact_that_is_up_to_date(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, early: Early, used: bool, cloud_init: bool
+) -> None:
+    bench.cloud_init = cloud_init
+    present = put(bench, monkeypatch, early, used=used)
     tried = bench.build(PROFILE)
     assert (cast(Any, tried.built.artefact), tried.built.made, bench.builds) == (present, False, [])
+    assert tried.trial is None
+
+
+def test_a_build_that_was_killed_in_its_trial_is_tried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = put(bench, monkeypatch, PROFILE.early)
+    tried = bench.build(PROFILE, EARLY, STOCK)
+    assert (cast(Any, tried.built.artefact), tried.built.made, bench.builds) == (present, False, [])
+    assert tried.trial == Trial(3_000, 9_000, "")
+    # Once is enough.
+    assert bench.build(PROFILE).trial == tried.trial
+
+
+def test_one_that_was_killed_and_brings_nothing_is_built_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bench, monkeypatch, PROFILE.early)
+    tried = bench.build(PROFILE, (9_000, ""), (9_000, ""))
+    assert (tried.built.made, bench.builds) == (True, [Early.NEVER])
 
 
 @pytest.mark.parametrize(
