@@ -8,6 +8,7 @@ import stat
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_differences(tmp_path: Path) -> None:
         ({"mode": stat.S_IFBLK | 0o666}, "changed: mode 20666 → 60666"),
     ],
 )
-def test_who_owns_a_file_and_which_device_it_is(tmp_path: Path, changes: dict[str, int], what: str) -> None:
+def test_who_owns_a_file_and_which_device_it_is(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
     null = char_device("fast/usr/lib/null", 0o666, 1, 3)
     pair = [(*PART_B[:4], each, *PART_B[4:]) for each in (null, replace(null, **changes))]
     first, second = (artefact(tmp_path / name, each) for name, each in zip("ab", pair, strict=True))

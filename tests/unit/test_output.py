@@ -301,7 +301,7 @@ def test_a_machine_waits_for_a_rebuild(out: Path, monkeypatch: pytest.MonkeyPatc
         waited.append(for_s)
         remove_tree(left)
 
-    monkeypatch.setattr(output.time, "sleep", end_of_rebuild)
+    monkeypatch.setattr("quickstart.artefact.output.time.sleep", end_of_rebuild)
     with in_use(out):
         assert len(waited) == 1
         assert (out / "root.raw").stat().st_nlink == 1

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from quickstart.artefact import directory as artefacts
 from quickstart.artefact.useddisk import UsedDisk
 from quickstart.engines import made
 from quickstart.engines import rebuild as rebuilding
 from quickstart.engines.boot import Built
+from quickstart.host import door
 from quickstart.host.progress import Quiet
 from quickstart.host.unchanged import seen
 from quickstart.model import Profile
@@ -38,12 +40,12 @@ class Bench:
         self.key = rebuilding._key(PROFILE, used, KernelOptions.STOCK)
         monkeypatch.setattr(rebuilding, "examine_disk", lambda disk: used)
         monkeypatch.setattr(rebuilding, "read_superblock", lambda disk: SUPERBLOCK)
-        monkeypatch.setattr(rebuilding.door, "need_root", lambda what: None)
-        monkeypatch.setattr(rebuilding.door, "need_tools", lambda *names: None)
+        monkeypatch.setattr(door, "need_root", lambda what: None)
+        monkeypatch.setattr(door, "need_tools", lambda *names: None)
         monkeypatch.setattr(rebuilding, "_packing", lambda *_: None)
         monkeypatch.setattr(rebuilding, "pack", lambda packing, path: self.pack(path))
         monkeypatch.setattr(rebuilding, "made_of", lambda packed, **facts: SimpleNamespace(**facts))
-        monkeypatch.setattr(rebuilding.artefacts, "write", self.write)
+        monkeypatch.setattr(artefacts, "write", self.write)
 
     def pack(self, path: Path) -> None:
         self.packed += 1

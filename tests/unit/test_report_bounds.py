@@ -98,8 +98,8 @@ def test_the_times_of_units() -> None:
 
 def test_many_words_units_and_files_take_no_square() -> None:
     began_s = time.process_time()
-    lines = (" ".join(f"{side}{number}" for number in range(30_000)) for side in "ab")
-    assert len(list(causes._command_line(*map(booted, lines), "stock"))) == 60_000
+    old, new = (booted(" ".join(f"{side}{number}" for number in range(30_000))) for side in "ab")
+    assert len(list(causes._command_line(old, new, "stock"))) == 60_000
     runs = [[with_units(*((f"{side}{number}", 10**9) for number in range(20_000)))] for side in "ab"]
     assert len(list(causes._units(*runs))) == 40_000
     small = {side: {f"{side}{number}": 1 for number in range(50_000)} for side in "ab"}
