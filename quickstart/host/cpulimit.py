@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from types import FrameType
@@ -29,18 +30,23 @@ RESULTS_LIMIT_S = 30.0
 REPORT_LIMIT_S, REPORT_PLACE_LIMIT_S = 60.0, 2.0
 _HINT = "look for files with very many or very long lines, and for `**` in many globs of a profile"
 RESULTS_HINT = "look for very many cells, runs, files or words in it"
-
-
+# For an outer block whose time is over.
+_SOON_S = 0.001
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
+class TooSlowError(BadInputError):
+    """Reading an input takes more CPU time than its limit. What is left of the work on this input is not worth a try."""
+
+
 def cpu_limit(what: str, limit_s: float = LIMIT_S, hint: str = _HINT) -> _Limit:
-    """A context that raises BadInputError in its block when this process has used ``limit_s`` of CPU time since the
+    """A context that raises TooSlowError in its block when this process has used ``limit_s`` of CPU time since the
     block's beginning, and again after each further ``limit_s``, so that a block that goes on after the error is
     stopped, too. ``what`` names the input in the message.
 
     The signal SIGPROF of setitimer(2) interrupts the block, also in the middle of a regular expression. Inside of
-    another such block, and outside of the main thread, where Python handles no signals, the context does nothing.
+    another such block, both limits count: the time of the inner block is a part of the outer one's. Outside of the main
+    thread, where Python handles no signals, the context does nothing.
 
     It is a decorator, too: a function that reads what strangers give has its limit from whatever verb it is called.
     """
@@ -56,22 +62,30 @@ class _Limit(ContextDecorator):
         self._what, self._limit_s, self._hint = what, limit_s, hint
         self._is_set = False
         self._former: _Handler = None
+        # What the outer block's timer had left when this block began, and what it has each time after that; 0 without one.
+        self._outer_s, self._outer_again_s, self._began_s = 0.0, 0.0, 0.0
 
     def _recreate_cm(self) -> Self:
         # For each call of a decorated function, which may call itself.
         return type(self)(self._what, self._limit_s, self._hint)
 
     def __enter__(self) -> None:
+        outer_s, again_s = signal.getitimer(signal.ITIMER_PROF)
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getitimer(signal.ITIMER_PROF)[0] <= 0:
-            self._is_set = True
-            self._former = signal.signal(signal.SIGPROF, self._stop)
-            signal.setitimer(signal.ITIMER_PROF, self._limit_s, self._limit_s)
+        if not is_main or 0 < outer_s <= self._limit_s:
+            return
+        self._is_set = True
+        self._outer_s, self._outer_again_s, self._began_s = outer_s, again_s, time.process_time()
+        self._former = signal.signal(signal.SIGPROF, self._stop)
+        signal.setitimer(signal.ITIMER_PROF, self._limit_s, self._limit_s)
 
     def __exit__(self, *error: object) -> None:
         if self._is_set:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGPROF, self._former)
+            if self._outer_s:
+                left_s = self._outer_s - (time.process_time() - self._began_s)
+                signal.setitimer(signal.ITIMER_PROF, max(left_s, _SOON_S), self._outer_again_s)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -79,6 +93,6 @@ class _Limit(ContextDecorator):
                 # The block has ended, and nothing is left to be stopped.
                 return
             frame = frame.f_back
-        raise BadInputError(
+        raise TooSlowError(
             f"reading {self._what} takes more than {self._limit_s:g} s of CPU time", hint=self._hint
         )

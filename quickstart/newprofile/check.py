@@ -10,6 +10,7 @@ from pathlib import Path
 from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import TraceOptions
 from quickstart.errors import ProfileError, QuickStartError
+from quickstart.host.cpulimit import START_SET_LIMIT_S, TooSlowError, cpu_limit
 from quickstart.initramfs.build import check_sizes
 from quickstart.initramfs.payload import check_kernel
 from quickstart.inspect.imageroot import ImageRoot
@@ -41,21 +42,10 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
     with every fault that the image and the traces in the store show.
     """
     file, profile = profile_file(name), load_profile(name)
-    image, start_set, faults = None, None, []
     units: list[UnitStart] = []
-    try:
-        image, start_set = pipeline.in_store(profile, options, store)
-        if start_set is not None:
-            check_sizes(profile, start_set)
-    except QuickStartError as error:
-        faults.append(error)
-    if image is not None:
-        root = ImageRoot(image.tree)
-        faults += refusals(root, profile, units.append)
-        try:
-            check_kernel(root, image.kernel_version, profile.payload)
-        except QuickStartError as error:
-            faults.append(error)
+    # Each of the steps has a limit, too, but they are several.
+    with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
+        start_set, faults = _looked_at(profile, options, store, units)
     if faults:
         hint = next((each.hint for each in faults if each.hint), None)
         # An `include` that names nothing is found by both.
@@ -65,3 +55,24 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
     return Checked(
         file=file, profile=profile, stages=plan.stages, unit=units[0] if units else None, start_set=start_set
     )
+
+
+def _looked_at(
+    profile: Profile, options: TraceOptions, store: Store, units: list[UnitStart]
+) -> tuple[StartSet | None, list[QuickStartError]]:
+    """The start set and the faults that the image and the traces in the store show. The unit is added to ``units``."""
+    image, start_set, faults = None, None, list[QuickStartError]()
+    try:
+        image, start_set = pipeline.in_store(profile, options, store)
+        if start_set is not None:
+            check_sizes(profile, start_set)
+    except QuickStartError as error:
+        faults.append(error)
+    if image is not None and not any(isinstance(each, TooSlowError) for each in faults):
+        root = ImageRoot(image.tree)
+        faults += refusals(root, profile, units.append)
+        try:
+            check_kernel(root, image.kernel_version, profile.payload)
+        except QuickStartError as error:
+            faults.append(error)
+    return start_set, faults

@@ -21,7 +21,7 @@ from quickstart.errors import (
     QuickStartError,
 )
 from quickstart.guest import executing
-from quickstart.host.cpulimit import cpu_limit
+from quickstart.host.cpulimit import TooSlowError, cpu_limit
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import check_kernel
@@ -214,7 +214,8 @@ def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
     """Look in the image for reasons against an early start of the profile's units with a hand-off, and return an
-    error for each check that fails. The first check reads the units. If it succeeds, ``take`` gets its result.
+    error for each check that fails. A check that takes too long is the last. The first check reads the units. If it
+    succeeds, ``take`` gets its result.
     """
     found: list[QuickStartError] = []
 
@@ -235,6 +236,8 @@ def refusals(
                 check()
         except QuickStartError as error:
             found.append(error)
+            if isinstance(error, TooSlowError):
+                break
     return found
 
 

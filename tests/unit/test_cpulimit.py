@@ -7,15 +7,20 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import pytest
 
 from quickstart.errors import BadInputError
-from quickstart.host.cpulimit import cpu_limit
+from quickstart.host.cpulimit import TooSlowError, cpu_limit
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import stack
+from quickstart.newprofile import make
 from quickstart.pack import startset
+from quickstart.profile import load_profile
 
 SHORT_S = 0.02
 
@@ -107,6 +112,36 @@ def test_the_outer_limit_holds() -> None:
         cpu_limit("the image"),
     ):
         forever()
+
+
+def test_the_inner_limit_holds_too() -> None:
+    with cpu_limit("the tar"):
+        with pytest.raises(TooSlowError, match="reading the image"), cpu_limit("the image", SHORT_S):
+            forever()
+        # And the outer one goes on with what is left of it.
+        assert 9 < signal.getitimer(signal.ITIMER_PROF)[0] < 10
+    assert not is_set()
+
+
+def test_the_time_of_inner_blocks_is_the_outer_one_s() -> None:
+    with cpu_limit("the tar"):
+        for _ in range(3):
+            with suppress(TooSlowError), cpu_limit("the image", SHORT_S):
+                forever()
+        assert signal.getitimer(signal.ITIMER_PROF)[0] < 10 - 2.5 * SHORT_S
+
+
+def test_what_is_too_slow_is_looked_at_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def slow(name: str) -> NoReturn:
+        asked.append(name)
+        raise TooSlowError("reading the image takes more than 10 s of CPU time")
+
+    for name in ("read_stack", "check_includes", "network_service", "root_mount"):
+        monkeypatch.setattr(make, name, lambda *_, name=name: slow(name))
+    found = make.refusals(ImageRoot(tmp_path), load_profile("nginx"), lambda unit: None)
+    assert (len(found), asked) == (1, ["read_stack"])
 
 
 def test_another_thread_has_no_limit() -> None:
