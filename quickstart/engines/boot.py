@@ -11,6 +11,7 @@ from pathlib import Path
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.engines.launching import launcher_for
+from quickstart.engines.made import up_to_date, write
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.host import door
 from quickstart.host.progress import Progress
@@ -186,7 +187,7 @@ def build(
     rootfs = rootfs or rootfs_of(options.tracing, context.progress)
     key = build_key(profile, options, rootfs)
     with output.settled(options.out):
-        if present := artefacts.check_output(options.out, key, options.force):
+        if present := up_to_date(options.out, key, options.force, context):
             return Built(present, made=False)
         output.check_unused(options.out)
     door.need_root(_ROOT_STEP)
@@ -216,7 +217,7 @@ def build(
                 mac=MAC,
                 kernel_options=chosen(profile, options.kernel_options),
             )
-            artefacts.write(directory, made)
+            write(directory, made, context.store)
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
 

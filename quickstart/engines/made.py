@@ -9,16 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from quickstart.artefact import directory as artefacts
 from quickstart.artefact.sums import made_digests
 from quickstart.errors import BadInputError
+from quickstart.model import Artefact
+from quickstart.store.context import Context
 from quickstart.store.store import Store
 
 _STAGE = "made"
 
 
-def remember(directory: Path, store: Store) -> None:
-    """Record that we have made the artefact in ``directory``, as it is now."""
+def write(directory: Path, made: artefacts.Made, store: Store) -> None:
+    """Write OUT's files into ``directory``, as artefact.directory.write does, and record that we have made them."""
+    artefacts.write(directory, made)
     store.get_or_make(_STAGE, _inputs(directory), _nothing)
+
+
+def up_to_date(out: Path, build_key: str, force: bool, context: Context) -> Artefact | None:
+    """The artefact at ``out`` when a build would make an equal one, as artefact.directory.check_output finds it by its
+    key. Show a note when the store has no record that we have made it.
+    """
+    present = artefacts.check_output(out, build_key, force)
+    if present and not is_remembered(out, context.store):
+        context.progress.note(
+            f"{out} was there already, and this store has no record of its build: if somebody else has given it to you, "
+            "--force makes it anew"
+        )
+    return present
 
 
 def is_remembered(directory: Path, store: Store) -> bool:

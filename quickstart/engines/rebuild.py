@@ -12,7 +12,7 @@ from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
 from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk
 from quickstart.engines import boot as pipeline
-from quickstart.engines.made import is_remembered, remember
+from quickstart.engines.made import is_remembered, write
 from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.unchanged import check_unchanged
@@ -82,8 +82,7 @@ def rebuild(
             kernel_options=options,
             uuid=before.uuid,
         )
-        artefacts.write(directory, made)
-        remember(directory, context.store)
+        write(directory, made, context.store)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 

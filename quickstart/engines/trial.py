@@ -17,6 +17,7 @@ from quickstart.artefact import output
 from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import BuildOptions, Built
 from quickstart.engines.launching import launcher_of
+from quickstart.engines.made import up_to_date
 from quickstart.errors import GuestError, QuickStartError
 from quickstart.guest import Launcher
 from quickstart.initramfs.guestconfig import HandOff
@@ -84,7 +85,7 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     rootfs = pipeline.rootfs_of(options.tracing, context.progress)
     keys = [pipeline.build_key(wanted, options, rootfs) for wanted in (profile, stock)]
     with output.settled(options.out):
-        present = artefacts.check_output(options.out, _key_at(options.out, keys), options.force)
+        present = up_to_date(options.out, _key_at(options.out, keys), options.force, context)
     built = (
         Built(present, made=False) if present else pipeline.build(profile, options, context, rootfs=rootfs)
     )

@@ -116,9 +116,22 @@ def test_a_lost_or_damaged_record_is_none(bench: Bench) -> None:
     assert not bench.rebuild().made
 
 
-def test_a_record_is_of_one_content(bench: Bench, tmp_path: Path) -> None:
-    with Store(tmp_path / "other") as store:
-        made.remember(bench.out, store)
-        assert made.is_remembered(bench.out, store)
-        other_byte(bench.out / "vmlinuz")
-        assert not made.is_remembered(bench.out, store)
+class Noted(Quiet):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_build_notes_what_this_store_has_not_made(bench: Bench) -> None:
+    bench.rebuild()
+    with Store(bench.place / "store") as store:
+        noted = Noted()
+        assert made.up_to_date(bench.out, bench.key, False, Context(store, noted))
+        assert made.up_to_date(bench.out, "other", True, Context(store, noted)) is None
+        assert noted.notes == []
+    with Store(bench.place / "other") as store:
+        assert made.up_to_date(bench.out, bench.key, False, Context(store, noted))
+    (note,) = noted.notes
+    assert "--force makes it anew" in note
