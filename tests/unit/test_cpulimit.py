@@ -128,7 +128,7 @@ def test_the_time_of_inner_blocks_is_the_outer_one_s() -> None:
         for _ in range(3):
             with suppress(TooSlowError), cpu_limit("the image", SHORT_S):
                 forever()
-        assert signal.getitimer(signal.ITIMER_PROF)[0] < 10 - 2.5 * SHORT_S
+        assert signal.getitimer(signal.ITIMER_PROF)[0] < 10 - 1.5 * SHORT_S
 
 
 def test_what_is_too_slow_is_looked_at_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
