@@ -2,39 +2,40 @@
 
 systemd-sysctl and systemd-tmpfiles write the image's kernel settings some seconds after an early start. In a stock boot they
 come before the unit, so a unit that writes one of these settings itself, as dockerd does with net.ipv4.ip_forward, has the last
-word there.
+word there. What counts is what a setting changes, and not its name: net.ipv4.conf.all.forwarding is the same switch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.sysctl import kernel_settings, sets
-from quickstart.inspect.unit.tmpfiles import written_settings
+from quickstart.inspect.unit.switches import undoes
+from quickstart.inspect.unit.sysctl import kernel_settings
+from quickstart.inspect.unit.tmpfiles import later_writes
 from quickstart.model import Op, Trace
 from quickstart.parse.printable import brief
 
-_SETTINGS = PurePosixPath("/proc/sys")
+_SETTINGS = ("/proc/sys/", "/sys/")
 
 
 def refuse_undone_settings(traces: Sequence[Trace], unit: str, root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when a program of the units has written a kernel setting that the image sets, too."""
     written = {
-        event.path
+        str(event.path)
         for trace in traces
         for event in trace.events
-        if event.op is Op.WRITE and event.error is None and event.path.is_relative_to(_SETTINGS)
+        if event.op is Op.WRITE and event.error is None and str(event.path).startswith(_SETTINGS)
     }
     if not written:
         return
-    settings = (*kernel_settings(root), *written_settings(root))
+    settings = (*kernel_settings(root, with_hidden=True), *later_writes(root))
     for path in sorted(written):
-        if sets(settings, str(path.relative_to(_SETTINGS))):
-            raise UnsupportedUnitError(
-                f"{unit} cannot be started early: it sets {brief(str(path))}, and the image's sysctl.d or tmpfiles.d would set it"
-                " again after an early start",
-                hint="remove the setting from the image, or give it the value that the application wants",
-            )
+        for setting in settings:
+            if undoes(setting, path):
+                raise UnsupportedUnitError(
+                    f"{unit} cannot be started early: it sets {brief(path)}, and the image's sysctl.d or tmpfiles.d would"
+                    f" change that after an early start, by {brief(setting.key)}",
+                    hint="remove the setting from the image, or give it the value that the application wants",
+                )

@@ -60,15 +60,18 @@ class _File:
     is_secret: bool
 
 
-def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
+def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[KernelSetting, ...]:
     """The settings that systemd-sysctl(8) would write, in the order in which it writes them. Empty when the image
     masks systemd-sysctl.service or changes how it runs.
 
     Three kinds of settings are left out: settings that the service would refuse; settings whose keys lead out of
     /proc/sys; and settings in files that are not world-readable, because the content of such files must not enter
     our initramfs. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns.
+
+    With ``with_hidden``, the result is for a question about the rest of a boot, and not for our initramfs: it has the
+    settings of files that are not world-readable, too, and those of a changed service, unless the service is masked.
     """
-    if _is_changed(root):
+    if _is_masked(root) if with_hidden else _is_changed(root):
         return ()
     # None: a key that patterns are to leave alone.
     found: dict[str, KernelSetting | None] = {}
@@ -82,7 +85,8 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
                 continue
             # What is set anew is set later.
             found.pop(key, None)
-            found[key] = None if value is None or file.is_secret else KernelSetting(key, value, is_packages)
+            is_left_out = value is None or (file.is_secret and not with_hidden)
+            found[key] = None if is_left_out else KernelSetting(key, value or "", is_packages)
     plain = [key for key in found if not _GLOB.search(key)]
     patterns = [key for key in found if _GLOB.search(key)]
     if len(plain) * _parts(patterns) + len(patterns) * _parts(plain) > _MOST_COMPARED:
@@ -123,9 +127,8 @@ def comes_late(root: ImageRoot, key: str) -> bool:
     return any(each.is_packages and _may_match(each.key, key) for each in kernel_settings(root))
 
 
-def sets(settings: Iterable[KernelSetting], key: str) -> bool:
-    """Whether one of ``settings`` may set ``key``, a path below /proc/sys."""
-    return any(_may_match(each.key, key) and key not in each.spared for each in settings)
+def _is_masked(root: ImageRoot) -> bool:
+    return any(root.link_target(place / SERVICE) == "/dev/null" for place in ADMINISTRATORS_UNITS)
 
 
 def _is_changed(root: ImageRoot) -> bool:

@@ -64,6 +64,7 @@ _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 # The kernel's, where a line changes what a service finds.
 _KERNELS = ("/dev/", "/proc/", "/sys/")
+_SETTINGS = ("/proc/sys/", "/sys/")
 # All types but `x` and `X`, which matter to a clean-up only.
 _ACTS = re.compile(r"[a-wyzA-WYZ]\S*")
 # A line that writes a plain value: neither quotes, nor escapes, nor specifiers.
@@ -147,6 +148,19 @@ def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
         if each is not None:
             firsts.setdefault(each.key, each)
     return tuple(firsts.values())
+
+
+def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
+    """What lines of tmpfiles.d write into files below /proc/sys and /sys in each boot, some seconds after an early start.
+    Unlike ``written_settings``, this includes the lines that init cannot follow, and those of files that are not
+    world-readable, so it must not enter our initramfs.
+    """
+    return tuple(
+        KernelSetting(what, " ".join(words[6:]), is_packages=True)
+        for _, text in _files(root)
+        for words in ([word.strip("\"'") for word in line.split()] for line in text.split("\n"))
+        if len(words) > 1 and words[0].startswith("w") and (what := _plain(words[1])).startswith(_SETTINGS)
+    )
 
 
 def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
