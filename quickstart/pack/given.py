@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import Cards, Given, Naming
 from quickstart.initramfs.takeover import network_service
+from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.cardnames import names_by_mac
 from quickstart.inspect.unit.dhcpclient import client_gives_name
@@ -44,22 +45,26 @@ _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/m
 
 
 def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
-    """What programs of ``units`` looked for in a traced boot. ``name_servers`` is true in two cases. In the first case,
+    """What programs of ``units`` looked for in a traced boot, and whether a stock boot waits for the network.
+
+    ``name_servers`` is true in two cases. In the first case,
     a program read the name servers after the rest of the boot had written them, and it may read them only once
     (trace/resolvers.py). In the second case, any program looked up names, and a stock boot starts the units only when
     the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
-    which virtual hosts Apache has. ``network`` is true if a program looked for the network (trace/calls.py,
-    ``uses_network``), and a stock boot starts the units only when the network is up. ``udev`` is true if a
+    which virtual hosts Apache has. ``network`` is true if a stock boot starts the units only when the network is up,
+    whatever the programs did in a traced boot: the application's configuration may change after the build, and name
+    an address or a host then, and an application may go on without it (redis' `bind -192.0.2.1`). cloud-init may have
+    written on a machine that ifupdown waits. ``udev`` is true if a
     program looked for udev's directory of devices, or for a file there.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}
-    uses_network, names = any(trace.uses_network for trace in traces), looks_up_names(traces)
-    waits = (uses_network or names) and stock_waits(root, units, traces)
+    waits = stock_waits(root, units, traces)
     return Given(
         machine_id=not opened.isdisjoint(_MACHINE_IDS),
-        name_servers=can_await_name_servers(root) and (RESOLVER in changed or (names and waits)),
-        network=uses_network and waits,
+        name_servers=can_await_name_servers(root)
+        and (RESOLVER in changed or (waits and looks_up_names(traces))),
+        network=waits or _may_wait_on_a_machine(root, units),
         udev=any(
             event.error is None and event.path.is_relative_to(_UDEV_DATA)
             for trace in traces
@@ -109,6 +114,22 @@ def stock_waits(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace] =
     if any(map(is_only_waiting, _before(traces, units))):
         return True
     is_auto = any(_AUTO.search(root.read_text(file)) for file in interface_files(root))
+    return _come_after_network(root, units, is_auto=is_auto)
+
+
+def _may_wait_on_a_machine(root: ImageRoot, units: Sequence[str]) -> bool:
+    """Whether a stock boot may wait on a machine of an image with cloud-init, which writes ifupdown's configuration in the
+    first boot, with `auto` for the card.
+    """
+    return (
+        has_cloud_init(root)
+        and _network(root) == "ifupdown"
+        and _come_after_network(root, units, is_auto=True)
+    )
+
+
+def _come_after_network(root: ImageRoot, units: Sequence[str], *, is_auto: bool) -> bool:
+    """Whether one of ``units`` comes after what waits for the network."""
     waits_online = any(link for pattern in _WAITS for link in root.glob(pattern))
     if not is_auto and not waits_online:
         return False

@@ -216,6 +216,30 @@ def test_an_application_that_uses_the_network_has_the_address_of_the_lease(tmp_p
     assert not (tmp_path / "etc-resolv.conf").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "before", "expected"),
+    [
+        ("RESOLVER=yes", MINE, SERVERS),
+        # The image's client does not write it.
+        ("RESOLVER=", MINE, MINE),
+        # Another program's file is behind it. This application read no name servers at the build.
+        ("RESOLVER=yes", None, None),
+    ],
+)
+def test_an_application_that_may_use_the_network_has_the_name_servers_that_a_hand_off_would_write(
+    tmp_path: Path, words: str, before: str | None, expected: str | None
+) -> None:
+    """Its configuration may name a host since the build."""
+    file = tmp_path / "etc-resolv.conf"
+    if before is None:
+        file.symlink_to(tmp_path / "stub-resolv.conf")
+    else:
+        file.write_text(before)
+    said, _ = run_named(tmp_path, "web\n", f"NETWORK=ifupdown USES_NETWORK=yes {words}")
+    assert said.split() == ["lease", "resolv.conf"]
+    assert (file.read_text() if file.exists() else None) == expected
+
+
 def test_links_are_protected_before_the_application_begins(tmp_path: Path) -> None:
     """Upstream's kernel has both at 0 (kernel: Documentation/admin-guide/sysctl/fs.rst)."""
     for kind in ("hardlinks", "symlinks"):

@@ -123,7 +123,7 @@ def test_names_from_nscd(tmp_path: Path, place: str, result: str, asks: bool) ->
     root = image(tmp_path, "network.target", AUTO)
     put(tmp_path, "/sbin/dhclient", "")
     put(tmp_path, "/etc/dhcp/dhclient.conf", "")
-    assert needed_before_ready(traces, UNITS, root) == Given(name_servers=asks)
+    assert needed_before_ready(traces, UNITS, root) == Given(name_servers=asks, network=True)
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,35 @@ def test_names_from_nscd(tmp_path: Path, place: str, result: str, asks: bool) ->
 def test_addresses_are_awaited_where_stock_waits(
     tmp_path: Path, after: str, interfaces: str, waits: bool
 ) -> None:
-    """kamailio listens on the addresses that the machine has at its start, and on no others."""
+    """kamailio listens on the addresses that the machine has at its start, and on no others. An application that did not
+    use the network in the reference boot may have a configuration since the build that does.
+    """
     root = image(tmp_path, after, interfaces)
     asks = [replace(trace(), uses_network=True)]
     assert needed_before_ready(asks, UNITS, root) == Given(network=waits)
-    assert needed_before_ready([trace()], UNITS, root) == Given()
+    assert needed_before_ready([trace()], UNITS, root) == Given(network=waits)
     # Init sets the address up itself, whoever writes the name servers.
     link(tmp_path, "/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
     assert needed_before_ready(asks, UNITS, root) == Given(network=waits)
     refuse_names_too_early(asks, UNITS, root)
+
+
+@pytest.mark.parametrize(("after", "waits"), [("network.target", True), ("local-fs.target", False)])
+def test_cloud_init_may_let_ifupdown_wait(tmp_path: Path, after: str, waits: bool) -> None:
+    """It writes `auto` into /etc/network/interfaces.d in a machine's first boot."""
+    root = image(tmp_path, after, HOTPLUG)
+    enable(tmp_path, "multi-user.target.wants", "networking.service")
+    assert not needed_before_ready([trace()], UNITS, root).network
+    enable(tmp_path, "cloud-init.target.wants", "cloud-init.service")
+    root = ImageRoot(tmp_path)
+    assert needed_before_ready([trace()], UNITS, root).network is waits
+    # What the image says decides what is refused.
+    assert not stock_waits(root, UNITS)
+
+
+def enable(place: Path, where: str, name: str) -> None:
+    put(place, f"{SYSTEM}/{name}", "")
+    link(place, f"/etc/systemd/system/{where}/{name}", f"{SYSTEM}/{name}")
 
 
 @pytest.mark.parametrize(

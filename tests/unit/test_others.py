@@ -258,8 +258,8 @@ def test_names_are_looked_up_behind_the_lease_where_stock_waits(
     put(tmp_path, "/etc/network/interfaces", interfaces)
     put_client(tmp_path)
     root, traces = ImageRoot(tmp_path), [trace((Op.OPEN, "/etc/resolv.conf"))]
-    assert needed_before_ready(traces, UNITS_OF_APP, root) == Given(name_servers=waits)
-    assert needed_before_ready([trace()], UNITS_OF_APP, root) == Given()
+    assert needed_before_ready(traces, UNITS_OF_APP, root) == Given(name_servers=waits, network=waits)
+    assert needed_before_ready([trace()], UNITS_OF_APP, root) == Given(network=waits)
     refuse_names_too_early(traces, UNITS_OF_APP, root)
     link(tmp_path, "/etc/resolv.conf", "/run/resolvconf/resolv.conf")
     if waits:
