@@ -240,6 +240,18 @@ def test_an_application_that_may_use_the_network_has_the_name_servers_that_a_han
     assert (file.read_text() if file.exists() else None) == expected
 
 
+@pytest.mark.parametrize("waits", ["USES_NETWORK=yes", ""])
+def test_without_a_lease_nothing_begins_that_would_be_ended_again(tmp_path: Path, waits: str) -> None:
+    """cron begins its @reboot jobs once in a boot."""
+    script = (
+        f"Q={tmp_path} INTERFACE=ens3 READS_NAME_SERVERS= USES_NETWORK= NAMING= DHCP=1 {waits}\n"
+        f"{function('take_from_lease')}\n"
+        'lives() { false; }\nfall_back() { echo "$*"; exit; }\ntake_from_lease'
+    )
+    done = subprocess.run(["busybox", "sh", "-c", script], check=True, capture_output=True, timeout=60)
+    assert done.stdout == (b"no DHCP lease on ens3\n" if waits else b"")
+
+
 def test_links_are_protected_before_the_application_begins(tmp_path: Path) -> None:
     """Upstream's kernel has both at 0 (kernel: Documentation/admin-guide/sysctl/fs.rst)."""
     for kind in ("hardlinks", "symlinks"):
