@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import hidden_at
 from quickstart.parse.printable import brief
 
 # In the order of libkmod (libkmod.c, default_config_paths): of files with one name, that of the first directory counts.
@@ -36,7 +37,7 @@ def module_options(root: ImageRoot, unit: str, modules: Collection[str]) -> tupl
     libkmod puts them together.
 
     Raises UnsupportedUnitError if a line of modprobe.d has another effect on one of ``modules``, or options that are
-    too long or no text.
+    too long or no text, or that are not for all users to read: part A is for all who may read OUT.
     """
     found: list[tuple[str, str]] = []
     lengths = Counter[str]()
@@ -47,6 +48,12 @@ def module_options(root: ImageRoot, unit: str, modules: Collection[str]) -> tupl
             name = match[2].replace("-", "_") if match else ""
             if not match or name not in modules:
                 continue
+            if hidden_at(root, file) is not None:
+                raise UnsupportedUnitError(
+                    f"{unit} cannot be started early: {file}, which has a line for the module {name}, is not for all to"
+                    " read, and what it says would go into the archive",
+                    hint="let all users read this file of the image (`chmod a+r`, and a+x on its directories)",
+                )
             lengths[name] += len(match[3]) + 1
             if match[1] != "options" or lengths[name] > _MOST_CHARACTERS or not _OPTIONS.fullmatch(match[3]):
                 raise UnsupportedUnitError(

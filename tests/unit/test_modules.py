@@ -149,6 +149,22 @@ def test_what_modprobe_d_says_beside_options(tmp_path: Path, path: str, text: st
     assert error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("etc/modprobe.d/own.conf", 0o640), ("etc/modprobe.d", 0o750)],
+    ids=["file", "directory"],
+)
+def test_options_that_are_not_for_all_to_read(tmp_path: Path, name: str, mode: int) -> None:
+    """Part A is: whoever may read OUT could read them."""
+    put(tmp_path, "/etc/modprobe.d/own.conf", "install cramfs /bin/false\noptions virtio_blk key=secret\n")
+    (tmp_path / name).chmod(mode)
+    assert module_options(ImageRoot(tmp_path), "app.service", ("ext4",)) == ()
+    with pytest.raises(UnsupportedUnitError, match=r"own\.conf.* is not for all to read") as error:
+        module_options(ImageRoot(tmp_path), "app.service", ("virtio_blk",))
+    assert "secret" not in str(error.value)
+    assert error.value.hint
+
+
 def test_files_of_modprobe_d(tmp_path: Path) -> None:
     """In the order of their names; of one name, the administrator's counts."""
     for place, name, value in (
