@@ -1,8 +1,9 @@
 """Refuse an early start when the rest of the boot would undo what the unit does (pure, apart from reading sysctl.d).
 
-systemd-sysctl and systemd-tmpfiles write the image's kernel settings some seconds after an early start. In a stock boot they
-come before the unit, so a unit that writes one of these settings itself, as dockerd does with net.ipv4.ip_forward, has the last
-word there. What counts is what a setting changes, and not its name: net.ipv4.conf.all.forwarding is the same switch.
+systemd-sysctl, systemd-tmpfiles and systemd-networkd write the image's kernel settings some seconds after an early start. In a
+stock boot they come before the unit, so a unit that writes one of these settings itself, as dockerd does with
+net.ipv4.ip_forward, has the last word there. What counts is what a setting changes, and not its name:
+net.ipv4.conf.all.forwarding is the same switch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.switches import undoes
+from quickstart.inspect.unit.networkd import later_forwarding
+from quickstart.inspect.unit.switches import undoing
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.inspect.unit.tmpfiles import later_writes
 from quickstart.model import Op, Trace
@@ -30,12 +32,11 @@ def refuse_undone_settings(traces: Sequence[Trace], unit: str, root: ImageRoot) 
     }
     if not written:
         return
-    settings = (*kernel_settings(root, with_hidden=True), *later_writes(root))
-    for path in sorted(written):
-        for setting in settings:
-            if undoes(setting, path):
-                raise UnsupportedUnitError(
-                    f"{unit} cannot be started early: it sets {brief(path)}, and the image's sysctl.d or tmpfiles.d would"
-                    f" change that after an early start, by {brief(setting.key)}",
-                    hint="remove the setting from the image, or give it the value that the application wants",
-                )
+    settings = (*kernel_settings(root, with_hidden=True), *later_writes(root), *later_forwarding(root))
+    if found := undoing(settings, sorted(written)):
+        path, setting = found
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: it sets {brief(path)}, and the image's sysctl.d, tmpfiles.d or networkd.conf"
+            f" would change that after an early start, by {brief(setting.key)}",
+            hint="remove the setting from the image, or give it the value that the application wants",
+        )

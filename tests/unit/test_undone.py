@@ -139,3 +139,25 @@ def test_a_line_of_tmpfiles_for_sys(tmp_path: Path, written: str, line: str, mod
     (tmp_path / "etc/tmpfiles.d/a.conf").chmod(mode)
     with pytest.raises(UnsupportedUnitError, match="it sets /sys/"):
         judge(tmp_path, trace((Op.WRITE, written)))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "is_undone"),
+    [
+        ("networkd.conf", "[Network]\nIPv4Forwarding=no\n", True),
+        ("networkd.conf.d/a.conf", "[Network]\nSpeedMeter=no\nIPv4Forwarding=no\n", True),
+        ("networkd.conf", "[Network]\n#IPv4Forwarding=\nIPv6Forwarding=no\n", False),
+        ("networkd.conf", "[DHCPv4]\nIPv4Forwarding=no\n", False),
+        ("networkd.conf", "[Network]\nIPv4Forwarding=\n", False),
+    ],
+)
+def test_networkd_sets_forwarding_when_it_starts(
+    tmp_path: Path, file: str, text: str, is_undone: bool
+) -> None:
+    (tmp_path / "etc/systemd/networkd.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/systemd" / file).write_text(text)
+    if is_undone:
+        with pytest.raises(UnsupportedUnitError, match="by net/ipv4/conf/default/forwarding"):
+            judge(tmp_path, WRITES)
+    else:
+        judge(tmp_path, WRITES)

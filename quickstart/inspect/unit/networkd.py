@@ -20,6 +20,7 @@ from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpconf import NO_NAME, HostName, NameRule, Sent
 from quickstart.inspect.unit.files import first_fault, sections
+from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.parse.printable import brief
 
 _PLACES = ("/etc/systemd/network", "/usr/local/lib/systemd/network", "/usr/lib/systemd/network")
@@ -27,6 +28,12 @@ _PATTERNS = ("*.network", "*.netdev", "*.link", "*.network.d/*.conf", "*.link.d/
 _NETPLAN = ("/etc/netplan/*.yaml", "/usr/lib/netplan/*.yaml")
 # Their files are for containers and virtual machines of the machine.
 _SYSTEMDS = frozenset({"systemd", "udev"})
+_OF_MANAGER = tuple(
+    f"{place}/systemd/{name}"
+    for place in ("/etc", "/usr/local/lib", "/usr/lib")
+    for name in ("networkd.conf", "networkd.conf.d/*.conf")
+)
+_FORWARDING = frozenset({"IPv4Forwarding", "IPv6Forwarding"})
 # What a card gets of networkd beside its address, which an application does without for some seconds.
 _NETWORK_KEYS = """
     ConfigureWithoutCarrier DHCP DNS DNSDefaultRoute DNSOverTLS DNSSEC DNSSECNegativeTrustAnchors Description
@@ -108,6 +115,21 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
     if len(found) > 1:
         raise _refusal(unit, list(found.values())[-1], "has another host name for DHCP than other files have")
     return Sent(next(iter(found), HostName(NameRule.NETWORKD)), routes=True)
+
+
+def later_forwarding(root: ImageRoot) -> tuple[KernelSetting, ...]:
+    """What networkd.conf(5) says of forwarding, as the kernel settings that networkd writes when it starts, some seconds
+    after an early start (manager_set_ip_forwarding in networkd's networkd-sysctl.c, since systemd 256).
+    """
+    paths = (each for pattern in _OF_MANAGER for each in root.glob(PurePosixPath(pattern)))
+    files = (file for path in paths if (file := root.resolve(path).canonical) and root.host(file).is_file())
+    found = sections(tuple(map(root.read_text, files))).get("[Network]", ())
+    return tuple(
+        KernelSetting(f"net/{name[:4].lower()}/conf/{card}/forwarding", value, is_packages=False)
+        for name, value in found
+        if name in _FORWARDING and value
+        for card in ("default", "all")
+    )
 
 
 def takes_host_name(root: ImageRoot) -> bool:

@@ -10,7 +10,7 @@ counter for both names); net/netfilter/nf_conntrack_standalone.c; and core_param
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -74,28 +74,50 @@ _GROUPS = (
 )  # fmt: skip
 
 
-def undoes(setting: KernelSetting, path: str) -> bool:
-    """Whether ``setting``, written once more, may change something that a write to the file ``path`` has changed."""
-    ours = tuple(_changed_by(_plain(path), spared=()))
-    theirs = tuple(_changed_by(_plain(setting.key), spared=setting.spared))
-    if any(key not in setting.spared and _overlap(key, each) for key in ours for each in theirs):
-        return True
-    zeroed = (key for group in _groups_of(_plain(path), ()) for key in group.to_zero)
-    return setting.value != "0" and any(
-        key not in setting.spared and _overlap(key, _plain(setting.key)) for key in zeroed
+def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[str, KernelSetting] | None:
+    """The first of the files ``paths`` and of ``settings`` so that the setting, written once more, may change something
+    that a write to the file has changed. None when there are no such two.
+    """
+    # Each pattern once: a trace may have many paths, but the groups have few.
+    ours: dict[str, str] = {}
+    zeroed: dict[str, str] = {}
+    for path in paths:
+        key = _plain(path)
+        groups = tuple(_groups_of(key, ()))
+        for each in (key, *(changed for group in groups for changed in group.changed)):
+            ours.setdefault(each, path)
+        for each in (zero for group in groups for zero in group.to_zero):
+            zeroed.setdefault(each, path)
+    patterns = {key: path for key, path in ours.items() if _GLOB.search(key)}
+    for setting in settings:
+        key = _plain(setting.key)
+        groups = tuple(_groups_of(key, setting.spared))
+        for each in (key, *(changed for group in groups for changed in group.changed)):
+            if (found := _found(each, ours, patterns, setting.spared)) is not None:
+                return found, setting
+        if setting.value != "0" and (found := _found(key, zeroed, {}, setting.spared)) is not None:
+            return found, setting
+    return None
+
+
+def _found(
+    key: str, ours: Mapping[str, str], patterns: Mapping[str, str], spared: tuple[str, ...]
+) -> str | None:
+    """The path behind one of ``ours`` that ``key`` may fit, except those in ``spared``. ``patterns`` are those of ``ours``
+    that are patterns.
+    """
+    if key in ours and key not in spared:
+        return ours[key]
+    candidates = ours if _GLOB.search(key) else patterns
+    return next(
+        (path for each, path in candidates.items() if _overlap(key, each) and each not in spared), None
     )
-
-
-def _changed_by(key: str, spared: tuple[str, ...]) -> Iterator[str]:
-    yield key
-    for group in _groups_of(key, spared):
-        yield from group.changed
 
 
 def _groups_of(key: str, spared: tuple[str, ...]) -> Iterator[_Group]:
     """The groups that a write to ``key``, a path or pattern that leaves ``spared`` alone, sets off."""
     for group in _GROUPS:
-        if any(each not in spared and _overlap(each, key) for each in group.written):
+        if any(_overlap(each, key) and each not in spared for each in group.written):
             yield group
 
 
@@ -103,7 +125,11 @@ def _overlap(one: str, other: str) -> bool:
     """Whether a path may fit both patterns (glob(7)). In doubt it may."""
     ours, theirs = one.split("/"), other.split("/")
     return len(ours) == len(theirs) and all(
-        bool(_GLOB.search(a) and _GLOB.search(b)) or "[" in a + b or fnmatchcase(a, b) or fnmatchcase(b, a)
+        a == b
+        or "[" in a + b
+        or bool(_GLOB.search(a) and _GLOB.search(b))
+        or fnmatchcase(a, b)
+        or fnmatchcase(b, a)
         for a, b in zip(ours, theirs, strict=True)
     )
 
