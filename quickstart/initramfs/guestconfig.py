@@ -237,25 +237,17 @@ def _unit_values(unit: UnitStart) -> Mapping[str, str]:
         "SOCKETS": str(len(unit.sockets)),
         "JOURNAL_SOCKETS": str(len(unit.journal_sockets)),
         "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in unit.sockets)),
-        "SOCKET_PATHS": _socket_paths(unit),
+        # What a fallback leaves in /run: PID 1 holds these sockets for the stock init.
+        "JOURNAL_PATHS": " ".join(str(each.path) for each in unit.journal_sockets if each.path),
         **({"ON_BUS": "yes"} if unit.on_bus else {}),
     }
 
 
 def _companion_sockets(unit: UnitStart) -> Mapping[str, str]:
-    """How many sockets each of the companions gets, and the paths of all sockets of the stack. Empty when no companion
-    gets any.
-    """
+    """How many sockets each of the companions gets. Empty when no companion gets any."""
     if not any(each.sockets for each in unit.companions):
         return {}
-    return {
-        "COMPANION_SOCKETS": " ".join(str(len(each.sockets)) for each in unit.companions),
-        "SOCKET_PATHS": " ".join(_socket_paths(each) for each in unit.all_units if _socket_paths(each)),
-    }
-
-
-def _socket_paths(unit: UnitStart) -> str:
-    return " ".join(str(socket.path) for socket in unit.sockets if socket.path)
+    return {"COMPANION_SOCKETS": " ".join(str(len(each.sockets)) for each in unit.companions)}
 
 
 def _assignments(values: Mapping[str, str]) -> str:

@@ -270,7 +270,7 @@ def test_config() -> None:
     assert plain["ROOT_UUID"] == "11111111-2222-3333-4444-555555555555"
     assert (plain["BUILD_MOUNTS"], plain["BUILD_WTIME"]) == ("0", "1400000000")
     assert (plain["PID_FILE"], plain["UNIT_GROUP"]) == ("/run/app.pid", "system.slice/app.service")
-    assert (plain["SOCKETS"], plain["SOCKET_UNITS"], plain["SOCKET_PATHS"]) == ("0", "", "")
+    assert (plain["SOCKETS"], plain["SOCKET_UNITS"], plain["JOURNAL_PATHS"]) == ("0", "", "")
 
 
 def test_the_journals_sockets_come_behind_the_unit_s_own(root: ImageRoot) -> None:
@@ -297,11 +297,11 @@ def test_the_sockets_in_config() -> None:
         )
 
     sockets = (socket("a.socket", "/run/a"), socket("a.socket", ""), socket("b.socket", "/run/b"))
-    text = config_text(replace(CONFIG, unit=replace(UNIT, sockets=sockets)))
-    assert (
-        "SOCKETS=3\nJOURNAL_SOCKETS=0\nSOCKET_UNITS='a.socket b.socket'\nSOCKET_PATHS='/run/a /run/b'\n"
-        in text
-    )
+    journals = tuple(socket("j.socket", path) for path in ("/run/systemd/journal/a", "", "/run/b"))
+    text = config_text(replace(CONFIG, unit=replace(UNIT, sockets=sockets, journal_sockets=journals)))
+    assert "SOCKETS=3\nJOURNAL_SOCKETS=3\nSOCKET_UNITS='a.socket b.socket'\n" in text
+    # A fallback removes the paths of the others.
+    assert "\nJOURNAL_PATHS='/run/systemd/journal/a /run/b'\n" in text
 
 
 def test_the_sockets_of_a_stack(root: ImageRoot) -> None:
@@ -335,8 +335,6 @@ def test_the_sockets_of_a_stack(root: ImageRoot) -> None:
     ]
     values = dict(line.split("=", 1) for line in config_text(config).splitlines())
     assert (values["SOCKETS"], values["COMPANION_SOCKETS"]) == ("1", "'2 0'")
-    # Of a fallback, which lets go of all of them.
-    assert values["SOCKET_PATHS"] == "'/run/b /run/c /run/a'"
     assert "COMPANION_SOCKETS" not in config_text(replace(CONFIG, unit=replace(unit, companions=())))
     assert "SOCKETS=2" in unit_config_text(companions[0]).splitlines()
 

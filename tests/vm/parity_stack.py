@@ -73,13 +73,11 @@ def _config(stack: UnitStart) -> str:
     """What init's configuration has of the companions, behind what it has without them."""
     numbers = " ".join(str(number) for number in range(1, len(stack.companions) + 1))
     sockets = " ".join(str(len(each.sockets)) for each in stack.companions)
-    paths = " ".join(str(each.path) for unit in stack.all_units for each in unit.sockets if each.path)
     lines = [
         f"COMPANIONS='{numbers}'",
         f"COMPANION_UNITS='{' '.join(each.unit for each in stack.companions)}'",
         f"GROUPS_OF_ALL='{' '.join(each.group for each in stack.all_units)}'",
         f"COMPANION_SOCKETS='{sockets}'",
-        f"SOCKET_PATHS='{paths}'",
         f"ON_BUS={'yes' if stack.on_bus else ''}",
     ]
     return "".join(f"{line}\n" for line in lines)

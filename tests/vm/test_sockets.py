@@ -106,7 +106,6 @@ def started(artefact: Path, base: Path, command: str, early: str, bound: int = 2
         "READY_PATH": "",
         "SOCKETS": str(len(sockets)),
         "SOCKET_UNITS": SOCKET,
-        "SOCKET_PATHS": "/run/parity/app.sock",
     }
     edits = " ".join(f"-e 's#^{key}=.*#{key}={value}#'" for key, value in values.items())
     # The first half has read its configuration before.
