@@ -85,6 +85,7 @@ def test_settle_starts_only_what_systemd_wanted(
         "/sys/fs/cgroup/$UNIT_GROUP", "$PLACE/group"
     )
     script = f"""{text.replace("/dev/console", "$PLACE/console")}
+    forget_start() {{ echo "forget $1" >>$PLACE/forgotten; }}
     systemctl() {{
         case "$*" in
         "show -p ActiveState --value app.service") echo {active.partition(" ")[0]} ;;
@@ -95,11 +96,13 @@ def test_settle_starts_only_what_systemd_wanted(
         esac
     }}
     remove_ipc() {{ cat $PLACE/group/cgroup.kill >$PLACE/removed; }}
-    UNIT=app.service PLACE={tmp_path} LEFT={tmp_path}/left
+    UNIT=app.service PLACE={tmp_path} LEFT={tmp_path}/left MARK=/the/mark
     see_to_unit"""
     subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
     # Of processes that have ended.
-    assert not killed or (tmp_path / "removed").read_text() == "1\n"
+    assert not killed or (tmp_path / "removed").read_text() == "1
+"
+    assert (tmp_path / "forgotten").exists() is killed
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""
     assert called == ("restart --no-block app.service\n" if restarted else "")
@@ -282,7 +285,7 @@ def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, calle
     [
         ("namespace slave\n", 0, "confine notify"),
         # It may not go on as it is: systemd starts it.
-        ("namespace slave nosuid\n", 1, "confine reload restart"),
+        ("namespace slave nosuid\n", 1, "confine forget reload restart"),
         ("umask 022\n", 1, "notify"),
     ],
 )
@@ -295,7 +298,7 @@ def test_adopt_confines_what_was_mounted_later(tmp_path: Path, unit: str, status
     assert adopted(tmp_path, "app.service") == called.split()
 
 
-@pytest.mark.parametrize(("sockets", "called"), [(0, "notify"), (1, "notify"), (2, "reload")])
+@pytest.mark.parametrize(("sockets", "called"), [(0, "notify"), (1, "notify"), (2, "forget reload")])
 def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets: int, called: str) -> None:
     """With others the unit is not started: settle starts its socket units before."""
     assert adopted(tmp_path, "app.service", sockets) == called.split()
@@ -303,7 +306,7 @@ def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets:
     assert (tmp_path / "run/fell-back").exists() is (sockets == 2)
 
 
-@pytest.mark.parametrize(("journal", "called"), [("same", "notify"), ("other", "reload restart")])
+@pytest.mark.parametrize(("journal", "called"), [("same", "notify"), ("other", "forget reload restart")])
 def test_adopt_compares_the_journals_socket_with_that_of_pid_1(
     tmp_path: Path, journal: str, called: str
 ) -> None:
@@ -355,6 +358,57 @@ def test_settle_starts_the_sockets_that_systemd_lacks(
     assert done.stdout.splitlines() == (wanted if handled else ["no"])
 
 
+# What init, the unit and somebody else have made in /run, before the hand-off and since then. The clock went back meanwhile.
+RUN = """
+umount -l /run 2>/dev/null; set -e; mount -t tmpfs run /run; mount --bind "$1" /mnt
+mkdir -p /run/quickstart /run/systemd/system /run/app/below /run/lock
+touch /run/crond.reboot /run/app/below/.done '/run/a
+b' /run/nologin /run/quickstart/main.pid /run/systemd/system/a /run/later
+mkfifo /run/fifo; ln -s crond.reboot /run/link; ln -s /mnt /run/app/out
+mount -t tmpfs lock /run/lock; touch /run/lock/mounted
+true >/run/quickstart/handed-over
+touch -d 2001-01-01 /run/new /run/app/new; cp -p /run/new /run/newer
+mv /run/newer /run/later
+$MOVE
+"""
+
+
+@pytest.mark.parametrize(("companions", "moved"), [("", False), ("", True), ("1", False)])
+def test_a_unit_that_starts_anew_finds_no_word_of_its_early_start(
+    tmp_path: Path, companions: str, moved: bool, caretaker: Path
+) -> None:
+    """cron does not start its jobs of @reboot when /run/crond.reboot is there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/caretaker").symlink_to(caretaker)
+    (tmp_path / "outside").touch()
+    place = "/run/quickstart.left" if moved else "/run/quickstart"
+    script = RUN.replace("$MOVE", "mv -T /run/quickstart /run/quickstart.left" if moved else "")
+    script += f"{function('lib', 'forget_start')}\nQ=/mnt COMPANIONS='{companions}'\nforget_start {place}/handed-over\n"
+    script += "find /run -type f; ls /run/lock /run/fifo /mnt/outside"
+    done = subprocess.run(
+        [*own_namespaces(), "dash", "-uc", script, "sh", tmp_path],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    gone = {"/run/crond.reboot", "/run/app/below/.done", "/run/a", "b"}
+    left = set(done.stdout.splitlines())
+    assert left & gone == (gone if companions else set())
+    kept = {
+        "/run/nologin",
+        f"{place}/main.pid",
+        "/run/systemd/system/a",
+        "/run/later",
+        "/run/new",
+        "/run/app/new",
+    }
+    assert kept | {"/mnt/outside", "/run/fifo", "mounted"} <= left
+
+
+def test_a_fallback_of_adopt_knows_what_is_older_than_the_hand_off() -> None:
+    lines = (INIT / "hand-off").read_text()
+    assert lines.index('true >"$RUN/handed-over" && write_drop_in') < lines.index('eval "exec env -i')
+
+
 def adopted(tmp_path: Path, group: str, sockets: int = 0, journal: str = "") -> list[str]:
     """What `adopt` calls for a process in that group, with so many sockets, of which PID 1 holds the first. ``journal``
     says whether PID 1 has the ``same`` socket of journald as the process, or an ``other`` one.
@@ -363,6 +417,7 @@ def adopted(tmp_path: Path, group: str, sockets: int = 0, journal: str = "") -> 
         pytest.fail("run the contract tests as root: they make control groups")
     programs = tmp_path / "programs"
     programs.mkdir()
+    (tmp_path / "lib").write_text(f"forget_start() {{ echo forget >>{tmp_path}/called; }}\n")
     for name, word in (("systemd-notify", "notify"), ("systemctl", '"${1#daemon-}"')):
         (programs / name).write_text(f"#!/bin/sh\necho {word} >>{tmp_path}/called\n")
         (programs / name).chmod(0o755)
