@@ -35,8 +35,8 @@ from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import fstab_options, tmp_options
 from quickstart.inspect.unit.pidone import raises_nr_open
-from quickstart.inspect.unit.sysctl import kernel_settings
-from quickstart.inspect.unit.tmpfiles import written_settings
+from quickstart.inspect.unit.sysctl import content_sums, kernel_settings
+from quickstart.inspect.unit.tmpfiles import packages_files_with_settings, written_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.model.words import Payload
 from quickstart.store.store import source_digest
@@ -198,6 +198,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=(*kernel_settings(root), *written_settings(root)),
+        content_sums=content_sums(root, packages_files_with_settings(root)),
         raises_nr_open=raises_nr_open(root),
         tmp_options=tmp_options(root),
         shm_options=fstab_options(root, "/dev/shm") or "",  # noqa: S108

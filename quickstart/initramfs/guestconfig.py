@@ -94,7 +94,8 @@ class GuestConfig:
     image that part B consists of, or empty when part B has plain files. ``bound`` are the packed files that
     are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
     compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
-    and tmpfiles.d(5). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
+    and tmpfiles.d(5), and ``content_sums`` are of the packages' files with such settings (sysctl.content_sums).
+    ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
     ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further options for /dev/shm and
     /proc. ``nologin`` says whether ordinary users are kept from logging in
@@ -123,6 +124,7 @@ class GuestConfig:
     image: str = ""
     watched: Watched = NOTHING
     settings: tuple[KernelSetting, ...] = ()
+    content_sums: bytes = b""
     raises_nr_open: bool = False
     tmp_options: tuple[str, ...] = ()
     shm_options: str = ""
@@ -156,14 +158,10 @@ def late_binds_text(unit: UnitStart) -> str:
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. For each setting, there is a line
-    `setting always|as-built KEY VALUE [SPARED…]`. Init applies a setting with the word ``as-built`` only when
-    the volume is untouched since the build (rule (a)). KEY is as in KernelSetting. SPARED are paths that match
-    the pattern KEY, but that the setting does not change.
+    `setting KEY VALUE [SPARED…]`. KEY is as in KernelSetting. SPARED are paths that match the pattern KEY, but that
+    the setting does not change.
     """
-    rows = (
-        ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
-        for each in settings
-    )
+    rows = (("setting", each.key, each.value, *each.spared) for each in settings)
     return "".join(f"{shlex.join(row)}\n" for row in rows)
 
 

@@ -73,7 +73,19 @@ _APPLETS = (
         "ln",
         "mkdir",
     ),
-    *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "run-init", "sed"),
+    *(
+        "mkfifo",
+        "mount",
+        "od",
+        "poweroff",
+        "readlink",
+        "reboot",
+        "rm",
+        "rmdir",
+        "run-init",
+        "sed",
+        "sha256sum",
+    ),
     *(
         "sleep",
         "sort",
@@ -107,6 +119,7 @@ _SCRIPTS = (
         "settle",
     ),
     "early-units",
+    "settings-files",
 )
 
 
@@ -156,6 +169,7 @@ def part_a(
     yield regular(f"{OURS}/packed.places", places, PRIVATE)
     yield regular(f"{OURS}/packed.parents", listed_parents(config.watched.parents), PRIVATE)
     yield regular(f"{OURS}/packed.units", config.watched.enabled, PRIVATE)
+    yield regular(f"{OURS}/packed.settings", config.content_sums, PRIVATE)
 
 
 def _unit(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.host import door
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.sysctl import content_sums
 
 UNIT = "nginx.service"
 USUAL = "BOOT_IMAGE=/vmlinuz root=UUID=0123 ro quiet console=ttyS0 panic=10"
@@ -249,6 +251,8 @@ def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: i
             "/usr/local is not as it was packed",
         ),
         ("mkdir -p newroot/usr/local/lib", ""),
+        ("echo a.b=1 >newroot/usr/lib/sysctl.d/b.conf", "/usr/lib/sysctl.d is not as it was packed"),
+        ("touch -d 2001-01-01 newroot/usr/lib/sysctl.d/a.conf", ""),
     ],
 )
 def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str) -> None:
@@ -276,6 +280,12 @@ def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str)
     (tmp_path / "q/packed.units").write_bytes(b"a.target.wants/known.service\n")
     script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
     (tmp_path / "q/early-units").write_bytes(script.read_bytes())
+    script = resources.files("quickstart.initramfs").joinpath("init", "settings-files")
+    (tmp_path / "q/settings-files").write_bytes(script.read_bytes())
+    # A package's kernel settings.
+    (tmp_path / "newroot/usr/lib/sysctl.d").mkdir()
+    (tmp_path / "newroot/usr/lib/sysctl.d/a.conf").write_text("a.b=1\n")
+    (tmp_path / "q/packed.settings").write_bytes(content_sums(ImageRoot(tmp_path / "newroot"), ()))
     (tmp_path / "q/busybox").symlink_to("/busybox")
     (tmp_path / "q/packed.parents").write_bytes(b"usr\0usr/lib\0usr/local\0usr/local/lib\0")
     (tmp_path / "q/packed.ways").write_bytes(b".\0usr\0usr/lib\0")
@@ -297,6 +307,7 @@ def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str)
         "readlink",
         "tr",
         "find",
+        "sha256sum",
     ):
         (tmp_path / "bin" / name).symlink_to("/busybox")
     facts = "Q=/q BUILD=b BUILD_MOUNTS=1 BUILD_WTIME=1 SB_MOUNTS=2 SB_WTIME=2 STALE="

@@ -101,8 +101,9 @@ def machine(tmp_path: Path, caretaker: Path) -> Machine:
     (packed / "packed.stat").write_bytes(rows)
     # The machine has the host's own units.
     (packed / "packed.units").write_bytes(enabled_text(ImageRoot(Path("/")), "none.service"))
-    script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
-    (packed / "early-units").write_bytes(script.read_bytes())
+    for name in ("early-units", "settings-files"):
+        script = resources.files("quickstart.initramfs").joinpath("init", name)
+        (packed / name).write_bytes(script.read_bytes())
 
     def run(script: str) -> str:
         done = subprocess.run(
@@ -170,6 +171,32 @@ quickstart status --json"""
     assert f"{place}/wall.service is not as it was packed" in out
     said = json.loads(out.splitlines()[-1])["result"]
     assert said["differing"] == [f"{place}/wall.service"]
+
+
+@pytest.mark.parametrize("recorded", ["quickstart record", ":"])
+def test_kernel_settings_of_packages_count_by_their_content(machine: Machine, recorded: str) -> None:
+    """As init has it: an upgrade writes a file anew."""
+    out = machine(
+        f"""echo 1 >/opt/settings.conf
+echo 'x  opt/settings.conf' >/tmp/sums
+sh /fast/quickstart/settings-files / /tmp/sums >/fast/quickstart/packed.settings
+{recorded}
+cp /opt/settings.conf /opt/new; mv /opt/new /opt/settings.conf; touch -d 2001-01-01 /opt/settings.conf
+quickstart check
+echo 2 >/opt/settings.conf
+quickstart check {FAILS}"""
+    )
+    assert out.startswith(
+        "quickstart: /usr/lib/sysctl.d is not as it was packed; the next boot is a stock one."
+    )
+    assert out.count("\n") == 1
+
+
+def test_other_kernel_settings_than_the_packed_are_not_recorded(machine: Machine) -> None:
+    out = machine(
+        f"echo 'x  opt/settings.conf' >/fast/quickstart/packed.settings; quickstart record 2>&1 {FAILS}"
+    )
+    assert out.endswith("nothing was recorded\n")
 
 
 @pytest.mark.parametrize("recorded", ["quickstart record", ":"])

@@ -357,7 +357,7 @@ def addresses(lines: list[str]) -> list[str]:
 def test_the_stock_boot_gets_the_card_as_it_was(tmp_path: Path, leaves_ipv6: str, wait: str) -> None:
     """Nobody would renew the lease. The script of a client that is told to end may still be running."""
     (tmp_path / "settings").write_text(
-        "setting always net/ipv6/conf/all/disable_ipv6 1\nsetting as-built net/ipv6/conf/*/accept_ra 2\n"
+        "setting net/ipv6/conf/all/disable_ipv6 1\nsetting net/ipv6/conf/*/accept_ra 2\n"
     )
     script = f"{STOCK}; start_dhcp; {wait}; boot_stock why; show"
     lines = ran(tmp_path, script, {"LEAVES_IPV6": leaves_ipv6}, is_slow=True)
@@ -392,24 +392,19 @@ def test_the_second_half_gives_it_back_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "as_built", "accept_ra"),
+    ("setting", "accept_ra"),
     [
-        ("always net/ipv6/conf/ens3/accept_ra 0", False, "0"),
-        ("always net/ipv6/conf/*/accept_ra 0", False, "0"),
-        ("always net/ipv6/conf/*/accept_ra 0 net/ipv6/conf/ens3/accept_ra", False, "1"),
-        ("as-built net/ipv6/conf/ens3/accept_ra 0", True, "0"),
-        ("as-built net/ipv6/conf/ens3/accept_ra 0", False, "1"),
-        ("always net/ipv6/conf/other/accept_ra 0", False, "1"),
+        ("net/ipv6/conf/ens3/accept_ra 0", "0"),
+        ("net/ipv6/conf/*/accept_ra 0", "0"),
+        ("net/ipv6/conf/*/accept_ra 0 net/ipv6/conf/ens3/accept_ra", "1"),
+        ("net/ipv6/conf/other/accept_ra 0", "1"),
     ],
 )
-def test_sysctl_d_comes_before_the_first_advertisement(
-    tmp_path: Path, setting: str, as_built: bool, accept_ra: str
-) -> None:
+def test_sysctl_d_comes_before_the_first_advertisement(tmp_path: Path, setting: str, accept_ra: str) -> None:
     """What the card has at the moment when it is brought up."""
-    (tmp_path / "settings").write_text(f"setting {setting}\nsetting always kernel/hostname other\n")
-    words = {"BUILD_MOUNTS": "1", "BUILD_WTIME": "1"} if as_built else {}
+    (tmp_path / "settings").write_text(f"setting {setting}\nsetting kernel/hostname other\n")
     watch = 'ip() { [ "$*" != "link set ens3 up" ] || cat /proc/sys/net/ipv6/conf/ens3/accept_ra; busybox ip "$@"; }; '
-    assert ran(tmp_path, f"{watch}start_dhcp; end_dhcp; cat /proc/sys/kernel/hostname", words) == [
+    assert ran(tmp_path, f"{watch}start_dhcp; end_dhcp; cat /proc/sys/kernel/hostname") == [
         accept_ra,
         Path("/proc/sys/kernel/hostname").read_text().strip(),
     ]

@@ -100,8 +100,7 @@ def test_settle_starts_only_what_systemd_wanted(
     see_to_unit"""
     subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
     # Of processes that have ended.
-    assert not killed or (tmp_path / "removed").read_text() == "1
-"
+    assert not killed or (tmp_path / "removed").read_text() == "1\n"
     assert (tmp_path / "forgotten").exists() is killed
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from quickstart.host import door
 from quickstart.host.namespaces import own_namespaces
 from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.sysctl import KernelSetting, kernel_settings
+from quickstart.inspect.unit.sysctl import KernelSetting, content_sums, kernel_settings
 from tests.unit.test_sysctl import deliver
 
 SYSTEMD_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
@@ -82,15 +84,13 @@ def by_systemd(image: Path, settings: Path) -> dict[str, str]:
 
 
 def by_init(
-    image: Path, settings: Path, as_built: str, shell: tuple[str, ...], more: Iterable[KernelSetting] = ()
+    image: Path, settings: Path, shell: tuple[str, ...], more: Iterable[KernelSetting] = ()
 ) -> tuple[dict[str, str], str]:
     second = resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
     function = re.search(r"^setting\(\) \{.*?^\}", second, re.MULTILINE | re.DOTALL)
     assert function
     text = settings_text((*kernel_settings(ImageRoot(image)), *more))
-    script = f'AS_BUILT={as_built}\nnote() {{ echo "$*"; }}\n{function[0]}\n{text}'.replace(
-        "/proc/sys", str(settings)
-    )
+    script = f'note() {{ echo "$*"; }}\n{function[0]}\n{text}'.replace("/proc/sys", str(settings))
     done = subprocess.run(
         [*shell, "-euc", script], check=True, capture_output=True, text=True, timeout=SECONDS
     )
@@ -100,22 +100,86 @@ def by_init(
 @pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
 def test_init_sets_what_systemd_would(image: Path, tmp_path: Path, shell: tuple[str, ...]) -> None:
     theirs = by_systemd(image, unset_tree(tmp_path / "theirs"))
-    ours, said = by_init(image, unset_tree(tmp_path / "ours"), "yes", shell)
+    ours, said = by_init(image, unset_tree(tmp_path / "ours"), shell)
     assert theirs["a/c"] == "from the link\n"
     assert theirs["net/ipv4/conf/eth0/rp_filter"] == "2\n"
     assert ours == theirs
     assert said.splitlines() == ["kernel/absent is left to systemd-sysctl"]
 
 
-def test_a_package_s_settings_are_made_early_on_the_volume_of_the_build_only(
-    image: Path, tmp_path: Path
+def sums_of(image: Path, more: Iterable[str], shell: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """What the build lists of the packages' files, and what init finds."""
+    expected = content_sums(ImageRoot(image), map(PurePosixPath, more))
+    with tempfile.NamedTemporaryFile() as sums:
+        sums.write(expected)
+        sums.flush()
+        script = str(resources.files("quickstart.initramfs").joinpath("init", "settings-files"))
+        done = subprocess.run(
+            [*shell, script, str(image), sums.name], check=True, capture_output=True, timeout=SECONDS
+        )
+    assert done.stderr == b""
+    return expected, done.stdout
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+def test_the_contents_of_packages_files_as_init_lists_them(image: Path, shell: tuple[str, ...]) -> None:
+    """As built and in the machine. What the administrator masks does not count."""
+    (image / "usr/lib/tmpfiles.d").mkdir()
+    (image / "usr/lib/tmpfiles.d/ksm.conf").write_text("w /sys/kernel/mm/ksm/run - - - - 1\n")
+    (image / "usr/lib/sysctl.d/80-link.conf").symlink_to("/etc/sysctl.conf")
+    (image / "usr/lib/sysctl.d/90 odd.txt").write_text("a.b=1\n")
+    expected, found = sums_of(image, ["/usr/lib/tmpfiles.d/ksm.conf"], shell)
+    assert found == expected
+    assert [line.split("  ")[1] for line in found.decode().splitlines()] == [
+        "usr/lib/sysctl.d/40-p.conf",
+        "usr/lib/tmpfiles.d/ksm.conf",
+    ]
+
+
+def test_an_image_without_files_of_packages(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    for shell in (("dash",), ("busybox", "sh")):
+        assert sums_of(tmp_path, (), shell) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_stock"),
+    [
+        # An upgrade that writes the same, at another time and as another inode.
+        ("cp {0}/40-p.conf {0}/x; mv {0}/x {0}/40-p.conf; touch -d 2001-01-01 {0}/40-p.conf", False),
+        ("echo kernel.x=2 >>{0}/40-p.conf", True),
+        ("rm {0}/40-p.conf", True),
+        # A package that was installed later, and one that has none to say.
+        ("echo user.max_user_namespaces=0 >{0}/10-hardening.conf", True),
+        ("echo >{0}/README", False),
+        ("echo a.b=1 >{0}/50-again.conf", False),
+        ("rm {0}/../tmpfiles.d/ksm.conf", True),
+    ],
+)
+def test_other_settings_of_packages_are_a_stock_boot(
+    image: Path, tmp_path: Path, change: str, is_stock: bool
 ) -> None:
-    """Such a file may have been upgraded, or be gone, without a stock boot: what it said is not to be set for good."""
-    ours, _ = by_init(image, unset_tree(tmp_path / "ours"), "no", ("dash",))
-    assert (ours["a/c"], ours["net/ipv4/conf/eth0/rp_filter"]) == ("from the link\n", "2\n")
-    assert {
-        ours[key] for key in ("a/e.f", "kernel/y", "kernel/z", "vm/v-1", "net/ipv6/conf/eth0/use_tempaddr")
-    } == {"?"}
+    """Some are taken only once, so it would be too late when systemd-sysctl makes them."""
+    (image / "usr/lib/tmpfiles.d").mkdir()
+    (image / "usr/lib/tmpfiles.d/ksm.conf").write_text("w /sys/kernel/mm/ksm/run - - - - 1\n")
+    sums = content_sums(ImageRoot(image), [PurePosixPath("/usr/lib/tmpfiles.d/ksm.conf")])
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    (ours / "packed.settings").write_bytes(sums)
+    script = resources.files("quickstart.initramfs").joinpath("init", "settings-files").read_bytes()
+    (ours / "settings-files").write_bytes(script)
+    (ours / "busybox").symlink_to(door.tool_path("busybox"))
+    subprocess.run(["sh", "-ec", change.format(image / "usr/lib/sysctl.d")], check=True, timeout=SECONDS)
+    first = resources.files("quickstart.initramfs").joinpath("init", "first").read_text()
+    function = re.search(r"^settings_as_packed\(\) \{.*?^\}", first, re.MULTILINE | re.DOTALL)
+    assert function
+    text = function[0].replace("/newroot", str(image))
+    script_text = f'Q={ours} STALE=\n{text}\nsettings_as_packed || echo "$STALE"'
+    done = subprocess.run(
+        ["busybox", "sh", "-c", script_text], check=True, capture_output=True, timeout=SECONDS
+    )
+    said = done.stdout.decode().strip()
+    assert (said, done.stderr) == ("/usr/lib/sysctl.d is not as it was packed" if is_stock else "", b"")
 
 
 def test_the_settings_are_made_before_the_sockets_and_the_application() -> None:
@@ -129,7 +193,7 @@ def test_the_settings_are_made_before_the_sockets_and_the_application() -> None:
 
 def test_kernel_modules_are_locked_by_systemd_alone(image: Path, tmp_path: Path) -> None:
     (image / "etc/sysctl.d/10-a.conf").write_text("kernel.modules_disabled = 1\nkernel.x = 1\n")
-    ours, said = by_init(image, unset_tree(tmp_path / "ours"), "yes", ("busybox", "sh"))
+    ours, said = by_init(image, unset_tree(tmp_path / "ours"), ("busybox", "sh"))
     assert (ours["kernel/modules_disabled"], ours["kernel/x"]) == ("?", "1\n")
     assert "kernel/modules_disabled is left to systemd-sysctl" in said
 
@@ -140,7 +204,7 @@ def test_what_tmpfiles_d_writes(image: Path, tmp_path: Path, shell: tuple[str, .
     place = unset_tree(tmp_path / "ours")
     keys = [(f"{place}/net/ipv4/conf/eth*/rp_filter", "a  b"), (f"{place}/absent", "1"), ("a/b", "9")]
     more = [KernelSetting(key, value, False) for key, value in keys]
-    ours, said = by_init(image, place, "no", shell, more)
+    ours, said = by_init(image, place, shell, more)
     assert [ours[f"net/ipv4/conf/{name}/rp_filter"] for name in ("eth0", "eth0.7")] == ["a  b", "a  b"]
     assert ours["a/b"] == "9\n"
     assert "\nabsent is left to systemd-tmpfiles\n" in said

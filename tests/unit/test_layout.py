@@ -490,7 +490,7 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     private = {
         name for name in entries if name.startswith(("fast/quickstart/packed.", "fast/quickstart/prefetch."))
     }
-    assert len(private) == 9
+    assert len(private) == 10
     assert {stat.S_IMODE(entries[name].mode) for name in private} == {0o600}
     # Part A must not hold anything of the start set: it has to be whole before B is looked at.
     assert not [name for name in entries if name.startswith(("fast/etc", "fast/usr"))]
@@ -510,10 +510,11 @@ def test_part_a_has_the_places_of_data_and_never_data(root: ImageRoot, tmp_path:
 
 
 def test_part_a_has_the_kernel_settings_of_the_image(root: ImageRoot, tmp_path: Path) -> None:
-    config = replace(CONFIG, settings=(KernelSetting("kernel/x", "a b", False),))
+    config = replace(CONFIG, settings=(KernelSetting("kernel/x", "a b", False),), content_sums=b"sum  name\n")
     ours = programs_in(tmp_path)
     entries = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
-    assert entries["fast/quickstart/settings"].data == b"setting always kernel/x 'a b'\n"
+    assert entries["fast/quickstart/settings"].data == b"setting kernel/x 'a b'\n"
+    assert entries["fast/quickstart/packed.settings"].data == b"sum  name\n"
 
 
 @pytest.mark.parametrize("served", [Served.VOLUME, Served.MEMORY])

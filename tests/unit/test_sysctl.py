@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -11,7 +11,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.before import settling_files
-from quickstart.inspect.unit.sysctl import KernelSetting, kernel_settings
+from quickstart.inspect.unit.sysctl import KernelSetting, content_sums, kernel_settings
 
 
 def settings_of(base: Path, **files: str) -> tuple[KernelSetting, ...]:
@@ -112,22 +112,44 @@ def test_what_the_administrator_says_too_is_his(tmp_path: Path) -> None:
     assert not settings_of(tmp_path, etc_05="a.b=1\n")[0].is_packages
 
 
-def test_what_is_not_world_readable_is_left_to_systemd(tmp_path: Path) -> None:
-    """The archive is readable by whoever may read OUT; the key is systemd's, whatever another file or a pattern says of it."""
-    settings_of(
-        tmp_path, etc_10="n.a.f=1\n", etc_20="n.a.f=secret\nn.b.f=secret\nk.x=1\n", etc_30="n.*.f=2\nk.x=1\n"
-    )
-    (tmp_path / "etc/sysctl.d/20.conf").chmod(0o600)
-    found = kernel_settings(ImageRoot(tmp_path))
-    assert pairs(found) == [("n/*/f", "2"), ("k/x", "1")]
-    assert found[0].spared == ("n/a/f", "n/b/f")
-    assert "secret" not in settings_text(found)
+def test_settings_that_not_all_may_read_are_refused(tmp_path: Path) -> None:
+    """The archive is readable by whoever may read OUT, and behind the application's start some would come too late."""
+    settings_of(tmp_path, etc_10="n.a.f=1\n", etc_20="# a secret\n")
+    (tmp_path / "etc/sysctl.d/20.conf").chmod(0o440)
+    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [("n/a/f", "1")]
+    (tmp_path / "etc/sysctl.d/20.conf").write_text("k.x=secret\n")
+    with pytest.raises(UnsupportedUnitError, match=r"/etc/sysctl\.d/20\.conf has kernel settings") as caught:
+        kernel_settings(ImageRoot(tmp_path))
+    assert "secret" not in str(caught.value)
+    assert caught.value.hint == "chmod a+rX /etc/sysctl.d/20.conf if nothing in it is secret"
 
 
-def test_what_lies_in_a_closed_directory_is_left_to_systemd(tmp_path: Path) -> None:
+def test_settings_in_a_closed_directory_are_refused(tmp_path: Path) -> None:
     settings_of(tmp_path, etc_10="n.a.f=secret\n", usr_20="k.x=1\n")
     (tmp_path / "etc/sysctl.d").chmod(0o700)
-    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [("k/x", "1")]
+    with pytest.raises(UnsupportedUnitError, match=r"not all users may read /etc/sysctl\.d$"):
+        kernel_settings(ImageRoot(tmp_path))
+
+
+def test_the_contents_of_packages_files(tmp_path: Path) -> None:
+    """A file in the place of which the administrator has another one has nothing to say."""
+    settings_of(tmp_path, usr_10="a.b=1\n", usr_20="a.b=2\n", local_20="", etc_30="a.b=3\n")
+    root, more = ImageRoot(tmp_path), PurePosixPath("/usr/lib/x.conf")
+    (tmp_path / "usr/lib/x.conf").write_text("")
+    named = [line.split(b"  ")[1] for line in content_sums(root, [more]).splitlines()]
+    assert named == [b"usr/lib/sysctl.d/10.conf", b"usr/lib/x.conf"]
+    # Where systemd-sysctl makes no settings, they do not matter.
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/systemd-sysctl.service").symlink_to("/dev/null")
+    assert content_sums(root, []) == b""
+
+
+@pytest.mark.parametrize("name", ["a b", "a\nb", "\\a", "\udcff"])
+def test_a_name_that_a_list_of_sums_would_escape(tmp_path: Path, name: str) -> None:
+    (tmp_path / "usr/lib/sysctl.d").mkdir(parents=True)
+    (tmp_path / f"usr/lib/sysctl.d/{name}.conf").write_text("a.b=1\n")
+    with pytest.raises(UnsupportedUnitError, match="is no plain name"):
+        content_sums(ImageRoot(tmp_path), [])
 
 
 @pytest.mark.parametrize(
@@ -172,6 +194,4 @@ def test_no_value_is_anything_but_a_word_for_the_shell() -> None:
         KernelSetting("kernel/x", "'; reboot; $(x) `y`", True),
         KernelSetting("n/*/f", "1", False, ("n/a/f",)),
     )
-    assert settings_text(found) == (
-        "setting as-built kernel/x ''\"'\"'; reboot; $(x) `y`'\nsetting always 'n/*/f' 1 n/a/f\n"
-    )
+    assert settings_text(found) == ("setting kernel/x ''\"'\"'; reboot; $(x) `y`'\nsetting 'n/*/f' 1 n/a/f\n")

@@ -14,7 +14,6 @@ from quickstart.inspect.unit.read import read_unit
 from quickstart.inspect.unit.sockets import refuse_bound_port
 from quickstart.model import Readiness
 from quickstart.model.words import ReadyKind
-from tests.unit.test_sysctl import deliver
 
 SERVICE = "[Service]\nExecStart=/usr/bin/app\n"
 UNITS = "/usr/lib/systemd/system"
@@ -351,17 +350,3 @@ def test_the_rules_of_a_socket_s_own_slice(tmp_path: Path) -> None:
         UnsupportedUnitError, match=r"app\.socket .*its slice system\.slice has IPAddressDeny"
     ):
         read_unit(root, "app.service")
-
-
-def test_a_default_that_comes_after_the_socket(tmp_path: Path) -> None:
-    """Init applies the administrator's settings before it binds, those of packages perhaps later. A socket keeps what it has."""
-    root = image(tmp_path, "[Socket]\nListenStream=80\n")
-    put(tmp_path, "/etc/sysctl.d/own.conf", "net.ipv6.bindv6only=1\n")
-    assert read_unit(root, "app.service").sockets
-    put(tmp_path, "/usr/lib/sysctl.d/a.conf", "net.ipv6.*=1\n")
-    assert read_unit(root, "app.service").sockets
-    deliver(tmp_path, tmp_path / "usr/lib/sysctl.d/a.conf")
-    with pytest.raises(UnsupportedUnitError, match="BindIPv6Only=default is what a package"):
-        read_unit(root, "app.service")
-    put(tmp_path, f"{UNITS}/app.socket", "[Socket]\nListenStream=80\nBindIPv6Only=both\n")
-    assert read_unit(root, "app.service").sockets

@@ -9,7 +9,12 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import KernelSetting
-from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles, unpacked_tmpfiles, written_settings
+from quickstart.inspect.unit.tmpfiles import (
+    packages_files_with_settings,
+    refuse_tmpfiles,
+    unpacked_tmpfiles,
+    written_settings,
+)
 from tests.unit.test_unit_hooks import script
 from tests.unit.test_unit_sockets import link, put
 
@@ -134,7 +139,7 @@ def test_something_of_the_image_with_another_owner(tmp_path: Path, line: str, *,
 
 
 def test_a_value_for_a_file_of_the_kernel_s(tmp_path: Path) -> None:
-    """Init writes it before the application, and a package's only on the volume of the build."""
+    """Init writes it before the application. Of a package's file it compares the content."""
     line = "w! /sys/block/*/queue/scheduler  - - - - mq-deadline\n"
     own = "w /proc/sys/kernel/kptr_restrict - - - - 2\nw /sys/module/x/parameters/y - - - - a b\nw /sys/x - - - - 1\n"
     script(tmp_path, "/usr/lib/tmpfiles.d/a.conf", line, is_packaged=True)
@@ -148,6 +153,7 @@ def test_a_value_for_a_file_of_the_kernel_s(tmp_path: Path) -> None:
         KernelSetting("/sys/module/x/parameters/y", "a b", False),
         KernelSetting("/sys/kernel/mm/ksm/run", "1", False),
     )
+    assert packages_files_with_settings(root) == {PurePosixPath("/usr/lib/tmpfiles.d/a.conf")}
     assert unpacked_tmpfiles(root) == {PurePosixPath("/usr/lib/tmpfiles.d/c.conf")}
 
 

@@ -131,7 +131,7 @@ def test_a_process_that_dies_after_the_first_answer_is_started_again(store: Stor
 @pytest.mark.full
 def test_the_application_starts_with_the_kernel_settings_of_the_image(store: Store, artefact: Path) -> None:
     """What sysctl.d says of listen(2) holds for the socket of the application itself: nginx asks for 511."""
-    hook = "echo 'setting always net/core/somaxconn 123' >>$Q/settings"
+    hook = "echo 'setting net/core/somaxconn 123' >>$Q/settings"
     listening = boot(store, artefact, hook=hook, command="ss -Hltn 'sport = :80'", append="quickstart=stay")
     assert listening.said[:3] == ["LISTEN", "0", "123"]
 

@@ -18,7 +18,6 @@ from quickstart.inspect.unit.conditions import condition_records
 from quickstart.inspect.unit.files import Directives, assignments, directives, first_fault, unit_texts
 from quickstart.inspect.unit.model import ListeningSocket, UnitStart
 from quickstart.inspect.unit.source import Source
-from quickstart.inspect.unit.sysctl import comes_late
 from quickstart.inspect.unit.values import BadValueError, boolean, file_mode, integer, size_bytes, span_us
 from quickstart.inspect.unit.words import Names
 from quickstart.model import Readiness
@@ -77,9 +76,6 @@ _TIMESTAMPS = {
 }
 _FREE_BIND = {"inet": (_IP, "15"), "inet6": (_IPV6, "78")}
 _ONLY_IPV6 = (_IPV6, "26")
-# The kernel's default for it, taken when a socket is made.
-_BINDV6ONLY = "net/ipv6/bindv6only"
-
 _FILE = ("SocketUser", "SocketGroup", "SocketMode", "DirectoryMode")
 # systemd's own work after the hand-off, or read elsewhere.
 _LATER = (
@@ -235,7 +231,7 @@ def _socket(
         port, own_options = 0, options
     else:
         family, address, port = _internet(unit, kind, value)
-        words, own_options = (address, str(port)), (*_address_options(root, unit, family), *options)
+        words, own_options = (address, str(port)), (*_address_options(unit, family), *options)
     record = ("socket", _KINDS[kind], name, _backlog(unit), family, *words)
     path = PurePosixPath(words[0]) if family == "unix" else None
     return ListeningSocket(
@@ -312,14 +308,10 @@ def _internet(unit: _Unit, kind: str, value: str) -> tuple[str, str, int]:
     return "inet" if address.version == 4 else "inet6", str(address), port
 
 
-def _address_options(root: ImageRoot, unit: _Unit, family: str) -> Iterator[Record]:
+def _address_options(unit: _Unit, family: str) -> Iterator[Record]:
     if unit.flag("FreeBind"):
         yield "socket-option", *_FREE_BIND[family], "1"
     value = unit.last("BindIPv6Only", "default")
-    if family == "inet6" and value == "default" and comes_late(root, _BINDV6ONLY):
-        raise unit.refusal(
-            "BindIPv6Only", value, "is what a package's sysctl.d says, which init may come before"
-        )
     if family != "inet6" or value == "default":
         return
     # Not in the manual page: systemd takes a boolean, too (socket_address_bind_ipv6_only_or_bool_from_string).

@@ -1,13 +1,14 @@
 """Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before
-the application starts. But init applies the settings of packages only while the volume is unchanged since the
-build, because an upgrade may have changed these settings.
+the application starts, because a process or a socket takes some of them only once (net.core.somaxconn,
+user.max_user_namespaces, vm.mmap_rnd_bits). Another content of a package's file is a stock boot (``content_sums``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -29,6 +30,7 @@ _HOW_IT_RUNS = ("Exec", "Condition", "Assert")
 _LINE_ENDS = re.compile(r"[\n\r\0]")
 _BLANKS = " \t"
 _GLOB = re.compile(r"[*?\[]")
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _SWAPPED = str.maketrans("./", "/.")
 _MOST_CHARACTERS = 1 << 20
 # Each pattern is held against each key, part by part; Debian's have a few of the one and some hundred of the other.
@@ -43,8 +45,8 @@ class KernelSetting:
     apply to the paths in ``spared``. A key that begins with a slash is a path, or a pattern, of its own
     (inspect/unit/tmpfiles.py).
 
-    ``is_packages`` says that the setting is only in files of packages. An upgrade of a package may change
-    such a setting without causing a stock boot.
+    ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes these anew, so
+    init compares their content, and not their times.
     """
 
     key: str
@@ -57,21 +59,18 @@ class KernelSetting:
 class _File:
     text: str
     is_packages: bool
-    is_secret: bool
 
 
-def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[KernelSetting, ...]:
+def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """The settings that systemd-sysctl(8) would write, in the order in which it writes them. Empty when the image
     masks systemd-sysctl.service or changes how it runs.
 
-    Three kinds of settings are left out: settings that the service would refuse; settings whose keys lead out of
-    /proc/sys; and settings in files that are not world-readable, because the content of such files must not enter
-    our initramfs. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns.
-
-    With ``with_hidden``, the result is for a question about the rest of a boot, and not for our initramfs: it has the
-    settings of files that are not world-readable, too, and those of a changed service, unless the service is masked.
+    Two kinds of settings are left out: settings that the service would refuse, and settings whose keys lead out of
+    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, for too many patterns, and for settings in a
+    file that is not world-readable: its content must not enter our initramfs, and after the application's start, some
+    settings would come too late.
     """
-    if _is_masked(root) if with_hidden else _is_changed(root):
+    if _is_changed(root):
         return ()
     # None: a key that patterns are to leave alone.
     found: dict[str, KernelSetting | None] = {}
@@ -85,8 +84,7 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
                 continue
             # What is set anew is set later.
             found.pop(key, None)
-            is_left_out = value is None or (file.is_secret and not with_hidden)
-            found[key] = None if is_left_out else KernelSetting(key, value or "", is_packages)
+            found[key] = None if value is None else KernelSetting(key, value, is_packages)
     plain = [key for key in found if not _GLOB.search(key)]
     patterns = [key for key in found if _GLOB.search(key)]
     if len(plain) * _parts(patterns) + len(patterns) * _parts(plain) > _MOST_COMPARED:
@@ -120,15 +118,9 @@ def _parts(keys: Iterable[str]) -> int:
     return sum(key.count("/") + 1 for key in keys)
 
 
-def comes_late(root: ImageRoot, key: str) -> bool:
-    """Whether a package's setting may apply to ``key``. When the volume has changed since the build, init leaves
-    such a setting to systemd-sysctl, which runs later than init.
-    """
-    return any(each.is_packages and _may_match(each.key, key) for each in kernel_settings(root))
-
-
-def _is_masked(root: ImageRoot) -> bool:
-    return any(root.link_target(place / SERVICE) == "/dev/null" for place in ADMINISTRATORS_UNITS)
+def sets(settings: Iterable[KernelSetting], key: str) -> bool:
+    """Whether one of ``settings`` may set ``key``, a path below /proc/sys."""
+    return any(_may_match(each.key, key) and key not in each.spared for each in settings)
 
 
 def _is_changed(root: ImageRoot) -> bool:
@@ -223,4 +215,43 @@ def _files(root: ImageRoot) -> Iterator[_File]:
                 f"the image's sysctl.d has more than {_MOST_CHARACTERS} characters, the last read is {path}",
                 hint="take away what is not needed of it",
             )
-        yield _File(text, is_packages, hidden_at(root, canonical) is not None)
+        if (hidden := hidden_at(root, canonical)) is not None and any(_assignments(text)):
+            raise UnsupportedUnitError(
+                f"the image's {path} has kernel settings that init cannot make before the application starts: not all users"
+                f" may read {hidden}",
+                hint=f"chmod a+rX {hidden} if nothing in it is secret",
+            )
+        yield _File(text, is_packages)
+
+
+def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
+    """A line for each of the packages' files with kernel settings, in the format of sha256sum(1): its content and its
+    name, without the leading slash. A file in the packages' directory that the administrator replaces or masks by one of
+    the same name has none. ``more`` are the packages' files of tmpfiles.d that have settings.
+
+    The script ``settings-files`` of init makes the same lines in the guest. Raises UnsupportedUnitError for a file with
+    a name that sha256sum(1) may escape.
+    """
+    paths = (*(() if _is_changed(root) else _packages_files(root)), *sorted(more, key=os.fsencode))
+    return b"".join(
+        f"{hashlib.sha256(root.read_bytes(path)).hexdigest()}  {str(path)[1:]}\n".encode() for path in paths
+    )
+
+
+def _packages_files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    theirs = {name for place in ADMINISTRATORS for name in _names_in(root, place)}
+    for path in sorted(_in(root, _PACKAGES[0]), key=os.fsencode):
+        # What a link leads to, init cannot follow from where it stands.
+        if path.name in theirs or root.host(path).is_symlink() or not root.host(path).is_file():
+            continue
+        if not _PLAIN.fullmatch(str(path)):
+            raise UnsupportedUnitError(
+                f"the image has kernel settings in {brief(str(path))}, which is no plain name",
+                hint="rename the file",
+            )
+        yield path
+
+
+def _names_in(root: ImageRoot, directory: str) -> Collection[str]:
+    place = root.resolve(PurePosixPath(directory)).canonical
+    return root.names(place) if place is not None and root.host(place).is_dir() else ()

@@ -135,19 +135,27 @@ def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     value, because systemd-tmpfiles writes it again some seconds later. Files of tmpfiles.d that are not world-readable
     are left out, because their content must not enter our initramfs.
     """
+    firsts: dict[str, KernelSetting] = {}
+    for _, each in _written(root):
+        firsts.setdefault(each.key, each)
+    return tuple(firsts.values())
+
+
+def packages_files_with_settings(root: ImageRoot) -> frozenset[PurePosixPath]:
+    """The packages' files of tmpfiles.d that have such settings."""
+    return frozenset(path for path, each in _written(root) if each.is_packages)
+
+
+def _written(root: ImageRoot) -> Iterator[tuple[PurePosixPath, KernelSetting]]:
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
-    found = (
-        _setting(line, is_packages=path in packaged and path.is_relative_to(_PACKAGES))
-        for path, text in files
-        if hidden_at(root, path) is None
-        for line in text.split("\n")
-    )
-    firsts: dict[str, KernelSetting] = {}
-    for each in found:
-        if each is not None:
-            firsts.setdefault(each.key, each)
-    return tuple(firsts.values())
+    for path, text in files:
+        if hidden_at(root, path) is not None:
+            continue
+        for line in text.split("\n"):
+            is_packages = path in packaged and path.is_relative_to(_PACKAGES)
+            if (setting := _setting(line, is_packages=is_packages)) is not None:
+                yield path, setting
 
 
 def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
