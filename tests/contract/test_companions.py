@@ -232,7 +232,15 @@ def test_settle_starts_the_sockets_of_one_companion_and_no_other_unit(
     with_companions try see_to
     see_to
     """
-    names = ("see_to", "see_to_unit", "see_to_sockets", "have_other_sockets", "is_wanted")
+    names = (
+        "see_to",
+        "see_to_unit",
+        "see_to_sockets",
+        "have_other_sockets",
+        "was_stopped",
+        "start_wanted",
+        "is_wanted",
+    )
     parts = "\n".join(
         function(*each).replace("/dev/console", "/dev/null")
         for each in (("lib", "with_companions"), ("lib", "try"), *(("settle", name) for name in names))

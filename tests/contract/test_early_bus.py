@@ -157,5 +157,5 @@ def test_a_bus_that_systemd_has_started_is_left_alone(
     }}
     see_to_sockets
     """
-    names = ("see_to_sockets", "have_other_sockets", "is_wanted")
+    names = ("see_to_sockets", "have_other_sockets", "was_stopped", "start_wanted", "is_wanted")
     assert run(shell, place, text, *(("settle", name) for name in names)) == said

@@ -330,7 +330,7 @@ def test_settle_starts_the_sockets_that_systemd_lacks(
     (tmp_path / "left").mkdir()
     if mark:
         (tmp_path / "left/other-sockets").touch()
-    names = ("see_to_sockets", "have_other_sockets", "is_wanted", "about_unit")
+    names = ("see_to_sockets", "have_other_sockets", "was_stopped", "start_wanted", "is_wanted", "about_unit")
     text = "\n".join(function("settle", name) for name in names).replace("/dev/console", "/dev/null")
     script = f"""end_group() {{ echo end; }}
     systemctl() {{
@@ -406,6 +406,42 @@ def test_a_unit_that_starts_anew_finds_no_word_of_its_early_start(
 def test_a_fallback_of_adopt_knows_what_is_older_than_the_hand_off() -> None:
     lines = (INIT / "hand-off").read_text()
     assert lines.index('true >"$RUN/handed-over" && write_drop_in') < lines.index('eval "exec env -i')
+
+
+@pytest.mark.parametrize("sockets", [1, 2])
+@pytest.mark.parametrize(
+    ("state", "entered", "started"),
+    [
+        ("failed", 0, True),
+        # The socket has started it, and it runs.
+        ("active", 9, True),
+        # Somebody has stopped it since then, or it has ended.
+        ("inactive", 9, False),
+        ("failed", 9, False),
+    ],
+)
+def test_settle_starts_no_unit_again_that_was_stopped(
+    tmp_path: Path, sockets: int, state: str, entered: int, started: bool
+) -> None:
+    (tmp_path / "other-sockets").touch()
+    names = ("see_to_sockets", "have_other_sockets", "was_stopped", "start_wanted", "is_wanted", "about_unit")
+    text = "\n".join(function("settle", name) for name in names).replace("/dev/console", "/dev/null")
+    script = f"""end_group() {{ :; }}
+    systemctl() {{
+        case "$*" in
+        "show -p ActiveEnterTimestampMonotonic --value app.service") echo {entered} ;;
+        "show -p ActiveState --value app.service") echo {state} ;;
+        "start --no-block app.service") echo started ;;
+        esac
+    }}
+    {text}
+    RUN={tmp_path} UNIT=app.service SOCKETS={sockets} SOCKET_UNITS=app.socket
+    see_to_sockets
+    """
+    done = subprocess.run(
+        ["dash", "-eu", "-c", script], check=True, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.stdout.split() == (["started"] if started else [])
 
 
 def adopted(tmp_path: Path, group: str, sockets: int = 0, journal: str = "") -> list[str]:
