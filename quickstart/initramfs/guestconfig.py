@@ -15,7 +15,7 @@ from quickstart.inspect.unit.before import ROOT_FILES
 from quickstart.inspect.unit.bus import is_bus
 from quickstart.inspect.unit.dhcpconf import NOTHING_SENT, Sent
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.inspect.unit.sysctl import KernelSetting
+from quickstart.inspect.unit.sysctl import HiddenSetting, KernelSetting
 from quickstart.model import Readiness, Superblock
 from quickstart.model.words import Early, ReadyKind
 
@@ -159,10 +159,17 @@ def late_binds_text(unit: UnitStart) -> str:
 def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. For each setting, there is a line
     `setting KEY VALUE [SPARED…]`. KEY is as in KernelSetting. SPARED are paths that match the pattern KEY, but that
-    the setting does not change.
+    the setting does not change. For a file that is not world-readable, there is one line `settings_of PATH` in place
+    of its settings.
     """
-    rows = (("setting", each.key, each.value, *each.spared) for each in settings)
-    return "".join(f"{shlex.join(row)}\n" for row in rows)
+    lines: dict[str, None] = {}
+    for each in settings:
+        if isinstance(each, HiddenSetting):
+            lines.setdefault(". $Q/settings-of")
+            lines.setdefault(shlex.join(("settings_of", each.file)))
+        else:
+            lines.setdefault(shlex.join(("setting", each.key, each.value, *each.spared)))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def config_text(config: GuestConfig) -> str:

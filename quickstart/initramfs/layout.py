@@ -120,6 +120,7 @@ _SCRIPTS = (
     ),
     "early-units",
     "settings-files",
+    "settings-of",
 )
 
 

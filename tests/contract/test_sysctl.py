@@ -20,6 +20,7 @@ from tests.unit.test_sysctl import deliver
 
 SYSTEMD_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
 SECONDS = 60.0
+INIT = resources.files("quickstart.initramfs").joinpath("init")
 KEYS = (
     *("a/b", "a/c", "a/d", "a/e.f", "kernel/x", "kernel/y", "kernel/z", "kernel/modules_disabled", "vm/v-1"),
     *(f"net/ipv4/conf/{name}/rp_filter" for name in ("all", "default", "eth0", "eth0.7", "lo")),
@@ -90,7 +91,8 @@ def by_init(
     function = re.search(r"^setting\(\) \{.*?^\}", second, re.MULTILINE | re.DOTALL)
     assert function
     text = settings_text((*kernel_settings(ImageRoot(image)), *more))
-    script = f'note() {{ echo "$*"; }}\n{function[0]}\n{text}'.replace("/proc/sys", str(settings))
+    script = f'note() {{ echo "$*"; }}\nAT={image} Q={INIT}\n{function[0]}\n{text}'
+    script = script.replace("/proc/sys", str(settings))
     done = subprocess.run(
         [*shell, "-euc", script], check=True, capture_output=True, text=True, timeout=SECONDS
     )
@@ -103,6 +105,31 @@ def test_init_sets_what_systemd_would(image: Path, tmp_path: Path, shell: tuple[
     ours, said = by_init(image, unset_tree(tmp_path / "ours"), shell)
     assert theirs["a/c"] == "from the link\n"
     assert theirs["net/ipv4/conf/eth0/rp_filter"] == "2\n"
+    assert ours == theirs
+    assert said.splitlines() == ["kernel/absent is left to systemd-sysctl"]
+
+
+HIDDEN = (
+    "# no = 1\n ;a.c=no\n\n\t a.c \t=\t two  words \t\n-  kernel.y=\nkernel/z = a=b ; # $(x) `y` 'q' \"r\" \\\\n *\nvm.v-1==6\n"
+    "kernel.absent = 1\n-a.d=-n"
+)
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+def test_a_file_that_not_all_may_read(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    """Init reads it on the volume: what is in it is not in the archive."""
+    image = tmp_path / "image"
+    for name in ("etc/sysctl.d", "usr/lib/sysctl.d", "usr/local/lib"):
+        (image / name).mkdir(parents=True)
+    (image / "etc/sysctl.d/10-a.conf").write_text("a.b=1\n")
+    (image / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    (image / "etc/sysctl.conf").write_text(HIDDEN)
+    (image / "etc/sysctl.conf").chmod(0o440)
+    text = settings_text(kernel_settings(ImageRoot(image)))
+    assert text == "setting a/b 1\n. $Q/settings-of\nsettings_of /etc/sysctl.conf\n"
+    theirs = by_systemd(image, unset_tree(tmp_path / "theirs"))
+    ours, said = by_init(image, unset_tree(tmp_path / "ours"), shell)
+    assert theirs["kernel/z"].startswith("a=b ; # $(x)")
     assert ours == theirs
     assert said.splitlines() == ["kernel/absent is left to systemd-sysctl"]
 

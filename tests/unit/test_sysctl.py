@@ -11,7 +11,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.before import settling_files
-from quickstart.inspect.unit.sysctl import KernelSetting, content_sums, kernel_settings
+from quickstart.inspect.unit.sysctl import KernelSetting, content_sums, kernel_settings, sets
 
 
 def settings_of(base: Path, **files: str) -> tuple[KernelSetting, ...]:
@@ -112,23 +112,85 @@ def test_what_the_administrator_says_too_is_his(tmp_path: Path) -> None:
     assert not settings_of(tmp_path, etc_05="a.b=1\n")[0].is_packages
 
 
-def test_settings_that_not_all_may_read_are_refused(tmp_path: Path) -> None:
-    """The archive is readable by whoever may read OUT, and behind the application's start some would come too late."""
-    settings_of(tmp_path, etc_10="n.a.f=1\n", etc_20="# a secret\n")
+def test_settings_that_not_all_may_read_are_read_by_init(tmp_path: Path) -> None:
+    """The archive is readable by whoever may read OUT, and behind the application's start some settings would come too late."""
+    settings_of(
+        tmp_path,
+        etc_10="n.a.f=1\nk.z=1\n",
+        etc_20="# x\nk.x=secret\n-k.y = secret\nk.z=secret\n",
+        etc_30="a.b=1\n",
+    )
     (tmp_path / "etc/sysctl.d/20.conf").chmod(0o440)
-    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [("n/a/f", "1")]
-    (tmp_path / "etc/sysctl.d/20.conf").write_text("k.x=secret\n")
-    with pytest.raises(UnsupportedUnitError, match=r"/etc/sysctl\.d/20\.conf has kernel settings") as caught:
-        kernel_settings(ImageRoot(tmp_path))
-    assert "secret" not in str(caught.value)
-    assert caught.value.hint == "chmod a+rX /etc/sysctl.d/20.conf if nothing in it is secret"
+    found = kernel_settings(ImageRoot(tmp_path))
+    assert pairs(found) == [("n/a/f", "1"), ("k/x", ""), ("k/y", ""), ("k/z", ""), ("a/b", "1")]
+    assert settings_text(found) == (
+        "setting n/a/f 1\n. $Q/settings-of\nsettings_of /etc/sysctl.d/20.conf\nsetting a/b 1\n"
+    )
+    assert "secret" not in repr(found)
+    # Who asks whether the image sets something is told of these, too.
+    assert sets(found, "k/x")
 
 
-def test_settings_in_a_closed_directory_are_refused(tmp_path: Path) -> None:
+def test_settings_in_a_closed_directory_are_read_by_init(tmp_path: Path) -> None:
     settings_of(tmp_path, etc_10="n.a.f=secret\n", usr_20="k.x=1\n")
     (tmp_path / "etc/sysctl.d").chmod(0o700)
-    with pytest.raises(UnsupportedUnitError, match=r"not all users may read /etc/sysctl\.d$"):
+    assert settings_text(kernel_settings(ImageRoot(tmp_path))) == (
+        ". $Q/settings-of\nsettings_of /etc/sysctl.d/10.conf\nsetting k/x 1\n"
+    )
+
+
+@pytest.mark.parametrize("place", ["usr/lib/sysctl.d/20.conf", "opt/20.conf"])
+def test_a_hidden_file_that_is_not_compared_is_refused(tmp_path: Path, place: str) -> None:
+    """A list of digests would tell who guesses a secret that he is right."""
+    settings_of(tmp_path, usr_10="k.x=1\n", etc_10="k.y=1\n")
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("a.b=secret\n")
+    (tmp_path / place).chmod(0o600)
+    (tmp_path / "etc/sysctl.d/90.conf").symlink_to(f"/{place}")
+    with pytest.raises(UnsupportedUnitError, match=f"/{place} has kernel settings"):
         kernel_settings(ImageRoot(tmp_path))
+
+
+def test_a_hidden_file_without_settings(tmp_path: Path) -> None:
+    settings_of(tmp_path, etc_20="# *\x07\n;\n")
+    (tmp_path / "etc/sysctl.d/20.conf").chmod(0o600)
+    assert kernel_settings(ImageRoot(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "before", "after"),
+    [
+        # Another file has a word on it.
+        ("k.x=secret\n", "", "k.x=2\n"),
+        ("k.x=secret\n", "", "-k.x\n"),
+        ("k.x=secret\n", "", "k.x=\n"),
+        ("k.x=secret\n", "k.x=secret\n", ""),
+        ("n.a.f=secret\n", "n.*.f=1\n", ""),
+        # What init's shell would read otherwise than systemd, or not at once.
+        ("n.*.f=secret\n", "", ""),
+        ("k.x=secret\n-k.y\n", "", ""),
+        ("net.ipv4.conf.eth0/7.f=secret\n", "", ""),
+        ("k/../x=secret\n", "", ""),
+        ("/k/x=secret\n", "", ""),
+        ("k..x=secret\n", "", ""),
+        ("k.x=secret\r\n", "", ""),
+        ("k.x=secret\0\n", "", ""),
+        ("k.x=secr\u00e9t\n", "", ""),
+        ("k.x=1\nsecret\n", "", ""),
+        ("k.x=secret\n" + "#\n" * 8192, "", ""),
+    ],
+)
+def test_a_hidden_file_that_init_would_read_otherwise_is_refused(
+    tmp_path: Path, hidden: str, before: str, after: str
+) -> None:
+    settings_of(tmp_path, etc_10=before, etc_20="", etc_30=after)
+    (tmp_path / "etc/sysctl.d/20.conf").write_text(hidden, newline="")
+    (tmp_path / "etc/sysctl.d/20.conf").chmod(0o600)
+    with pytest.raises(
+        UnsupportedUnitError, match=r"/etc/sysctl\.d/20\.conf has kernel settings that not all"
+    ) as caught:
+        kernel_settings(ImageRoot(tmp_path))
+    assert "secr" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_the_contents_of_packages_files(tmp_path: Path) -> None:

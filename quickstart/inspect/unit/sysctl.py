@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -30,6 +30,13 @@ _HOW_IT_RUNS = ("Exec", "Condition", "Assert")
 _LINE_ENDS = re.compile(r"[\n\r\0]")
 _BLANKS = " \t"
 _GLOB = re.compile(r"[*?\[]")
+# Init's shell reads it byte by byte.
+_MOST_HIDDEN_CHARACTERS = 16 << 10
+# Comments and lines `KEY = VALUE`, where a key has either dots or slashes between its words.
+_HIDDEN = re.compile(
+    r"(?:[ \t]*(?:[#;][ -~\t]*|(?:-[ \t]*)?(?:[\w-]+(?:\.[\w-]+)+|[\w-]+(?:/[\w-]+)+)[ \t]*=[ -~\t]*)?(?:\n|\Z))*",
+    re.ASCII,
+)
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _SWAPPED = str.maketrans("./", "/.")
 _MOST_CHARACTERS = 1 << 20
@@ -56,9 +63,19 @@ class KernelSetting:
 
 
 @dataclass(frozen=True)
+class HiddenSetting(KernelSetting):
+    """A setting in a file that is not world-readable, with the canonical path ``file``. The content of the file must not
+    enter our initramfs, so ``value`` is empty, and init reads the file on the volume.
+    """
+
+    file: str = ""
+
+
+@dataclass(frozen=True)
 class _File:
     text: str
     is_packages: bool
+    hidden_in: str
 
 
 def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
@@ -66,25 +83,31 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     masks systemd-sysctl.service or changes how it runs.
 
     Two kinds of settings are left out: settings that the service would refuse, and settings whose keys lead out of
-    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, for too many patterns, and for settings in a
-    file that is not world-readable: its content must not enter our initramfs, and after the application's start, some
-    settings would come too late.
+    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, for too many patterns, and for a file that is
+    not world-readable and that init could not read as systemd-sysctl does.
     """
     if _is_changed(root):
         return ()
     # None: a key that patterns are to leave alone.
     found: dict[str, KernelSetting | None] = {}
-    for file in _files(root):
+    files = tuple(_files(root))
+    for file in files:
         is_packages = file.is_packages
         for key, value in _assignments(file.text):
             earlier = found.get(key)
-            if key in found and (earlier.value if earlier else None) == value:
+            is_hidden = isinstance(earlier, HiddenSetting)
+            if key in found and not is_hidden and (earlier.value if earlier else None) == value:
                 if earlier is not None:
                     found[key] = replace(earlier, is_packages=earlier.is_packages and is_packages)
                 continue
             # What is set anew is set later.
             found.pop(key, None)
-            found[key] = None if value is None else KernelSetting(key, value, is_packages)
+            if value is None:
+                found[key] = None
+            elif file.hidden_in:
+                found[key] = HiddenSetting(key, "", is_packages, file=file.hidden_in)
+            else:
+                found[key] = KernelSetting(key, value, is_packages)
     plain = [key for key in found if not _GLOB.search(key)]
     patterns = [key for key in found if _GLOB.search(key)]
     if len(plain) * _parts(patterns) + len(patterns) * _parts(plain) > _MOST_COMPARED:
@@ -92,8 +115,38 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
             f"the image's sysctl.d has {len(patterns)} patterns and {len(plain)} keys, too many to compare",
             hint="take away what is not needed of it",
         )
+    for file in files:
+        if file.hidden_in:
+            _refuse_ambiguous(file, found)
     settings = (each for each in found.values() if each and each.key and ".." not in each.key.split("/"))
     return tuple(_with_spared(settings, plain))
+
+
+def _refuse_ambiguous(file: _File, found: Mapping[str, KernelSetting | None]) -> None:
+    """Raise UnsupportedUnitError unless the script ``settings-of`` of init makes the settings in ``file`` as
+    systemd-sysctl does: each line has a plain key and a plain value, no other file has a word on one of its keys, and
+    the file is one of the administrator's.
+    """
+    # A change of these is a stock boot, and they are in no list of sums.
+    path = PurePosixPath(file.hidden_in)
+    is_compared = str(path) == "/etc/sysctl.conf" or str(path.parent) in ADMINISTRATORS
+    is_plain = len(file.text) <= _MOST_HIDDEN_CHARACTERS and _HIDDEN.fullmatch(file.text)
+    if not (is_compared and is_plain and _is_alone(file, found)):
+        raise UnsupportedUnitError(
+            f"the image's {file.hidden_in} has kernel settings that not all users may read, and that init cannot make in"
+            " the same way as systemd-sysctl",
+            hint=f"chmod a+r {file.hidden_in} (and a+x its directories), or set each key in one file alone",
+        )
+
+
+def _is_alone(file: _File, found: Mapping[str, KernelSetting | None]) -> bool:
+    patterns = [key for key in found if _GLOB.search(key)]
+    return all(
+        isinstance(setting := found[key], HiddenSetting)
+        and setting.file == file.hidden_in
+        and not any(_may_match(pattern, key) for pattern in patterns)
+        for key in {key for key, _ in _assignments(file.text)}
+    )
 
 
 def _with_spared(settings: Iterable[KernelSetting], plain: Sequence[str]) -> Iterator[KernelSetting]:
@@ -215,13 +268,8 @@ def _files(root: ImageRoot) -> Iterator[_File]:
                 f"the image's sysctl.d has more than {_MOST_CHARACTERS} characters, the last read is {path}",
                 hint="take away what is not needed of it",
             )
-        if (hidden := hidden_at(root, canonical)) is not None and any(_assignments(text)):
-            raise UnsupportedUnitError(
-                f"the image's {path} has kernel settings that init cannot make before the application starts: not all users"
-                f" may read {hidden}",
-                hint=f"chmod a+rX {hidden} if nothing in it is secret",
-            )
-        yield _File(text, is_packages)
+        is_hidden = hidden_at(root, canonical) is not None and any(_assignments(text))
+        yield _File(text, is_packages, str(canonical) if is_hidden else "")
 
 
 def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
