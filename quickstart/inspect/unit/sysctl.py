@@ -78,15 +78,18 @@ class _File:
     hidden_in: str
 
 
-def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
+def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[KernelSetting, ...]:
     """The settings that systemd-sysctl(8) would write, in the order in which it writes them. Empty when the image
     masks systemd-sysctl.service or changes how it runs.
 
     Two kinds of settings are left out: settings that the service would refuse, and settings whose keys lead out of
     /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, for too many patterns, and for a file that is
     not world-readable and that init could not read as systemd-sysctl does.
+
+    With ``with_hidden``, the result is for a question about the rest of a boot, and not for our initramfs: it has the
+    values in files that are not world-readable, too, and the settings of a changed service, unless it is masked.
     """
-    if _is_changed(root):
+    if _is_masked(root) if with_hidden else _is_changed(root):
         return ()
     # None: a key that patterns are to leave alone.
     found: dict[str, KernelSetting | None] = {}
@@ -104,7 +107,7 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
             found.pop(key, None)
             if value is None:
                 found[key] = None
-            elif file.hidden_in:
+            elif file.hidden_in and not with_hidden:
                 found[key] = HiddenSetting(key, "", is_packages, file=file.hidden_in)
             else:
                 found[key] = KernelSetting(key, value, is_packages)
@@ -116,7 +119,7 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
             hint="take away what is not needed of it",
         )
     for file in files:
-        if file.hidden_in:
+        if file.hidden_in and not with_hidden:
             _refuse_ambiguous(file, found)
     settings = (each for each in found.values() if each and each.key and ".." not in each.key.split("/"))
     return tuple(_with_spared(settings, plain))
@@ -171,9 +174,8 @@ def _parts(keys: Iterable[str]) -> int:
     return sum(key.count("/") + 1 for key in keys)
 
 
-def sets(settings: Iterable[KernelSetting], key: str) -> bool:
-    """Whether one of ``settings`` may set ``key``, a path below /proc/sys."""
-    return any(_may_match(each.key, key) and key not in each.spared for each in settings)
+def _is_masked(root: ImageRoot) -> bool:
+    return any(root.link_target(place / SERVICE) == "/dev/null" for place in ADMINISTRATORS_UNITS)
 
 
 def _is_changed(root: ImageRoot) -> bool:
