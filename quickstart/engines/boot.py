@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from quickstart.artefact import directory as artefacts
@@ -108,7 +107,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
     QuickStart's code, the disk format and the number of traces.
     """
     inputs = {
-        "profile": dataclasses.asdict(profile),
+        "profile": asdict(profile),
         "tool": source_digest("quickstart"),
         "tracers": record.tracers_digest(),
         "format": options.disk_format,
@@ -352,7 +351,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
         "disk": key_of("disk", _disk_inputs(profile, reference)),
         "units": list(profile.units),
         # How long to wait for ready does not change what is traced.
-        "ready": dataclasses.asdict(dataclasses.replace(profile.ready, timeout_s=0)),
+        "ready": asdict(replace(profile.ready, timeout_s=0)),
         "memory_mib": profile.memory_mib,
         "tracers": record.tracers_digest(),
         "recipe": source_digest("quickstart.trace", "quickstart.launch"),
