@@ -6,7 +6,6 @@ import io
 import json
 import os
 import struct
-import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
@@ -215,29 +214,6 @@ def test_a_sparse_file_has_no_more_data_than_its_map_says() -> None:
     long = sparse_file("0,1", bytes(3 * MIB))
     with pytest.raises(BadInputError, match="a file has more data than the map of its holes says"):
         list(read_archive(io.BytesIO(long)))
-
-
-@pytest.mark.parametrize(
-    "options", [["gnu"], *(["posix", f"--sparse-version={version}"] for version in ("0.0", "0.1", "1.0"))]
-)
-def test_a_sparse_file_of_tar_is_read(tmp_path: Path, options: list[str]) -> None:
-    """With many pieces, so that its map takes several blocks."""
-    with (tmp_path / "holes").open("wb") as holes:
-        for number in range(200):
-            holes.seek(number * 8192)
-            holes.write(b"x" * 1000)
-        holes.truncate(2 * MIB)
-    form = f"--format={options[0]}"
-    words = ["tar", "-C", str(tmp_path), "--sparse", form, *options[1:], "-c", "holes", "holes"]
-    packed = subprocess.run(words, capture_output=True, check=True, timeout=60).stdout
-    content = (tmp_path / "holes").read_bytes()
-    assert len(packed) < len(content)
-    for member, data in read_archive(io.BytesIO(packed)):
-        if member.kind is Kind.FILE:
-            copy, stored = bytearray(member.size_bytes), io.BytesIO(b"".join(data))
-            for at, length in member.segments:
-                copy[at : at + length] = stored.read(length)
-            assert copy == content
 
 
 def test_many_attributes_of_members_are_taken() -> None:
