@@ -93,13 +93,14 @@ def tool_path(tool: str) -> Path:
     """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool.
 
     With QUICKSTART_TOOL_PATH, which names other directories, this function raises HostLacksError when another
-    user could replace the tool. The host's own directories are as safe as the host.
+    user could replace a tool that is there. The host's own directories are as safe as the host.
     """
     chosen = os.environ.get("QUICKSTART_TOOL_PATH")
     found = shutil.which(tool, path=_SEARCH_PATH if chosen is None else chosen)
     if found is None:
         raise MissingToolError(tool, package_of(tool))
-    if chosen is not None and (fault := swapped_by_others(Path(found))):
+    is_searched = chosen is not None and "/" not in tool
+    if is_searched and (fault := swapped_by_others(Path(found))):
         raise HostLacksError(
             f"{fault}: the tools in QUICKSTART_TOOL_PATH are run here", hint="unset QUICKSTART_TOOL_PATH"
         )

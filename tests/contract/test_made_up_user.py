@@ -144,5 +144,5 @@ def test_both_are_asked() -> None:
     )
     assert re.search(r"^\thas_same_user && why=", (INIT / "adopt").read_text(), re.M)
     # Whoever ends the early processes.
-    for script, before in (("second", "remove_pid_file"), ("adopt", ";;"), ("settle", "}")):
+    for script, before in (("second", "remove_pid_file"), ("adopt", r"\["), ("settle", "forget_start")):
         assert re.search(rf"^\tremove_ipc\n\t?{before}", (INIT / script).read_text(), re.MULTILINE), script

@@ -72,6 +72,9 @@ int held_vasprintf(char **to, const char *format, va_list values) {
     return length;
 }
 
+/* Instead of dynamic.c, which looks at directories and at the IPC. */
+uid_t made_up_number(void) { return 61184; }
+
 /* Instead of fail.c. */
 _Noreturn void fail(const char *format, ...) {
     char reason[1024];
