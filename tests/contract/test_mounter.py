@@ -76,6 +76,8 @@ def test_times_of_access(program: Path, place: Path) -> None:
     ]
 
 
+# A user namespace mounts no /proc of processes that are not its own.
+@pytest.mark.host_root
 def test_other_users_processes_are_hidden_later(program: Path, place: Path) -> None:
     """As a line of fstab has it; each mount of proc has options of its own since Linux 5.8."""
     table = f"proc proc {place}/a nodev,nosuid,noexec\n"
