@@ -184,7 +184,7 @@ class _Search:
 
     def find(self, name: str, loader: _Object) -> list[_Object]:
         """The objects with the name ``name``, in the search order of ld.so(8), glibc-hwcaps variants first.
-        Empty when no object has this name.
+        The list is empty when no object has this name.
         """
         if "/" in name:
             return self._open_all(_expand(name, loader), loader)[:1]

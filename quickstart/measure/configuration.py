@@ -21,8 +21,8 @@ from quickstart.model.words import KernelOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """All that a machine needs to boot one configuration, and its readiness request. All paths are
-    paths on the host.
+    """All that a machine needs to boot one configuration, and the readiness request of the application. All
+    paths are paths on the host.
 
     ``command_line`` is one of results.COMMAND_LINES, and ``cmdline`` has the words themselves. ``initrds``
     are joined in order. ``volume`` is a raw image, which is only read. ``fetched`` says where on the volume

@@ -207,8 +207,8 @@ def fixed_name_servers(text: str) -> tuple[str, ...] | None:
 
 
 def takes_advertisements(text: str) -> bool:
-    """Whether dhcpcd, with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted, handles IPv6 router advertisements,
-    and makes the addresses itself.
+    """Whether dhcpcd handles IPv6 router advertisements, and makes the addresses itself. ``text`` is its dhcpcd.conf, which
+    ``other_dhcpcd_line`` has accepted.
     """
     return not any(_words(line)[0] in ("noipv6", "noipv6rs") for line in _lines(text))
 
