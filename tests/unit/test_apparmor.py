@@ -15,7 +15,7 @@ from quickstart.inspect.unit.apparmor import attachments, profile_places, refuse
 from quickstart.model import FileKind, StartSet
 from tests.unit.test_layout import start_file
 from tests.unit.test_packed_facts import TEXT, UNIT, places_of
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 D = "/etc/apparmor.d"
 ENABLED = "/etc/systemd/system/sysinit.target.wants/apparmor.service"

@@ -14,8 +14,8 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.before import refuse_filters, settling_files, settling_places
 from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.read import HAND_OFF_DROP_IN
-from tests.unit.test_unit import SERVICE, put, read
 from tests.unit.test_unit_sockets import link
+from tests.unit.unitreader import SERVICE, put, read
 
 FILTER = "[Unit]\nWants=network-pre.target\nBefore=network-pre.target shutdown.target\n[Service]\nExecStart=/bin/nft\n"
 

@@ -11,7 +11,7 @@ from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.facts import watched
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import StartSet
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 
 def test_a_link_to_a_directory_of_the_host(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from quickstart.report import document as results
 from tests.unit.benchdata import realistic
 from tests.unit.imagebuilder import P
 from tests.unit.test_inside import PART_B, artefact
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 
 def hint_of(base: Path, name: str) -> tuple[str, str | None]:

@@ -16,7 +16,7 @@ from quickstart.inspect.unit.order import comes_before, owned_texts, pulled_by_l
 from quickstart.inspect.unit.pulled import is_started, pulled_by, pullers, started_of
 from tests.unit.hostile import bounded
 from tests.unit.test_hostile_units import enable
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 PACKAGES = "/usr/lib/systemd/system"
 

@@ -22,7 +22,7 @@ from quickstart.inspect.unit.sockets import listening_sockets
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.inspect.unit.tmpfiles import run_directories
 from tests.unit.hostile import bounded
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 PACKAGES = "/usr/lib/systemd/system"
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from quickstart.inspect.unit.enabled import enabled_text
 from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.files import names_of, parse_service
 from quickstart.inspect.unit.initscripts import read_script, script_of
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 SLAPD = """\
 #!/bin/sh

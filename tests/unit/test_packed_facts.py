@@ -16,7 +16,7 @@ from quickstart.inspect.unit.facts import deciding
 from quickstart.model import IMAGE_TIME_S, FileKind, StartSet
 from tests.unit.elfbuilder import elf
 from tests.unit.test_layout import P, directory, link, start_file
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 UNIT = "/usr/lib/systemd/system/app.service"
 TEXT = "[Service]\nExecStart=/usr/bin/app\n"

@@ -21,7 +21,7 @@ from quickstart.store.context import Context
 from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, excluded, programs_in, trace
 from tests.unit.test_packed_facts import TEXT, UNIT
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 CONTEXT = cast(Context, type("Nothing", (), {"store": None}))
 SYSTEMS, HELPER = f"{MULTIARCH}/libssl.so.3", "/opt/app/bin/helper"

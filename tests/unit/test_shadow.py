@@ -24,7 +24,7 @@ from tests.unit.test_layout import CONFIG
 from tests.unit.test_leave import UNIT, left
 from tests.unit.test_packed_facts import TEXT
 from tests.unit.test_packed_facts import UNIT as UNIT_FILE
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 SYSTEMS = f"{MULTIARCH}/libssl.so.3"
 SERVER, OWN = "/opt/app/bin/server", "/opt/app/lib/libssl.so.3"

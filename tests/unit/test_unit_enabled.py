@@ -12,7 +12,7 @@ from quickstart.initramfs.facts import watched
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.enabled import enabled_text
 from quickstart.model import IMAGE_TIME_S, StartSet
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 OWN, PACKAGES = "/etc/systemd/system", "/usr/lib/systemd/system"
 

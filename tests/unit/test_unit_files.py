@@ -11,7 +11,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_service, read_unit, unit_texts
 from quickstart.inspect.unit.directives import KEPT_WHEN_EMPTY, KNOWN
 from quickstart.inspect.unit.facts import deciding
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 UNITS = "/usr/lib/systemd/system"
 TEXT = "[Service]\nExecStart=/usr/bin/app\n"
