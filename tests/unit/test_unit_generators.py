@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_unit_hooks import refused, script
+from tests.unit.hookscripts import refused, script
 from tests.unit.test_unit_sockets import link, put
 
 

@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.before import settling_files
 from quickstart.inspect.unit.facts import deciding
-from quickstart.inspect.unit.hooks import writes_resolver
-from quickstart.inspect.unit.read import read_unit
-from tests.unit.test_unit_sockets import UNITS, link, put
-
-PRE_UP = "/etc/network/if-pre-up.d"
-UP = "/etc/network/if-up.d"
-ENTER, EXIT = (f"/etc/dhcp/dhclient-{kind}-hooks.d" for kind in ("enter", "exit"))
-IFACE = "auto ens3\niface ens3 inet dhcp\n"
-
-
-def refused(base: Path) -> str:
-    put(base, "/usr/bin/app", "")
-    put(base, f"{UNITS}/app.service", "[Service]\nExecStart=/usr/bin/app\n")
-    try:
-        read_unit(ImageRoot(base), "app.service")
-    except UnsupportedUnitError as error:
-        return error.message
-    return ""
-
-
-def script(base: Path, path: str, text: str, *, is_packaged: bool) -> None:
-    put(base, path, text)
-    (base / path[1:]).chmod(0o755)
-    put(
-        base,
-        "/var/lib/dpkg/status",
-        "Package: tool\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n",
-    )
-    put(base, "/var/lib/dpkg/info/tool.list", f"/.\n{path}\n" if is_packaged else "/.\n")
-    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-    put(base, "/var/lib/dpkg/info/tool.md5sums", f"{digest}  {path[1:]}\n" if is_packaged else "")
+from tests.unit.hookscripts import ENTER, EXIT, IFACE, PRE_UP, UP, refused, script
+from tests.unit.test_unit_sockets import link, put
 
 
 @pytest.mark.parametrize("directory", [PRE_UP, UP, ENTER, EXIT])
@@ -284,95 +253,6 @@ def test_a_command_for_another_address(tmp_path: Path, command: str) -> None:
 def test_a_command_that_goes_on_within_a_word(tmp_path: Path) -> None:
     put(tmp_path, "/etc/network/interfaces", f"{IFACE}  pre-\\\nup /root/rules\n")
     assert "has `pre-up /root/rules`" in refused(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "writes"),
-    [
-        (
-            "option rfc3442-classless-static-routes code 121 = array of unsigned integer 8;\n#supersede domain-name x;\n",
-            True,
-        ),
-        ("request subnet-mask, routers, domain-name-servers;\n", True),
-        ("request subnet-mask, routers;\n", False),
-        ("ignore domain-name-servers;\n", False),
-        ("supersede domain-name-servers 127.0.0.1;\n", False),
-        ("prepend domain-name-servers 127.0.0.1;\n", False),
-    ],
-)
-def test_who_writes_the_resolver(tmp_path: Path, text: str, writes: bool) -> None:
-    assert not writes_resolver(ImageRoot(tmp_path))
-    put(tmp_path, "/etc/dhcp/dhclient.conf", text)
-    assert refused(tmp_path) == ""
-    # Another client does.
-    assert not writes_resolver(ImageRoot(tmp_path))
-    put(tmp_path, "/sbin/dhclient", "")
-    assert writes_resolver(ImageRoot(tmp_path)) is writes
-    script(tmp_path, f"{ENTER}/tool", "make_resolv_conf() { :; }\n", is_packaged=True)
-    assert not writes_resolver(ImageRoot(tmp_path))
-
-
-def test_trixie_s_hooks_for_resolved(tmp_path: Path) -> None:
-    """They come with isc-dhcp-client, and ask systemctl(1) whether there is a systemd-resolved."""
-    put(tmp_path, "/etc/dhcp/dhclient.conf", "request subnet-mask, routers, domain-name-servers;\n")
-    put(tmp_path, "/sbin/dhclient", "")
-    text = "if systemctl is-enabled systemd-resolved > /dev/null 2>&1; then\nmake_resolv_conf() { : ; }\nfi\n"
-    for path in (f"{ENTER}/resolved-enter", f"{EXIT}/resolved"):
-        put(tmp_path, path, text)
-    assert writes_resolver(ImageRoot(tmp_path))
-    put(tmp_path, "/usr/lib/systemd/systemd-resolved", "")
-    assert not writes_resolver(ImageRoot(tmp_path))
-
-
-# Of Debian's dhcpcd-base 9.4.1 and 10.1, less `duid`.
-DHCPCD_CONF = """\
-hostname
-persistent
-vendorclassid
-option domain_name_servers, domain_name, domain_search
-option classless_static_routes
-option host_name
-require dhcp_server_identifier
-slaac private
-"""
-DHCPCD_HOOK = "/usr/lib/dhcpcd/dhcpcd-hooks/20-resolv.conf"
-
-
-@pytest.mark.parametrize(
-    ("text", "more", "writes"),
-    [
-        (DHCPCD_CONF, "", True),
-        (f"{DHCPCD_CONF}nohook lookup-hostname, wpa_supplicant\n", "", True),
-        (f"{DHCPCD_CONF}nohook resolv.conf\n", "", False),
-        (f"{DHCPCD_CONF}interface ens4\nnohook hostname 20-resolv.conf\n", "", False),
-        ("option 6\n", "", True),
-        ("#option domain_name_servers\n", "", False),
-        ("interface ens4\noption domain_name_servers\n", "", False),
-        (DHCPCD_CONF, "/etc/resolv.conf.head", False),
-        (DHCPCD_CONF, "/etc/resolv.conf.tail", False),
-        (DHCPCD_CONF, "/usr/sbin/resolvconf", False),
-        # ifupdown takes it first.
-        (DHCPCD_CONF, "/sbin/udhcpc", False),
-        (DHCPCD_CONF, "/sbin/dhclient", False),
-    ],
-)
-def test_dhcpcd_writes_the_resolver(tmp_path: Path, text: str, more: str, writes: bool) -> None:
-    put(tmp_path, "/sbin/dhcpcd", "")
-    put(tmp_path, "/etc/dhcpcd.conf", text)
-    assert not writes_resolver(ImageRoot(tmp_path))
-    put(tmp_path, DHCPCD_HOOK, "")
-    if more:
-        put(tmp_path, more, "")
-    assert writes_resolver(ImageRoot(tmp_path)) is writes
-
-
-def test_each_boot_compares_what_changes_the_resolver(tmp_path: Path) -> None:
-    """A file or program that comes later changes what dhcpcd writes."""
-    later = {PurePosixPath("/etc/resolv.conf.head"), PurePosixPath("/usr/sbin/resolvconf")}
-    assert later <= {*settling_files(ImageRoot(tmp_path))}
-    # A package's, which an upgrade writes anew.
-    put(tmp_path, "/usr/sbin/resolvconf", "")
-    assert later - {*settling_files(ImageRoot(tmp_path))} == {PurePosixPath("/usr/sbin/resolvconf")}
 
 
 def test_a_hook_of_dhclient_runs_without_being_executable(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from quickstart.inspect.unit.tmpfiles import (
     unpacked_tmpfiles,
     written_settings,
 )
-from tests.unit.test_unit_hooks import script
+from tests.unit.hookscripts import script
 from tests.unit.test_unit_sockets import link, put
 
 
