@@ -12,7 +12,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.delivered import changed
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.pack.edited import refuse_edited
-from tests.unit.test_earlier import booted
+from tests.unit.accounts import booted
 from tests.unit.test_unit_sockets import link, put
 
 UNIT = "/usr/lib/systemd/system/networking.service"

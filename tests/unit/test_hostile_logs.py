@@ -21,9 +21,9 @@ from quickstart.trace.collect import collect
 from quickstart.trace.load import parse_ldd
 from quickstart.trace.resident import parse_resident
 from quickstart.trace.started import parse_units
+from tests.unit.accounts import LOG as UNITS
 from tests.unit.hostile import bounded
 from tests.unit.imagebuilder import Image, P, small_image, trace
-from tests.unit.test_earlier import LOG as UNITS
 from tests.unit.test_hostile_trace import unit
 from tests.unit.test_unit_sockets import put
 

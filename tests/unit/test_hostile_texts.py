@@ -21,7 +21,7 @@ from quickstart.model import Trace
 from quickstart.model.started import Loaded
 from quickstart.pack import earlier
 from quickstart.pack.earlier import refuse_earlier
-from tests.unit.test_earlier import booted
+from tests.unit.accounts import booted
 from tests.unit.hookscripts import UP, script
 from tests.unit.hostile import bounded
 from tests.unit.test_unit_sockets import UNITS, link, put
