@@ -16,7 +16,7 @@ from quickstart.initramfs.newc import CpioEntry, Header, directory, hard_link, r
 from quickstart.initramfs.newc_reader import walk_archive
 from quickstart.initramfs.payload import packing
 from quickstart.model.words import Payload
-from tests.unit.test_newc import FIRST, entry_lists, pack
+from tests.unit.newcdata import FIRST, entry_lists, pack
 
 LINKED = (FIRST, hard_link("b", FIRST), hard_link("c", FIRST))
 PLAIN = Header(
