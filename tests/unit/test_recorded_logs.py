@@ -16,7 +16,7 @@ from quickstart.model import Op
 from quickstart.pack.others import refuse_made_before
 from quickstart.trace.collect import UnitLog, collect
 from tests.unit.imagebuilder import trace
-from tests.unit.test_others import app
+from tests.unit.madebefore import app
 
 LOGS = Path(__file__).parent.parent / "logs"
 UNITS = sorted(path.name.removesuffix(".txt") for path in LOGS.glob("*.txt"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_others import TMPFILES, opened, used
+from tests.unit.madebefore import TMPFILES, opened, used
 
 PATH, OPTIONS, SOURCES = "/etc/resolv.conf", "/etc/host.conf", "/etc/nsswitch.conf"
 DHCLIENT = f'{TMPFILES} rename("/etc/resolv.conf.new", "{PATH}") = 0'
