@@ -13,6 +13,8 @@ from types import FrameType
 from hypothesis import HealthCheck, settings
 
 GIB = 1 << 30
+# More than Python makes a number of.
+DIGITS = "9" * 5000
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
