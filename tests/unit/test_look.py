@@ -17,7 +17,7 @@ from quickstart.newprofile.look import (
     state_line,
 )
 from quickstart.newprofile.survey import Survey, read, write
-from tests.unit.test_newprofile import ANY, READY, TCP
+from tests.unit.drafts import ANY, READY, TCP
 
 TABLE = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
