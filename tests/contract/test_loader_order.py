@@ -20,7 +20,7 @@ from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
 from tests.unit.elfbuilder import LD_SO, MULTIARCH
 from tests.unit.imagebuilder import RULES, Image, trace
-from tests.unit.test_layout import CONFIG
+from tests.unit.layouts import CONFIG
 from tests.unit.test_leave import UNIT
 
 TOOL, NAME = "/usr/bin/tool", "libq.so.3"

@@ -13,7 +13,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import apparmor, read_unit
 from quickstart.inspect.unit.apparmor import attachments, profile_places, refuse_profiles
 from quickstart.model import FileKind, StartSet
-from tests.unit.test_layout import start_file
+from tests.unit.layouts import start_file
 from tests.unit.test_packed_facts import TEXT, UNIT, places_of
 from tests.unit.unitreader import put
 

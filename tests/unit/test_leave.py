@@ -18,7 +18,7 @@ from quickstart.pack.leave import leave
 from quickstart.pack.startset import compute
 from tests.unit.elfbuilder import MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, rules, trace
-from tests.unit.test_layout import CONFIG
+from tests.unit.layouts import CONFIG
 
 UNIT = UnitStart(
     unit="app.service",

@@ -15,7 +15,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import deciding
 from quickstart.model import IMAGE_TIME_S, FileKind, StartSet
 from tests.unit.elfbuilder import elf
-from tests.unit.test_layout import P, directory, link, start_file
+from tests.unit.layouts import P, directory, link, start_file
 from tests.unit.unitreader import put
 
 UNIT = "/usr/lib/systemd/system/app.service"

@@ -12,7 +12,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import FileKind, StartSet
 from tests.unit.hostile import bounded
-from tests.unit.test_layout import UNIT, P, directory, link, start_file
+from tests.unit.layouts import UNIT, P, directory, link, start_file
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
 from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, excluded, files, rules, trace
+from tests.unit.layouts import CONFIG
 from tests.unit.test_beside import Opened
-from tests.unit.test_layout import CONFIG
 from tests.unit.test_leave import UNIT, left
 from tests.unit.test_packed_facts import TEXT
 from tests.unit.test_packed_facts import UNIT as UNIT_FILE

@@ -18,8 +18,8 @@ from quickstart.model import Readiness
 from quickstart.model.words import ReadyKind
 from quickstart.profile import MOST_UNITS, parse_profile
 from quickstart.trace.collect import collect
+from tests.unit.layouts import CONFIG, UNIT
 from tests.unit.stracelog import log
-from tests.unit.test_layout import CONFIG, UNIT
 from tests.unit.test_strace_unit import UNIT_LOG
 
 PROFILE = """schema = 1

@@ -13,7 +13,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.units import with_needed
-from tests.unit.test_layout import CONFIG
+from tests.unit.layouts import CONFIG
 from tests.unit.test_unit_sockets import UNITS, link, put
 
 # As Debian 12 and 13 have them.
