@@ -1,8 +1,9 @@
-"""Fixtures that several contract tests share: the launch agent, the starter, the volume emulator."""
+"""Fixtures that several contract tests share: the launch agent, the starter, the volume emulator, a confined image."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import subprocess
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.reference import confine
 from quickstart.store.store import Store
 from quickstart.volume.emulator import volume_binary
 from tests.contract.agentbox import INTERVAL_MS, SECONDS, Namespaces, Peer, Start
+from tests.contract.confinebox import PROBE, Box, furnish
 from tests.contract.volumebox import IMAGE_BYTES
-from tests.cprograms import PROGRAMS, strictly_compiled
+from tests.cprograms import PROGRAMS, STRICT, strictly_compiled
 
 
 @pytest.fixture(scope="session")
@@ -81,3 +84,28 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = path.read_bytes()
     yield path
     assert path.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def confiner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with Store(tmp_path_factory.mktemp("store")) as store:
+        yield confine.confiner(store)
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("probe") / "probe"
+    subprocess.run([confine.COMPILER, *STRICT, *confine.FLAGS, "-o", made, PROBE], check=True, timeout=120)
+    return made
+
+
+@pytest.fixture
+def tree(tmp_path: Path, probe: Path) -> Path:
+    """An image with a shell and the probe of confinebox.py."""
+    assert os.geteuid() == 0, "a root of its own needs root: run the tests with sudo"
+    return furnish(tmp_path / "image", probe)
+
+
+@pytest.fixture
+def box(tree: Path, confiner: Path, tmp_path: Path) -> Box:
+    return Box(tree, confiner, tmp_path / "log")
