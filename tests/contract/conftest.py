@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from tests.contract.agentbox import INTERVAL_MS, SECONDS, Namespaces, Peer, Star
 from tests.contract.confinebox import PROBE, Box, furnish
 from tests.contract.volumebox import IMAGE_BYTES
 from tests.cprograms import PROGRAMS, STRICT, strictly_compiled
+from tests.sanitize.build import program
 
 
 @pytest.fixture(scope="session")
@@ -109,3 +110,17 @@ def tree(tmp_path: Path, probe: Path) -> Path:
 @pytest.fixture
 def box(tree: Path, confiner: Path, tmp_path: Path) -> Box:
     return Box(tree, confiner, tmp_path / "log")
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Each program compiled when it is first asked for."""
+    directory = tmp_path_factory.mktemp("sanitized")
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            made[name] = program(name, directory)
+        return made[name]
+
+    return make

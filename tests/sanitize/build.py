@@ -14,6 +14,9 @@ VOLUME, AGENT = OURS / "volume/emulator", OURS / "launch/agent"
 STARTER, WALK = PARTS / "starter", PARTS / "walk"
 FREESTANDING = PARTS / "freestanding"
 
+# What a program says when one of them finds a fault.
+COMPLAINTS = ("Sanitizer", "runtime error")
+
 _FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-Wno-format-truncation")
 _LIMIT_S = 300
 _OPTIONS = HERE / "options.c"
