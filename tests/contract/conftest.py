@@ -17,6 +17,7 @@ from quickstart.store.store import Store
 from quickstart.volume.emulator import volume_binary
 from tests.contract.agentbox import INTERVAL_MS, SECONDS, Namespaces, Peer, Start
 from tests.contract.confinebox import PROBE, Box, furnish
+from tests.contract.starterbox import Units
 from tests.contract.volumebox import IMAGE_BYTES
 from tests.cprograms import PROGRAMS, STRICT, strictly_compiled
 from tests.sanitize.build import program
@@ -60,6 +61,11 @@ def start(agent: Path, space: Namespaces, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture(scope="session")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return strictly_compiled(PROGRAMS["starter"], tmp_path_factory.mktemp("starter") / "starter")
+
+
+@pytest.fixture
+def units(starter: Path, tmp_path: Path) -> Units:
+    return Units(starter, tmp_path)
 
 
 @pytest.fixture(scope="session")

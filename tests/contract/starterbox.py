@@ -96,6 +96,18 @@ def start(starter: Path, work: Path, *records: Record, before: str = "", **quest
     return found
 
 
+class Units:
+    """Starts units of any type, whether they start or not."""
+
+    def __init__(self, starter: Path, work: Path) -> None:
+        self.starter = starter
+        self.work = work
+
+    def start(self, *records: Record, before: str = "", **questions: str) -> Started:
+        own = (("unit", "app.service"), ("group", "x"), ("base-environment", "PATH=/usr/bin:/bin"))
+        return run_starter(self.starter, self.work, describe(*own, *records), questions, before)
+
+
 def field(found: Started, name: str) -> str:
     rows = dict(line.split(":\t", 1) for line in found.answers["status"].splitlines() if ":\t" in line)
     return rows[name]

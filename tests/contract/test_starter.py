@@ -1,4 +1,4 @@
-"""The starter in namespaces of this host: every Type=, the environment, the steps, and its message when a unit does not start."""
+"""The starter in namespaces of this host: every Type=, the commands around it, and its message when a unit does not start."""
 
 from __future__ import annotations
 
@@ -6,34 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.starterbox import Started, describe, run_starter
+from tests.contract.starterbox import SLEEP, Record, Units, run_starter
 
 # Units have cgroups.
 pytestmark = pytest.mark.host_root
-
-Record = tuple[str, ...]
-UNIT: tuple[Record, ...] = (
-    ("unit", "app.service"),
-    ("group", "x"),
-    ("base-environment", "PATH=/usr/bin:/bin"),
-)
-SLEEP = ("command", "main", "", "/bin/sleep", "sleep", "600")
-
-
-@pytest.fixture
-def box(starter: Path, tmp_path: Path) -> Box:
-    return Box(starter, tmp_path)
-
-
-class Box:
-    """Starts units."""
-
-    def __init__(self, starter: Path, work: Path) -> None:
-        self.starter = starter
-        self.work = work
-
-    def start(self, *records: Record, before: str = "", **questions: str) -> Started:
-        return run_starter(self.starter, self.work, describe(*UNIT, *records), questions, before)
 
 
 def shell(when: str, script: str, flags: str = "") -> Record:
@@ -43,8 +19,8 @@ def shell(when: str, script: str, flags: str = "") -> Record:
 # ---------------------------------------------------------------- types
 
 
-def test_simple(box: Box) -> None:
-    found = box.start(
+def test_simple(units: Units) -> None:
+    found = units.start(
         ("type", "simple"),
         SLEEP,
         stat="cat /proc/$MAIN/stat",
@@ -69,8 +45,8 @@ def test_simple(box: Box) -> None:
 
 
 @pytest.mark.parametrize("kind", ["simple", "exec"])
-def test_a_program_that_is_not_there(box: Box, kind: str) -> None:
-    found = box.start(("type", kind), ("command", "main", "", "/no/such", "x"))
+def test_a_program_that_is_not_there(units: Units, kind: str) -> None:
+    found = units.start(("type", kind), ("command", "main", "", "/no/such", "x"))
     assert (found.status, found.main_pid) == (1, "")
     assert found.reason == "Exec main: /no/such cannot be executed: No such file or directory"
 
@@ -78,8 +54,8 @@ def test_a_program_that_is_not_there(box: Box, kind: str) -> None:
 FORKS = "sleep 600 & sleep 600 & echo $! >/run/app.pid; mkdir /run/left; kill -9 $!; exec sleep 600 & echo $! >/run/app.pid"
 
 
-def test_forking_with_a_pid_file(box: Box) -> None:
-    found = box.start(
+def test_forking_with_a_pid_file(units: Units) -> None:
+    found = units.start(
         ("type", "forking"),
         ("pid-file", "/run/app.pid"),
         shell("main", "sleep 600 & (sleep 0.3; sleep 600 & echo $! >/run/app.pid) &"),
@@ -91,8 +67,8 @@ def test_forking_with_a_pid_file(box: Box) -> None:
     assert found.answers["parent"] == "1"
 
 
-def test_a_pid_file_that_names_no_process_of_the_unit(box: Box) -> None:
-    found = box.start(
+def test_a_pid_file_that_names_no_process_of_the_unit(units: Units) -> None:
+    found = units.start(
         ("type", "forking"),
         ("pid-file", "/run/app.pid"),
         ("start-timeout-ms", "500"),
@@ -103,8 +79,8 @@ def test_a_pid_file_that_names_no_process_of_the_unit(box: Box) -> None:
     assert found.answers["left"] == "populated 0"
 
 
-def test_forking_without_a_pid_file(box: Box) -> None:
-    found = box.start(
+def test_forking_without_a_pid_file(units: Units) -> None:
+    found = units.start(
         ("type", "forking"),
         shell("main", "sh -c 'sleep 601 & exec sleep 600' &"),
         command="until tr '\\0' ' ' </proc/$MAIN/cmdline | grep '^sleep 600'; do sleep 0.1; done",
@@ -113,26 +89,26 @@ def test_forking_without_a_pid_file(box: Box) -> None:
     assert found.answers["command"] == "sleep 600 "
 
 
-def test_two_daemons_without_a_pid_file(box: Box) -> None:
-    found = box.start(("type", "forking"), shell("main", "sleep 600 & sleep 600 &"))
+def test_two_daemons_without_a_pid_file(units: Units) -> None:
+    found = units.start(("type", "forking"), shell("main", "sleep 600 & sleep 600 &"))
     assert found.status == 1
     assert found.reason == "Type=forking without PIDFile=: 2 processes are left, which is the main one?"
 
 
-def test_a_unit_that_has_no_main_process(box: Box) -> None:
-    found = box.start(
+def test_a_unit_that_has_no_main_process(units: Units) -> None:
+    found = units.start(
         *(("type", "forking"), ("main-process", "any")),
         shell("main", "sleep 600 & sleep 600 &"),
         # The shell's child may not have executed sleep yet.
         command="until tr '\\0' ' ' </proc/$MAIN/cmdline | grep '^sleep 600'; do sleep 0.1; done",
     )
     assert (found.status, found.reason, found.answers["command"]) == (0, "", "sleep 600 ")
-    none = box.start(*(("type", "forking"), ("main-process", "any")), shell("main", "true"))
+    none = units.start(*(("type", "forking"), ("main-process", "any")), shell("main", "true"))
     assert none.reason == "Type=forking without PIDFile=: 0 processes are left, which is the main one?"
 
 
-def test_a_start_command_that_fails(box: Box) -> None:
-    found = box.start(
+def test_a_start_command_that_fails(units: Units) -> None:
+    found = units.start(
         ("type", "forking"),
         shell("main", "sleep 600 & echo oops >&2; exit 3"),
         left="grep populated $GROUP/cgroup.events",
@@ -158,8 +134,8 @@ def python(script: str) -> Record:
 NOTIFY: tuple[Record, ...] = (("type", "notify"), ("notify-access", "main"))
 
 
-def test_notify(box: Box) -> None:
-    found = box.start(
+def test_notify(units: Units) -> None:
+    found = units.start(
         *NOTIFY,
         python("time.sleep(0.3); open('/run/said', 'w').close(); say('STATUS=x\\nREADY=1'); time.sleep(600)"),
         said="ls /run/said; ls -l /run/systemd/notify | cut -c1-10",
@@ -168,15 +144,15 @@ def test_notify(box: Box) -> None:
     assert found.answers["said"].splitlines() == ["/run/said", "srwxrwxrwx"]
 
 
-def test_notify_is_not_heard_from_others(box: Box) -> None:
+def test_notify_is_not_heard_from_others(units: Units) -> None:
     fork = "\nif os.fork() == 0: say('READY=1'); time.sleep(600)\ntime.sleep(600)"
-    found = box.start(*NOTIFY, ("start-timeout-ms", "1000"), python(fork))
+    found = units.start(*NOTIFY, ("start-timeout-ms", "1000"), python(fork))
     assert (found.status, found.reason) == (1, "no READY=1 within the unit's TimeoutStartSec")
-    found = box.start(("type", "notify"), ("notify-access", "all"), python(fork))
+    found = units.start(("type", "notify"), ("notify-access", "all"), python(fork))
     assert (found.status, found.reason) == (0, ""), found.log
     outside = NOTIFIER + "time.sleep(0.5); say('READY=1')"
-    (box.work / "outside.py").write_text(outside)
-    found = box.start(
+    (units.work / "outside.py").write_text(outside)
+    found = units.start(
         ("type", "notify"),
         ("notify-access", "all"),
         ("start-timeout-ms", "1500"),
@@ -187,8 +163,8 @@ def test_notify_is_not_heard_from_others(box: Box) -> None:
     assert (found.status, found.answers["outside"]) == (1, "heard")
 
 
-def test_notify_by_another_main_process(box: Box) -> None:
-    found = box.start(
+def test_notify_by_another_main_process(units: Units) -> None:
+    found = units.start(
         *NOTIFY,
         python(
             "\nchild = os.fork()\nif child == 0: time.sleep(600)\nsay(f'MAINPID={child}\\nREADY=1')\n"
@@ -199,9 +175,9 @@ def test_notify_by_another_main_process(box: Box) -> None:
     assert (found.status, found.main_pid) == (0, found.answers["child"])
 
 
-def test_notify_by_a_daemon_whose_parent_ends(box: Box) -> None:
+def test_notify_by_a_daemon_whose_parent_ends(units: Units) -> None:
     """The parent names its child and ends; the child says READY=1 later."""
-    found = box.start(
+    found = units.start(
         *NOTIFY,
         python(
             "\nchild = os.fork()\nif child == 0: time.sleep(1); say('READY=1'); time.sleep(600)\n"
@@ -213,55 +189,55 @@ def test_notify_by_a_daemon_whose_parent_ends(box: Box) -> None:
     assert found.answers["child"].split() == [found.main_pid, "1"]
 
 
-def test_more_time_by_notify(box: Box) -> None:
+def test_more_time_by_notify(units: Units) -> None:
     more = "say('EXTEND_TIMEOUT_USEC=20000000'); time.sleep(1.5); say('READY=1'); time.sleep(600)"
-    found = box.start(*NOTIFY, ("start-timeout-ms", "1000"), python(more))
+    found = units.start(*NOTIFY, ("start-timeout-ms", "1000"), python(more))
     assert (found.status, found.reason) == (0, ""), found.log
 
 
 @pytest.mark.parametrize("asked", ["20000000", "9223372036854775807"])
 @pytest.mark.parametrize("timeout_ms", ["1000", "0"])
-def test_nobody_gets_more_time_than_an_early_start_has(box: Box, asked: str, timeout_ms: str) -> None:
+def test_nobody_gets_more_time_than_an_early_start_has(units: Units, asked: str, timeout_ms: str) -> None:
     """The whole machine waits for it: a service that asks again and again, or has no TimeoutStartSec=, is systemd's."""
     more = f"\nwhile True: say('EXTEND_TIMEOUT_USEC={asked}'); time.sleep(0.1)"
     limits = (("start-timeout-ms", timeout_ms), ("longest-start-ms", "2500"))
-    found = box.start(*NOTIFY, *limits, python(more), left="grep populated $GROUP/cgroup.events")
+    found = units.start(*NOTIFY, *limits, python(more), left="grep populated $GROUP/cgroup.events")
     assert (found.status, found.reason) == (1, "no READY=1 within the time of an early start")
     assert found.answers["left"] == "populated 0"
 
 
-def test_a_command_without_a_limit_has_that_of_an_early_start(box: Box) -> None:
+def test_a_command_without_a_limit_has_that_of_an_early_start(units: Units) -> None:
     limits = (("start-timeout-ms", "0"), ("longest-start-ms", "500"))
-    found = box.start(("type", "exec"), *limits, shell("pre", "sleep 600"), SLEEP)
+    found = units.start(("type", "exec"), *limits, shell("pre", "sleep 600"), SLEEP)
     assert (found.status, found.reason) == (1, "Exec pre: sh took longer than the time of an early start")
 
 
-def test_a_socket_that_is_never_empty_does_not_keep_the_machine(box: Box) -> None:
+def test_a_socket_that_is_never_empty_does_not_keep_the_machine(units: Units) -> None:
     # Each line is looked up in /proc, so that to hear it takes longer than to say it.
     flood = (
         "\nlines = f'MAINPID={os.getpid()}\\n'.encode() * 200\nfor n in range(3): os.fork()"
         "\nwith socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:"
         "\n  to.connect(os.environ['NOTIFY_SOCKET'])\n  while True: to.send(lines)"
     )
-    found = box.start(
+    found = units.start(
         ("type", "notify"), ("notify-access", "all"), ("start-timeout-ms", "1500"), python(flood)
     )
     assert (found.status, found.reason) == (1, "no READY=1 within the unit's TimeoutStartSec")
 
 
-def test_a_main_process_that_ends_before_it_is_ready(box: Box) -> None:
-    found = box.start(*NOTIFY, python("sys.exit(0)"))
+def test_a_main_process_that_ends_before_it_is_ready(units: Units) -> None:
+    found = units.start(*NOTIFY, python("sys.exit(0)"))
     assert (found.status, found.reason) == (1, "the main process ended before READY=1")
 
 
 # ---------------------------------------------------------------- the commands around it
 
 
-def test_the_commands_and_their_order(box: Box) -> None:
+def test_the_commands_and_their_order(units: Units) -> None:
     def note(what: str) -> str:
         return f"echo {what} $MAINPID >>/run/order"
 
-    found = box.start(
+    found = units.start(
         ("type", "exec"),
         shell("post", note("post")),
         shell("pre", note("pre1") + "; exit 1", "-"),
@@ -286,8 +262,8 @@ def test_the_commands_and_their_order(box: Box) -> None:
         (shell("post", "exit 5"), "Exec post: sh ended with status 5"),
     ],
 )
-def test_a_command_that_fails_ends_the_unit(box: Box, record: Record, reason: str) -> None:
-    found = box.start(
+def test_a_command_that_fails_ends_the_unit(units: Units, record: Record, reason: str) -> None:
+    found = units.start(
         ("type", "exec"),
         ("start-timeout-ms", "1000"),
         record,
@@ -296,165 +272,6 @@ def test_a_command_that_fails_ends_the_unit(box: Box, record: Record, reason: st
     )
     assert (found.status, found.main_pid, found.reason) == (1, "", reason)
     assert found.answers["left"] == "populated 0"
-
-
-# ---------------------------------------------------------------- words and environment
-
-
-def test_words_stay_words(box: Box) -> None:
-    words = ("-n", "", "$(touch pwned)", ";", "a\nb", "'", '"', "\\", "*", "café", "x" * 5000, "\x01\x7f")
-    found = box.start(
-        ("type", "exec"),
-        ("command", "pre", ":", "/bin/sh", "sh", "-c", "printf '%s|' \"$@\" >/run/words", "sh", *words),
-        SLEEP,
-        words="cat /run/words",
-    )
-    assert (found.status, found.answers["words"]) == (0, "".join(f"{word}|" for word in words))
-
-
-FILE = """\
-# a comment \\
-  of two lines
-; another
-A=plain  \n
-B = 'it is'" all one"
- C="say \\"hi\\" \\x $A"
-D=a\\ b\\
-c
-E=
-1BAD=x
-F=a'b
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("LANG=de_DE.UTF-8\nLC_TIME=C\nOTHER=1\n", ["LANG=de_DE.UTF-8", "LC_TIME=C"]),
-        # systemd takes neither, so it has its default.
-        ("LC_ALL=de_DE.UTF-8\nLANG=\n", ["LANG=C.UTF-8"]),
-        ("LANGUAGE=de:en\nLC_FOO=C\nLANGX=C\n", ["LANGUAGE=de:en"]),
-    ],
-)
-def test_the_language_is_what_systemd_takes(box: Box, text: str, expected: list[str]) -> None:
-    (box.work / "locale").write_text(text)
-    found = box.start(
-        ("type", "exec"),
-        SLEEP,
-        before="mount -t tmpfs x /etc/default; cp /run/box/locale /etc/default/locale\n",
-        environment="tr '\\0' '\\n' </proc/$MAIN/environ | grep -E '^(LANG|LC_)' | sort",
-    )
-    assert found.answers["environment"].splitlines() == expected, found.log
-
-
-def test_the_environment(box: Box) -> None:
-    (box.work / "file").write_text(FILE)
-    found = box.start(
-        ("type", "exec"),
-        ("user", "nobody"),
-        ("own-environment", "PIDFILE=/run/x.pid"),
-        ("pass-environment", "FROM_PID_1"),
-        ("pass-environment", "NOT_THERE"),
-        ("environment", "G=from Environment"),
-        ("environment", "A=overwritten"),
-        ("environment", "H=1"),
-        ("environment", "I=1"),
-        ("environment-file", "required", "/run/box/file"),
-        ("environment-file", "optional", "/no/such"),
-        ("unset-environment", "H"),
-        ("unset-environment", "I=2"),
-        ("become-user",),
-        SLEEP,
-        environment="tr '\\0' '\\n' </proc/$MAIN/environ",
-    )
-    assert (found.status, found.reason) == (0, ""), found.log
-    variables = dict(line.split("=", 1) for line in found.answers["environment"].splitlines())
-    invocation = variables.pop("INVOCATION_ID")
-    assert len(invocation) == 32
-    assert int(invocation, 16)
-    # To systemd nobody has none.
-    assert "HOME" not in variables
-    expected = {
-        "LANG": "C.UTF-8",
-        "PATH": "/usr/bin:/bin",
-        "LOGNAME": "nobody",
-        "USER": "nobody",
-        "SYSTEMD_EXEC_PID": found.main_pid,
-        "PIDFILE": "/run/x.pid",
-        "FROM_PID_1": "passed on",
-        "A": "plain",
-        "B": "it is all one",
-        "C": 'say "hi" \\x $A',
-        "D": "a bc",
-        "E": "",
-        "F": "a'b",
-        "G": "from Environment",
-        "I": "1",
-    }
-    assert variables == expected
-
-
-@pytest.mark.parametrize(
-    ("records", "text", "expected"),
-    [
-        ((), "# --log \\\nA=1\nB=2\n", "B=2"),
-        ((("comments", "one-line"),), "# --log \\\nA=1\nB=2\n", "A=1 B=2"),
-        ((("comments", "one-line"),), "; x \\\\ \\x\nA=1\n#\\", "A=1"),
-        # To systemd, a carriage return ends a line as well.
-        ((), "# x\rA=1\n", "A=1"),
-    ],
-)
-def test_a_comment_with_a_backslash(
-    box: Box, records: tuple[tuple[str, ...], ...], text: str, expected: str
-) -> None:
-    """Since systemd 254, it does not swallow the next line (env-file.c)."""
-    (box.work / "file").write_bytes(text.encode())
-    found = box.start(
-        ("type", "exec"),
-        *records,
-        ("environment-file", "required", "/run/box/file"),
-        SLEEP,
-        environment="tr '\\0' '\\n' </proc/$MAIN/environ | grep '^[AB]=' | sort | tr '\\n' ' '",
-    )
-    assert found.answers["environment"].strip() == expected, found.log
-
-
-def test_files_of_variables_by_a_pattern(box: Box) -> None:
-    """glob(7), as with systemd: in the order of the names."""
-    for name, text in {"b.env": "A=b\nB=b\n", "a.env": "A=a\nC=a\n", "c.other": "A=other\n"}.items():
-        (box.work / name).write_text(text)
-    found = box.start(
-        ("type", "exec"),
-        ("environment-file", "required", "/run/box/*.env"),
-        ("environment-file", "optional", "/run/box/*.none"),
-        SLEEP,
-        environment="tr '\\0' '\\n' </proc/$MAIN/environ | grep '^[ABC]=' | sort",
-    )
-    assert found.answers["environment"].split() == ["A=b", "B=b", "C=a"], found.reason
-
-
-def test_a_pattern_of_files_that_has_to_match(box: Box) -> None:
-    found = box.start(("type", "exec"), ("environment-file", "required", "/run/box/*.env"), SLEEP)
-    assert found.reason == "Exec main: /run/box/*.env cannot be read: there is no such file"
-
-
-def test_variables_in_words(box: Box) -> None:
-    words = ("$MANY", "${MANY}", "x${ONE}y$ONE", "$$ONE", "$NONE", "${NONE}", "$QUOTED", "a$", "${open")
-    found = box.start(
-        ("type", "exec"),
-        ("environment", "MANY=a  b\tc"),
-        ("environment", "ONE=1"),
-        ("environment", "QUOTED='d e' f\\ g"),
-        ("command", "pre", "", "/bin/sh", "sh", "-c", "printf '%s|' \"$$@\" >/run/words", "sh", *words),
-        ("command", "pre", ":", "/bin/sh", "sh", "-c", "printf '%s|' \"$@\" >/run/plain", "sh", *words),
-        SLEEP,
-        words="cat /run/words",
-        plain="cat /run/plain",
-    )
-    assert (found.status, found.reason) == (0, ""), found.log
-    expected = ("a", "b", "c", "a  b\tc", "x1y$ONE", "$ONE", "", "d e", "f g", "a$", "${open")
-    assert found.answers["words"] == "".join(f"{word}|" for word in expected)
-    assert found.answers["plain"] == "".join(f"{word}|" for word in words)
 
 
 # ---------------------------------------------------------------- descriptions that do not hold
@@ -472,8 +289,8 @@ def test_variables_in_words(box: Box) -> None:
         ((("type", "idle"), SLEEP), "the description has an unknown type `idle`"),
     ],
 )
-def test_a_description_that_does_not_hold(box: Box, records: tuple[Record, ...], reason: str) -> None:
-    found = box.start(*records)
+def test_a_description_that_does_not_hold(units: Units, records: tuple[Record, ...], reason: str) -> None:
+    found = units.start(*records)
     assert (found.status, found.reason) == (1, reason)
 
 
