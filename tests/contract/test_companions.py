@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-INIT = Path(__file__).parents[2] / "quickstart/initramfs/init"
+from tests.contract.initscript import INIT, function
+
 SECONDS = 60.0
 SHELLS = [("dash",), ("busybox", "sh")]
-
-
-def function(script: str, name: str) -> str:
-    found = re.search(rf"^{name}\(\) \{{.*?^\}}", (INIT / script).read_text(), re.MULTILINE | re.DOTALL)
-    assert found
-    return found[0]
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_companions import SECONDS, SHELLS, function
+from tests.contract.initscript import function
+from tests.contract.test_companions import SECONDS, SHELLS
 
 
 def run(shell: tuple[str, ...], place: Path, text: str, *functions: tuple[str, str]) -> list[str]:

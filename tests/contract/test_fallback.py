@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from quickstart.host.namespaces import own_namespaces
+from tests.contract.initscript import function
 
 # It mounts what only root of the host may.
 pytestmark = pytest.mark.host_root
@@ -22,13 +21,6 @@ SHELLS = [("dash",), ("busybox", "sh")]
 @pytest.fixture(autouse=True)
 def _root() -> None:
     assert os.geteuid() == 0, "namespaces need root: run the tests with sudo"
-
-
-def function(name: str) -> str:
-    text = resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
-    found = re.search(rf"^{name}\(\) \{{.*?^\}}", text, re.MULTILINE | re.DOTALL)
-    assert found, name
-    return found[0]
 
 
 # What the units, init and journald's sockets have made there; one of the units has mounted something, and made a link out of /run.
@@ -59,8 +51,8 @@ def test_nothing_of_the_early_start_is_left_in_memory(
     paths = " ".join(f"/run/systemd/journal/{name}" for name in ("stdout", "socket", "dev-log"))
     script = f"""mount --bind {tmp_path} /mnt; umount -l /run /dev/shm /tmp 2>/dev/null; set -e
     {MADE}
-    {function("list_emptied")}
-    {function("empty_memory")}
+    {function("second", "list_emptied")}
+    {function("second", "empty_memory")}
     JOURNAL_PATHS='{paths if journal else ""}' PATH=/mnt/bin:$PATH
     empty_memory
     find /mnt/keep /run -mindepth 1 | LC_ALL=C sort
@@ -93,7 +85,7 @@ are_left || echo none
 
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 def test_a_fallback_knows_when_all_have_ended(shell: tuple[str, ...]) -> None:
-    script = f"mount -t proc proc /proc\n{function('are_left')}\n{LEFT}"
+    script = f"mount -t proc proc /proc\n{function('second', 'are_left')}\n{LEFT}"
     done = subprocess.run(
         [*own_namespaces(), *shell, "-c", script],
         capture_output=True,
@@ -105,6 +97,6 @@ def test_a_fallback_knows_when_all_have_ended(shell: tuple[str, ...]) -> None:
 
 
 def test_a_fallback_empties_memory_when_all_have_ended_and_before_fast_goes() -> None:
-    lines = [line.strip() for line in function("fall_back").splitlines()]
+    lines = [line.strip() for line in function("second", "fall_back").splitlines()]
     steps = ["kill_unit", "while are_left && [ $tries -lt 200 ]; do", "empty_memory", "umount -l /fast"]
     assert [line for line in lines if line in steps] == steps

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.initscript import function
+
 FIXED = "UNIT=nginx.service ROOT_FSTYPE=ext4 ROOT_UUID= HAND_OFF=keep EARLY=seen"
 
 
@@ -87,12 +89,6 @@ def test_what_changes_nothing_is_no_reason(tmp_path: Path, words: str) -> None:
 
 def whole(name: str) -> str:
     return resources.files("quickstart.initramfs").joinpath("init", name).read_text()
-
-
-def function(file: str, name: str) -> str:
-    found = re.search(rf"^{name}\(\) \{{.*?^\}}", whole(file), re.MULTILINE | re.DOTALL)
-    assert found, name
-    return found[0]
 
 
 @pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])

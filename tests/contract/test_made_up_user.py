@@ -8,19 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.initscript import INIT, function
+
 # It gives files to others.
 pytestmark = pytest.mark.host_root
 
-INIT = Path(__file__).parents[2] / "quickstart/initramfs/init"
 SECONDS = 60.0
 SHELLS = [("dash",), ("busybox", "sh")]
 NUMBER = 63495
-
-
-def function(script: str, name: str) -> str:
-    found = re.search(rf"^{name}\(\) \{{.*?^\}}", (INIT / script).read_text(), re.MULTILINE | re.DOTALL)
-    assert found
-    return found[0]
 
 
 def status(shell: tuple[str, ...], place: Path, script: str, name: str, found: int = 1) -> int:

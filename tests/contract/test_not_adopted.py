@@ -11,18 +11,12 @@ import pytest
 
 from quickstart.host import door
 from quickstart.host.namespaces import own_namespaces
+from tests.contract.initscript import INIT, function
 
 # It mounts what only root of the host may.
 pytestmark = pytest.mark.host_root
 
-INIT = Path(__file__).parents[2] / "quickstart/initramfs/init"
 SECONDS = 60.0
-
-
-def function(script: str, name: str) -> str:
-    found = re.search(rf"^{name}\(\) \{{.*?^\}}", (INIT / script).read_text(), re.MULTILINE | re.DOTALL)
-    assert found
-    return found[0]
 
 
 # A group with a shell in it that is not to go, and others that are; one forks while it is killed.
