@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from quickstart.initramfs.modules import Module, modloader_table, module_data, module_set
@@ -15,6 +16,8 @@ from quickstart.inspect.unit.read import read_unit
 from quickstart.reference.fstab import root_volume
 from quickstart.reference.rootfs import installed_packages
 from tests.fuzz.places import as_text, parts_of, put, put_nodes
+from tests.fuzz.preparing import preparing
+from tests.fuzz.target import Target
 
 
 def elf(data: bytes, base: Path) -> None:
@@ -96,3 +99,81 @@ def modules(data: bytes, base: Path) -> None:
 def module(data: bytes, base: Path) -> None:
     (base / "a.ko.xz").write_bytes(data)
     module_data(ImageRoot(base), Module("a", PurePosixPath("/a.ko.xz"), ()))
+
+
+_SECTION = (b"%%% ", b"\n[Service]\n", b"=", b"\\\n", b"infinity", b"%n", b"%i", b"\\x41", b";", b"~", b"-")
+TARGETS: Mapping[str, Target] = {
+    "elf": Target(elf, (b"\x7fELF", b"liba.so\0", b"$ORIGIN", b"FDO\0", b'[{"soname":["a"]}]')),
+    "unit": Target(
+        unit,
+        (
+            *_SECTION,
+            *(
+                f"\n{name}=".encode()
+                for name in (
+                    "ExecStart",
+                    "ExecStartPre",
+                    "CPUAffinity",
+                    "LimitCPU",
+                    "LimitNICE",
+                    "TimeoutStartSec",
+                    "Slice",
+                    "User",
+                    "Environment",
+                    "BindPaths",
+                    "SystemCallFilter",
+                    "CapabilityBoundingSet",
+                    "RuntimeDirectory",
+                    "StandardOutput",
+                    "DeviceAllow",
+                    "TemporaryFileSystem",
+                    "UMask",
+                )
+            ),
+        ),
+    ),
+    "callgroups": Target(callgroups, (b"\x7fELF\x02\x01", b"@default\0")),
+    "dpkg": Target(
+        dpkg_tables,
+        (
+            b"%%% ",
+            b"Package: ",
+            b"Status: install ok installed\n",
+            b"Provides: ",
+            b"Version: ",
+            b"(",
+            b"/bin/x\n",
+        ),
+    ),
+    "preparing": Target(
+        preparing,
+        (
+            *(
+                b"%%% ",
+                b"request routers, subnet-mask;\n",
+                b"send host-name ",
+                b"duid\n",
+                b"iface ens3 inet dhcp\n",
+            ),
+            *(
+                b"  up ip link set ens3 up\n",
+                b"[Network]\n",
+                b"DHCP=yes\n",
+                b'RUN+="',
+                b"install x ",
+                b"bootcmd: ",
+            ),
+            *(b"L+ /run/x", b"always", b"\\\n", b"LOCAL\n", b"ethernets:\n"),
+        ),
+    ),
+    "fstab": Target(fstab, (b"UUID=", b"LABEL=", b" / ext4 defaults 0 1\n", b"/dev/sda", b"nofail", b"#")),
+    "ldconf": Target(ldconf, (b"%%% ", b"include ", b"/etc/*.conf", b"*/", b"../", b"[", b"=libc5")),
+    "tree": Target(
+        tree,
+        (b"d ", b"f ", b"l ", b"/etc/systemd/system/", b".wants/", b"cloud-init.service", b"../", b"*"),
+    ),
+    "modules": Target(
+        modules, (b"%%% ", b"kernel/ext4.ko: ", b"virtio_pci.ko", b"alias pci:* ext4\n", b".ko.xz")
+    ),
+    "module": Target(module),
+}

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from quickstart.errors import QuickStartError
-from tests.fuzz.targets import Target
+from tests.fuzz.target import Target
 
 SECONDS = 2.0
 _MEMORY_BYTES = 512 << 20

@@ -19,10 +19,10 @@ from quickstart.initramfs.newc import directory, regular, symlink, write_archive
 from quickstart.initramfs.payload import packing
 from quickstart.model.words import Payload
 from quickstart.report.document import text_of
+from tests.fuzz.guests import READY, TRACE_FILES
 from tests.fuzz.images import DPKG_FILES, LD_FILES, MODULE_FILES, UNIT_FILES
 from tests.fuzz.places import joined
 from tests.fuzz.preparing import PREPARING_FILES
-from tests.fuzz.targets import READY, TRACE_FILES
 from tests.unit.benchdata import realistic
 from tests.unit.elfbuilder import LD_SO, dlopen_note, elf
 from tests.unit.ext4builder import DATA, POINTERS, ext4, extents, superblock

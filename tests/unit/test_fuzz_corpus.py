@@ -15,7 +15,8 @@ from quickstart.errors import TraceError
 from tests.fuzz.limits import outcome
 from tests.fuzz.mutate import mutated
 from tests.fuzz.places import joined, parts_of, put_nodes
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parents[1] / "fuzz/corpus"
 # qemu.qmp tells its log of each message that is none.

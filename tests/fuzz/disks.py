@@ -1,0 +1,59 @@
+"""The targets for disks and archives: ext4, newc and squashfs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from quickstart.errors import ArtefactError
+from quickstart.image.blockmap import read_block_map
+from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
+from quickstart.image.extents import parse_extents
+from quickstart.initramfs.newc_reader import read_archive, walk_archive
+from quickstart.initramfs.squashfs_reader import walk_image
+from tests.fuzz.places import as_text
+from tests.fuzz.target import Target
+
+
+def _superblock(data: bytes, _: Path) -> None:
+    parse_superblock(data, "root.raw")
+
+
+def _ext4(data: bytes, base: Path) -> None:
+    path = base / "root.raw"
+    path.write_bytes(data)
+    for read in (read_superblock, block_groups, used_inodes):
+        with suppress(ArtefactError):
+            read(path)
+    found = read_block_map(path)
+    found.owners(0, len(data))
+    found.inode_blocks(list(found.inodes))
+
+
+def _extents(data: bytes, _: Path) -> None:
+    parse_extents(as_text(data), 4096)
+
+
+def _newc(data: bytes, _: Path) -> None:
+    for _member in read_archive(io.BytesIO(data)):
+        pass
+    for _exact, pieces in walk_archive(io.BytesIO(data), exact=True):
+        for _piece in pieces:
+            pass
+
+
+def _squashfs(data: bytes, _: Path) -> None:
+    for _file, pieces in walk_image(lambda at, count: data[at : at + count], len(data)):
+        for _piece in pieces:
+            pass
+
+
+TARGETS: Mapping[str, Target] = {
+    "superblock": Target(_superblock),
+    "ext4": Target(_ext4, (b"\x0a\xf3", b"\x53\xef", b"\xff\xff\xff\xff")),
+    "extents": Target(_extents, (b" 0/ 0 ", b" - ", b"Uninit")),
+    "newc": Target(_newc, (b"070701", b"TRAILER!!!", b"\x1f\x8b", b"\x02\x21\x4c\x18", b"\x28\xb5\x2f\xfd")),
+    "squashfs": Target(_squashfs, (b"hsqs",)),
+}
