@@ -100,6 +100,12 @@ def host(*words: str | Path) -> str:
     return done.stdout.decode(errors="replace")
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with Store(default_root(), print) as found:
+        yield found
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _root() -> None:
     assert os.geteuid() == 0, NO_ROOT

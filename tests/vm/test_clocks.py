@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from quickstart.store.store import Store, default_root
+from quickstart.store.store import Store
 from tests.vm.booting import FAST, SETTLED, WHOLE, WORKING, Ended, boot
 from tests.vm.conftest import host
 from tests.vm.test_stale import TOOL
@@ -29,12 +28,6 @@ ls /tmp/left 2>/dev/null
 {TOOL} status | sed -n 's/^this boot *//p'
 """
 STAMPED = [*FAST, "fast:", "the", "root", "volume", "was", "as", "stamped"]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store(default_root(), print) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

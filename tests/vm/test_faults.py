@@ -32,19 +32,13 @@ from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.newc_reader import read_archive
-from quickstart.store.store import Store, default_root
+from quickstart.store.store import Store
 from tests.guests import launched
 from tests.vm.booting import FAST, SETTLED, WHOLE, WHOLE_S, WORKING, boot, reachable_for_qemu
 from tests.vm.conftest import BOOT_S, STAY, host, quickstart
 from tests.vm.test_stale import LIBRARY, TOOL
 
 GUEST = Path(__file__).with_name("guest")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store(default_root(), print) as found:
-        yield found
 
 
 # What is broken in init's own files, and how the console names it.

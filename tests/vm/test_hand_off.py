@@ -16,7 +16,7 @@ from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
 from quickstart.store.context import Context
-from quickstart.store.store import Store, default_root
+from quickstart.store.store import Store
 from tests.vm.booting import boot, reachable_for_qemu
 from tests.vm.conftest import BUILD_S, EARLY, host, quickstart
 
@@ -201,12 +201,6 @@ def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None
     )  # fmt: skip
     stock_kib = stock.result["exec_stdout"].split()[-1]
     assert int(ours_kib) <= int(stock_kib) + 5000
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store(default_root(), print) as found:
-        yield found
 
 
 # Option 61 (hexadecimal), 12 and 60 of a packet (RFC 2132); empty where it has none.

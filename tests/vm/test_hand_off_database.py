@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.launch.drain import whole_text
-from quickstart.store.store import Store, default_root
+from quickstart.store.store import Store
 from tests.guests import launched
 from tests.vm.booting import boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
@@ -45,12 +44,6 @@ class Cut:
 
     out: Path
     rows: tuple[tuple[str, ...], ...]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store(default_root(), print) as store:
-        yield store
 
 
 @pytest.fixture(scope="module")

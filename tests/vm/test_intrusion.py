@@ -17,7 +17,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.launch.drain import whole_text
-from quickstart.store.store import Store, default_root
+from quickstart.store.store import Store
 from tests.guests import launched
 from tests.vm.booting import SETTLED, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
@@ -52,12 +52,6 @@ echo "again: $(/usr/sbin/quickstart check 2>&1)"
 systemctl mask nginx 2>/dev/null
 echo "masked: $(/usr/sbin/quickstart check 2>&1 | cut -d' ' -f2)"
 """
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store(default_root(), print) as store:
-        yield store
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import re
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,11 @@ from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from quickstart.initramfs.payload import packing
 from quickstart.launch.drain import whole_text
 from quickstart.model.words import Payload
-from quickstart.store.store import Store, default_root
+from quickstart.store.store import Store
 from tests.vm.booting import FAST, SETTLED, WHOLE, WORKING, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
 
 FALLBACK = re.compile(r"quickstart: (fallback \d: [^\r\n]*)")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with Store(default_root(), print) as found:
-        yield found
 
 
 def built(place: Path, payload: str, *words: str) -> Path:
