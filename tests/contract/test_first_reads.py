@@ -29,20 +29,14 @@ from quickstart.store.context import Context
 from quickstart.store.store import Store
 from quickstart.trace.firstreads import parse_reads
 from tests.unit.imagebuilder import trace
+from tests.unit.smallprofile import SMALL
 
 BLOCK = 4096
 MIB = 1024 * 1024
 INIT = Path(__file__).parents[2] / "quickstart/initramfs/init"
 PROFILE = parse_profile(
-    """\
-schema = 1
-name = "app"
-packages = ["app"]
-unit = "app.service"
-[ready]
-kind = "tcp"
-port = 80
-[files]
+    f"""\
+{SMALL}[files]
 exclude = ["/var/lib/app/logs/**"]
 [prefetch]
 data = ["/var/lib/app/**"]

@@ -31,12 +31,10 @@ from quickstart.report import document
 from quickstart.volume.nbd import Connection
 from quickstart.volume.storage import parse_model
 from tests.unit.hostile import DIGITS, bounded
+from tests.unit.smallprofile import SMALL
 
 # ---------------------------------------------------------------- documents
 
-PROFILE = (
-    'schema = 1\nname = "app"\npackages = ["aa"]\nunit = "app.service"\n[ready]\nkind = "tcp"\nport = 80\n'
-)
 TOML = {
     "deep": "x = " + "[" * 5000,
     "dots": ".".join("a" * 20_000) + " = 1",
@@ -64,13 +62,13 @@ def test_a_profile_that_is_no_plain_file(tmp_path: Path) -> None:
 
 
 def test_more_faults_than_anybody_reads() -> None:
-    text = "".join(f"a{n} = 1\n" for n in range(15_000)) + PROFILE
+    text = "".join(f"a{n} = 1\n" for n in range(15_000)) + SMALL
     with bounded(), pytest.raises(ProfileError) as caught:
         parse_profile(text, "x")
     assert len(caught.value.problems) == MAX_LINES + 1
     assert caught.value.problems[-1] == "and 14900 more"
     with pytest.raises(ProfileError) as caught:
-        parse_profile("x" * 100_000 + " = 1\n" + PROFILE, "x")
+        parse_profile("x" * 100_000 + " = 1\n" + SMALL, "x")
     assert len(caught.value.message) < 1000
 
 

@@ -19,17 +19,9 @@ from quickstart.reference import entry
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.store.store import Store
 from tests.unit.imagebuilder import Image, small_image
+from tests.unit.smallprofile import SMALL
 
 NEW = ("profile", "new", "app", "--package", "app", "--unit", "app", "--ready", "http:80/")
-GOOD = """\
-schema = 1
-name = "app"
-packages = ["app"]
-unit = "app.service"
-[ready]
-kind = "tcp"
-port = 80
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +39,7 @@ def error(found: Result) -> dict[str, Any]:
     return said
 
 
-def written(tmp_path: Path, text: str = GOOD) -> str:
+def written(tmp_path: Path, text: str = SMALL) -> str:
     (tmp_path / "mine").mkdir(exist_ok=True)
     (tmp_path / "mine/profile.toml").write_text(text)
     return str(tmp_path / "mine")
@@ -73,7 +65,7 @@ def test_options_that_do_not_hold(tmp_path: Path, words: tuple[str, ...]) -> Non
 def test_a_place_that_is_taken_is_seen_first(tmp_path: Path) -> None:
     out = written(tmp_path)
     assert error(invoke(*NEW, "-o", out, "--json"))["kind"] == "OutputExistsError"
-    assert (tmp_path / "mine/profile.toml").read_text() == GOOD
+    assert (tmp_path / "mine/profile.toml").read_text() == SMALL
 
 
 def test_without_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +93,7 @@ def test_one_without_an_image_says_so(tmp_path: Path) -> None:
 
 
 def test_every_fault_of_the_text(tmp_path: Path) -> None:
-    text = GOOD.replace("port = 80", 'prot = "x"').replace('"app.service"', '"a/b"')
+    text = SMALL.replace("port = 80", 'prot = "x"').replace('"app.service"', '"a/b"')
     said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
     assert (said["kind"], said["exit_code"]) == ("ProfileError", 2)
     for fault in ("unit: ", "ready.prot: no such key; did you mean 'port'?"):
@@ -117,7 +109,7 @@ UNIT = "[Service]\nExecStartPre=/usr/bin/app -t\nExecStart=/usr/bin/app\n"
 
 
 def stored(tmp_path: Path, unit: str) -> Store:
-    """A store with an image for GOOD in which the unit is as ``unit`` says."""
+    """A store with an image for SMALL in which the unit is as ``unit`` says."""
 
     def make(directory: Path) -> None:
         image: Image = small_image(directory / "root")
@@ -129,7 +121,7 @@ def stored(tmp_path: Path, unit: str) -> Store:
         entry.write_facts(directory, "11111111-2222-3333-4444-555555555555", "root")
 
     store = Store(tmp_path / "store")
-    store.get_or_make("reference", reference_inputs(parse_profile(GOOD, "x")), make)
+    store.get_or_make("reference", reference_inputs(parse_profile(SMALL, "x")), make)
     return store
 
 
@@ -149,7 +141,7 @@ def test_with_an_image_in_the_store(tmp_path: Path) -> None:
 
 def test_every_fault_that_the_image_shows(tmp_path: Path) -> None:
     stored(tmp_path, UNIT + "RootEphemeral=yes\n")
-    text = GOOD + '[files]\ninclude = ["/no/such"]\n'
+    text = SMALL + '[files]\ninclude = ["/no/such"]\n'
     said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
     assert said["exit_code"] == 2
     for fault in (
@@ -161,7 +153,7 @@ def test_every_fault_that_the_image_shows(tmp_path: Path) -> None:
 
 def test_a_kernel_that_does_not_take_the_payload_is_a_fault(tmp_path: Path) -> None:
     stored(tmp_path, UNIT)
-    text = GOOD.replace("schema = 1\n", 'schema = 1\npayload = "lz4"\n')
+    text = SMALL.replace("schema = 1\n", 'schema = 1\npayload = "lz4"\n')
     said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
     assert said["exit_code"] == 2
     assert "the image has no /boot/config-6.1.0" in "\n".join(said["details"])
