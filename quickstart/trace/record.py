@@ -23,7 +23,7 @@ from quickstart.host.progress import Progress
 from quickstart.inspect.elf import closure
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB
-from quickstart.model.machine import machine
+from quickstart.model.machine import Machine, machine
 from quickstart.model.subject import Subject
 from quickstart.store.compiled import compiled
 from quickstart.store.store import Store
@@ -98,20 +98,9 @@ def record(
     ``programs`` are those of ``tracer_programs``. Raises GuestError when the guest does not become
     ready, and TraceError when a log is not complete.
     """
-    profile, disk = subject.profile, subject.disk
+    profile = subject.profile
     first_requests = profile.data_prefetch.first_requests
-    words = TRACE_WORDS if first_requests else ()
-    traced = machine(
-        f"trace-{profile.name}",
-        memory_mib=max(profile.memory_mib, 1024) + 512,
-        kernel=subject.reference.kernel,
-        initrds=(subject.reference.initrd,),
-        cmdline=" ".join(
-            (f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init", *words)
-        ),
-        disk=disk.path,
-        mac=TRACE_MAC,
-    )
+    traced = _traced_machine(subject)
     with launcher.launch(traced, profile.ready, tracer_files(programs)) as launched:
         guest = executing(launched)
         with progress.step("trace: reference boot under strace"):
@@ -143,6 +132,23 @@ def record(
         "answer": readied.ready.answer,
     }
     _save(directory / "facts.json", (json.dumps(facts, indent=1) + "\n").encode())
+
+
+def _traced_machine(subject: Subject) -> Machine:
+    """The machine of a reference boot, with more memory than the profile's, which has strace's log."""
+    profile, disk = subject.profile, subject.disk
+    words = TRACE_WORDS if profile.data_prefetch.first_requests else ()
+    return machine(
+        f"trace-{profile.name}",
+        memory_mib=max(profile.memory_mib, 1024) + 512,
+        kernel=subject.reference.kernel,
+        initrds=(subject.reference.initrd,),
+        cmdline=" ".join(
+            (f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init", *words)
+        ),
+        disk=disk.path,
+        mac=TRACE_MAC,
+    )
 
 
 def _record_first_reads(guest: Executes, directory: Path, first_requests: str) -> None:
