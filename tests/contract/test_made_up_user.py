@@ -107,6 +107,29 @@ def test_posix_ipc_is_found_and_removed(caretaker: Path, kind: str) -> None:
     assert ipc(caretaker, FILES[kind]) == ["1" if kind in ("none", "in use") else "0", "1", *left]
 
 
+# A queue as mq_open(3) makes it, which needs no mount.
+QUEUE = """
+import ctypes, os
+os.setgid(int(os.environ["ID"])); os.setuid(int(os.environ["ID"]))
+assert ctypes.CDLL(None, use_errno=True).mq_open(b"/q", os.O_CREAT, 0o600, None) >= 0
+"""
+
+
+def test_a_queue_is_found_where_nobody_has_mounted_queues(caretaker: Path) -> None:
+    """As at the hand-off: it is systemd that mounts /dev/mqueue."""
+    script = (
+        "mount -t proc proc /proc && mount -t tmpfs dev /dev && mknod -m 666 /dev/null c 1 3 && mkdir /dev/shm /dev/mqueue || exit 1\n"
+        'python3 -c "$QUEUE"\n$CARETAKER find-ipc $ID; echo $?\n$CARETAKER remove-ipc $ID\n$CARETAKER find-ipc $ID; echo $?\n'
+        "mount -t mqueue q /dev/mqueue && ls /dev/mqueue"
+    )
+    done = subprocess.run(
+        ["unshare", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "sh", "-c", script],
+        env={"PATH": "/usr/sbin:/usr/bin", "CARETAKER": str(caretaker), "ID": str(NUMBER), "QUEUE": QUEUE},
+        capture_output=True, text=True, timeout=SECONDS, check=True,
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == (["0", "1"], "")
+
+
 @pytest.mark.parametrize("word", ["0", "-1", "x", ""])
 def test_nobody_s_ipc(caretaker: Path, word: str) -> None:
     assert (

@@ -8,6 +8,8 @@
  * caretaker ask ADDRESS PORT STATUS PATH  asks the application by HTTP; its status is 3 for an answer with another status than STATUS
  * caretaker listen unit|all DESCRIPTION PROGRAM...  binds the unit's sockets, or journald's as well, and executes the program, which keeps them
  * caretaker watch-bus SOCKET FILE  watches the message bus in the background until systemd is on it, and prints the process that does so
+ * caretaker find-ipc USER    whether the user with that number has something in the System V or POSIX IPC; its status is 1 if not
+ * caretaker remove-ipc USER  removes it; its status is 1 if there is nothing
  *
  * Its status is 0, 1 when something could not be done, and 2 for a wrong call.
  */

@@ -3,7 +3,6 @@
 #include "caretaker.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ipc.h>
@@ -11,8 +10,11 @@
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+/* From linux/mount.h. */
+enum { FSOPEN_CLOSE = 1, FSMOUNT_CLOSE = 1, CREATE = 6 };
 /* In /dev/shm anybody may make directories. */
 enum { MOST_DEEP = 32 };
 
@@ -58,13 +60,21 @@ static size_t in_directory(int directory, unsigned number, bool removes, int dep
     return count;
 }
 
-static int open_directory(const char *path) { return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
+/* The queues of POSIX need no mount, and at the hand-off nobody has mounted /dev/mqueue yet. This mount is nowhere, and ends with us. */
+static int open_queues(void) {
+    int queues = (int)syscall(SYS_fsopen, "mqueue", FSOPEN_CLOSE);
+    int tree = queues >= 0 && syscall(SYS_fsconfig, queues, CREATE, NULL, NULL, 0) == 0 ? (int)syscall(SYS_fsmount, queues, FSMOUNT_CLOSE, 0) : -1;
+    int directory = tree < 0 ? -1 : openat(tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (tree >= 0) close(tree);
+    if (queues >= 0) close(queues);
+    return directory;
+}
 
 /* How much the user and the group of that number have, or had if it is removed. */
 size_t count_ipc(unsigned number, bool removes) {
     size_t count = in_table("/proc/sysvipc/msg", "%*d %d %*o %*u %*u %*d %*d %u %u", number, removes ? 'm' : '\0');
     count += in_table("/proc/sysvipc/sem", "%*d %d %*o %*u %u %u", number, removes ? 's' : '\0');
     count += in_table("/proc/sysvipc/shm", "%*d %d %*o %lu %*d %*d %u %u %u", number, removes ? 'h' : '\0');
-    count += in_directory(open_directory("/dev/shm"), number, removes, 0);
-    return count + in_directory(open_directory("/dev/mqueue"), number, removes, 0);
+    count += in_directory(open("/dev/shm", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), number, removes, 0);
+    return count + in_directory(open_queues(), number, removes, 0);
 }
