@@ -106,8 +106,16 @@ def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
     (tmp_path / "group/cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
     words = "UNIT=app.service UNIT_GROUP=group COMPANIONS= SERVED=/fast ROOT_OPTIONS=\n"
     (tmp_path / "config").write_text(words)
-    (tmp_path / "lib").write_text((INIT / "lib").read_text())
-    text = (INIT / "settle").read_text().replace("/sys/fs/cgroup/", f"{tmp_path}/")
+    (tmp_path / "run/quickstart").mkdir(parents=True)
+    (tmp_path / "run/quickstart/made-up-user").write_text("63495 app\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/caretaker").write_text(f"#!/bin/sh\necho $* >>{tmp_path}/cared\n")
+    (tmp_path / "bin/caretaker").chmod(0o755)
+    text, lib = (
+        (INIT / name).read_text().replace("/sys/fs/cgroup/", f"{tmp_path}/").replace("/run/", f"{tmp_path}/run/")
+        for name in ("settle", "lib")
+    )
+    (tmp_path / "lib").write_text(lib.replace("/fast/quickstart", str(tmp_path)))
     text = text.replace("/dev/console", f"{tmp_path}/console").replace("/fast/quickstart", str(tmp_path))
     calls = f"""systemctl() {{
         [ "$*" = "show -p ActiveState --value app.service" ] || echo "$*" >>{tmp_path}/called
@@ -119,6 +127,8 @@ def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     assert (tmp_path / "console").exists() == killed
     assert not (tmp_path / "called").exists()
+    cared = tmp_path / "cared"
+    assert (cared.read_text() if cared.exists() else "") == ("remove-ipc 63495\n" if killed else "")
 
 
 # `adopt` with what it calls; a process in a group below that of the test, which goes with it.
