@@ -44,6 +44,8 @@ def place(tmp_path: Path) -> Path:
 def test_the_hand_off_asks_for_ipc_of_the_user(shell: tuple[str, ...], place: Path) -> None:
     assert status(shell, place, "hand-off", "user_has_no_ipc", found=1) == 0
     assert status(shell, place, "hand-off", "user_has_no_ipc", found=0) == 1
+    # The caretaker could not look.
+    assert status(shell, place, "hand-off", "user_has_no_ipc", found=127) == 1
     (place / "made-up-user").unlink()
     assert status(shell, place, "hand-off", "user_has_no_ipc", found=0) == 0
 
