@@ -182,6 +182,25 @@ def test_only_the_unit_s_own_directories_are_seen(starter: Path, tmp_path: Path)
     assert found.answers["outside"].split() == ["app", "other"]
 
 
+def test_a_base_behind_a_link(starter: Path, tmp_path: Path) -> None:
+    """/var/lib may be a link of root's, which systemd follows (setup_exec_directory in its src/core/exec-invoke.c)."""
+    own = (
+        ("private-directory", "0750", "/var/lib/base", "app"),
+        ("mount", "private-root", "required", "/var/lib/base/private"),
+        ("mount", "read-write", "required", "/var/lib/base/private/app"),
+        ("namespace", "shared", "nosuid"),
+    )
+    found = started(
+        starter,
+        tmp_path,
+        *own,
+        *STEPS,
+        before="mkdir /var/lib/real && ln -s real /var/lib/base\n",
+        seen="nsenter -t $MAIN -m stat -c %u /var/lib/real/private/app /var/lib/base/private/app",
+    )
+    assert found.answers["seen"].split() == [str(NUMBER)] * 2
+
+
 def test_each_command_is_the_same_user_s(starter: Path, tmp_path: Path) -> None:
     pre: Record = ("command", "pre", "", "/bin/sh", "sh", "-c", "id -u >/var/lib/app/pre")
     found = started(starter, tmp_path, STATE, *OWN, *STEPS, pre, pre="cat /var/lib/app/pre")

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -139,7 +140,9 @@ void mount_private_root(const char *path) {
     } own[64];
     size_t count = 0;
     for (const struct record *r = NULL; (r = next_record(r, "private-directory"));) {
-        char *each = private_path(r);
+        /* As `path` is; systemd follows a link at /var/lib, too. */
+        char *each = realpath(private_path(r), NULL);
+        if (!each) fail("%s: %m", private_path(r));
         if (!is_below(each, path)) continue;
         if (count == sizeof own / sizeof *own) fail("the unit has too many directories in %s", path);
         own[count].path = each;
