@@ -201,6 +201,12 @@ def test_a_base_behind_a_link(starter: Path, tmp_path: Path) -> None:
     assert found.answers["seen"].split() == [str(NUMBER)] * 2
 
 
+def test_a_user_that_cannot_be_noted(starter: Path, tmp_path: Path) -> None:
+    """Without the note, `adopt` would take any user for the same."""
+    reason = refused(starter, tmp_path, before="mkdir -p /run/quickstart/made-up-user.new\n")
+    assert reason == "the user cannot be noted in /run/quickstart"
+
+
 def test_each_command_is_the_same_user_s(starter: Path, tmp_path: Path) -> None:
     pre: Record = ("command", "pre", "", "/bin/sh", "sh", "-c", "id -u >/var/lib/app/pre")
     found = started(starter, tmp_path, STATE, *OWN, *STEPS, pre, pre="cat /var/lib/app/pre")

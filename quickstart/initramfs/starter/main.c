@@ -20,11 +20,12 @@ static const char *run_directory;
 /* The time limit for everything, whatever the unit's own limits are: unlike with systemd, the whole machine waits for the unit. */
 static int64_t latest;
 
-static void put(const char *name, const char *content) {
+static bool put(const char *name, const char *content) {
     char *path = text("%s/%s", run_directory, name), *made = text("%s.new", path);
     int fd = open(made, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0 || dprintf(fd, "%s\n", content) < 0 || close(fd) < 0 || rename(made, path) < 0)
-        dprintf(STDERR_FILENO, "starter: %s: %s\n", path, strerror(errno));
+    bool done = fd >= 0 && dprintf(fd, "%s\n", content) >= 0 && close(fd) == 0 && rename(made, path) == 0;
+    if (!done) dprintf(STDERR_FILENO, "starter: %s: %s\n", path, strerror(errno));
+    return done;
 }
 
 static void undo(const char *reason) {
@@ -115,10 +116,10 @@ static pid_t start_main(void) {
     return pid;
 }
 
-/* For `adopt`: systemd is to find the same user. */
+/* For `adopt`: systemd is to find the same user. Without the note, any would be. */
 static void note_made_up_user(void) {
     const struct identity *who = identity();
-    if (who->is_made_up) put("made-up-user", text("%u %s", who->uid, who->name));
+    if (who->is_made_up && !put("made-up-user", text("%u %s", who->uid, who->name))) fail("the user cannot be noted in %s", run_directory);
 }
 
 int start_unit(int argc, char **argv) {
