@@ -112,6 +112,17 @@ def test_directories_are_private(tmp_path: Path) -> None:
     assert ("own-environment", "STATE_DIRECTORY=/var/lib/b:/var/lib/a:/var/lib/b") in found.settings
 
 
+def test_modes_without_setuid_and_setgid(tmp_path: Path) -> None:
+    """Others stay, as do those of a directory that is root's, or that there is none of."""
+    more = "StateDirectory=a\nStateDirectoryMode=1777\nCacheDirectoryMode=2750\nConfigurationDirectory=e\n"
+    more += "ConfigurationDirectoryMode=2750"
+    found = of(dynamic(tmp_path, more), "directory", "private-directory")
+    assert found == [
+        ("private-directory", "01777", "/var/lib", "a"),
+        ("directory", "root", "02750", "/etc/e"),
+    ]
+
+
 def test_a_group_of_the_user_s_name_is_his(tmp_path: Path) -> None:
     assert of(dynamic(tmp_path, "Group=app"), "main-group") == []
 
@@ -132,6 +143,11 @@ def test_a_group_of_the_image(tmp_path: Path) -> None:
         ("ExecStartPre=+/bin/x", r"a command with `\+`"),
         ("PermissionsStartOnly=yes\nExecStartPost=/bin/x", r"a command with `\+`"),
         ("StateDirectory=a/b", "StateDirectory=a/b has more than one part"),
+        (
+            "StateDirectory=a\nStateDirectoryMode=2750",
+            "StateDirectoryMode=02750 has a bit that systemd takes away",
+        ),
+        ("RuntimeDirectory=a\nRuntimeDirectoryMode=4755", "RuntimeDirectoryMode=04755 has a bit"),
         ("DynamicUser=maybe", "DynamicUser=maybe is neither yes nor no"),
         ("DynamicUser=", "an empty DynamicUser= after a value"),
     ],

@@ -41,6 +41,9 @@ _DIRECTORIES = {
     "LogsDirectory": "/var/log",
     "ConfigurationDirectory": "/etc",
 }
+# setuid and setgid: of a made-up user's directory, systemd takes them away when it gives the directory away, and 257 then
+# sets them at a later start (setup_exec_directory in src/core/exec-invoke.c).
+_TAKEN_AWAY = 0o6000
 _VARIABLES = {
     "RuntimeDirectory": "RUNTIME_DIRECTORY",
     "StateDirectory": "STATE_DIRECTORY",
@@ -174,6 +177,9 @@ def _directories(source: Source) -> Iterator[Record]:
         mode = source.value(f"{name}Mode", file_mode) or "0755"
         owner = "root" if name == "ConfigurationDirectory" else "user"
         names = _directory_names(source, name)
+        if names and owner == "user" and is_dynamic(source) and int(mode, 8) & _TAKEN_AWAY:
+            why = BadValueError("has a bit that systemd takes away, with DynamicUser=")
+            raise source.refusal(f"{name}Mode", mode, why)
         # systemd's order (exec_directory_sort), in which it looks for an owner.
         for each in sorted(set(names)) if is_dynamic(source) else names:
             if name in PRIVATE and is_dynamic(source):
