@@ -120,8 +120,8 @@ assert ctypes.CDLL(None, use_errno=True).mq_open(b"/q", os.O_CREAT, 0o600, None)
 def test_a_queue_is_found_where_nobody_has_mounted_queues(caretaker: Path) -> None:
     """As at the hand-off: it is systemd that mounts /dev/mqueue."""
     script = (
-        "mount -t proc proc /proc && mount -t tmpfs dev /dev && mknod -m 666 /dev/null c 1 3 && mkdir /dev/shm /dev/mqueue || exit 1\n"
-        'python3 -c "$QUEUE"\n$CARETAKER find-ipc $ID; echo $?\n$CARETAKER remove-ipc $ID\n$CARETAKER find-ipc $ID; echo $?\n'
+        "mount -t proc proc /proc && mount -t tmpfs dev /dev && mknod -m 666 /dev/null c 1 3 || exit 1\n"
+        'mkdir /dev/shm /dev/mqueue; python3 -c "$QUEUE"\n$CARETAKER find-ipc $ID; echo $?\n$CARETAKER remove-ipc $ID\n$CARETAKER find-ipc $ID; echo $?\n'
         "mount -t mqueue q /dev/mqueue && ls /dev/mqueue"
     )
     done = subprocess.run(

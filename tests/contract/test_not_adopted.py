@@ -112,7 +112,10 @@ def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
     (tmp_path / "bin/caretaker").write_text(f"#!/bin/sh\necho $* >>{tmp_path}/cared\n")
     (tmp_path / "bin/caretaker").chmod(0o755)
     text, lib = (
-        (INIT / name).read_text().replace("/sys/fs/cgroup/", f"{tmp_path}/").replace("/run/", f"{tmp_path}/run/")
+        (INIT / name)
+        .read_text()
+        .replace("/sys/fs/cgroup/", f"{tmp_path}/")
+        .replace("/run/", f"{tmp_path}/run/")
         for name in ("settle", "lib")
     )
     (tmp_path / "lib").write_text(lib.replace("/fast/quickstart", str(tmp_path)))
