@@ -30,7 +30,7 @@ def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
     """
     old, new = _by_place(members(first)), _by_place(members(second))
     found = []
-    for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[1]):
+    for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[::-1]):
         if key not in new:
             found.append(Difference(key[1], "removed"))
         elif key not in old:

@@ -205,6 +205,21 @@ def test_differences(tmp_path: Path) -> None:
     ]
 
 
+def test_files_of_one_name_are_always_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part A and part B may have the same name."""
+    names = [f"f{number:02}" for number in range(20)]
+    sides = {
+        part: [
+            inside.Member(name=name, part=part, mode=0, size_bytes=0, target="", data=b"") for name in names
+        ]
+        for part in "AB"
+    }
+    first, second = artefact(tmp_path / "a"), artefact(tmp_path / "b")
+    monkeypatch.setattr(difference, "members", lambda which: sides["A" if which is first else "B"])
+    expected = [difference.Difference(name, what) for name in names for what in ("added", "removed")]
+    assert list(difference.diff(first, second)) == expected
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
