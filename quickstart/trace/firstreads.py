@@ -30,12 +30,13 @@ def parse_reads(text: str, from_ns: int) -> tuple[tuple[int, int], ...]:
     only once. Raises TraceError for an incomplete or damaged log, and for one with implausibly many lines.
     """
     text = whole("the volume's reads", text)
+    # Before there is an object for each. No other end of a line counts here, and none below.
     if text.count("\n") > _MOST_READS:
         raise TraceError(
             f"the log of the volume's reads has more than {_MOST_READS} lines", hint="build again"
         )
     found: dict[tuple[int, int], None] = {}
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n") if text else ():
         match = _READ.fullmatch(line)
         if match is None:
             raise TraceError("the log of the volume's reads is damaged", hint="build again")

@@ -37,6 +37,9 @@ def test_only_what_is_read_from_ready_on_counts_and_once() -> None:
         ("8.000000 1 2 3\n== end\n", "damaged"),
         ("8.000000 1234567890123456 8\n== end\n", "damaged"),
         ("\n== end\n", "damaged"),
+        # These would not be counted as lines.
+        ("8.000000 8 8\r8.000000 16 8\n== end\n", "damaged"),
+        ("8.000000 8 8\u20288.000000 16 8\n== end\n", "damaged"),
     ],
 )
 def test_a_log_that_is_none(text: str, reason: str) -> None:
