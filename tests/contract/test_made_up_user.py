@@ -121,7 +121,8 @@ def test_a_queue_is_found_where_nobody_has_mounted_queues(caretaker: Path) -> No
     """As at the hand-off: it is systemd that mounts /dev/mqueue."""
     script = (
         "mount -t proc proc /proc && mount -t tmpfs dev /dev && mknod -m 666 /dev/null c 1 3 || exit 1\n"
-        'mkdir /dev/shm /dev/mqueue; python3 -c "$QUEUE"\n$CARETAKER find-ipc $ID; echo $?\n$CARETAKER remove-ipc $ID\n$CARETAKER find-ipc $ID; echo $?\n'
+        'mkdir /dev/shm /dev/mqueue; python3 -c "$QUEUE"\n$CARETAKER find-ipc $ID; echo $?\n'
+        "$CARETAKER remove-ipc $ID\n$CARETAKER find-ipc $ID; echo $?\n"
         "mount -t mqueue q /dev/mqueue && ls /dev/mqueue"
     )
     done = subprocess.run(
