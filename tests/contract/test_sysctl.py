@@ -163,6 +163,15 @@ def test_the_contents_of_packages_files_as_init_lists_them(image: Path, shell: t
     ]
 
 
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+def test_a_masked_service_makes_no_difference_to_the_list(image: Path, shell: tuple[str, ...]) -> None:
+    """Init does not know about it: with a shorter list of the build's, each boot would be a stock one."""
+    before, _ = sums_of(image, (), shell)
+    (image / "etc/systemd/system").mkdir(parents=True)
+    (image / "etc/systemd/system/systemd-sysctl.service").symlink_to("/dev/null")
+    assert sums_of(image, (), shell) == (before, before)
+
+
 def test_an_image_without_files_of_packages(tmp_path: Path) -> None:
     (tmp_path / "usr/lib").mkdir(parents=True)
     for shell in (("dash",), ("busybox", "sh")):

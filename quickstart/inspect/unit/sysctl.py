@@ -279,10 +279,11 @@ def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
     name, without the leading slash. A file in the packages' directory that the administrator replaces or masks by one of
     the same name has none. ``more`` are the packages' files of tmpfiles.d that have settings.
 
-    The script ``settings-files`` of init makes the same lines in the guest. Raises UnsupportedUnitError for a file with
+    The script ``settings-files`` of init makes the same lines in the guest. It does not know whether systemd-sysctl.service
+    is masked or changed, so the lines are there in any case. Raises UnsupportedUnitError for a file with
     a name that sha256sum(1) may escape.
     """
-    paths = (*(() if _is_changed(root) else _packages_files(root)), *sorted(more, key=os.fsencode))
+    paths = (*_packages_files(root), *sorted(more, key=os.fsencode))
     return b"".join(
         f"{hashlib.sha256(root.read_bytes(path)).hexdigest()}  {str(path)[1:]}\n".encode() for path in paths
     )
