@@ -85,7 +85,7 @@ def ipc(caretaker: Path, make: str, number: int = NUMBER) -> list[str]:
     )
     done = subprocess.run(
         ["unshare", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "sh", "-c", script],
-        env={"PATH": "/usr/sbin:/usr/bin", "CARETAKER": str(caretaker), "ID": str(NUMBER), "ATTACHED": ATTACHED},
+        env={"PATH": "/usr/sbin:/usr/bin", "CARETAKER": str(caretaker), "ID": str(NUMBER), "ATTACHED": ATTACHED, "QUEUE": QUEUE},
         capture_output=True, text=True, timeout=SECONDS, check=True,
     )  # fmt: skip
     return done.stdout.split()
@@ -107,6 +107,11 @@ def test_posix_ipc_is_found_and_removed(caretaker: Path, kind: str) -> None:
     """systemd does not count shared memory that is in use; removed, it goes with its last process (shmctl(2))."""
     left = {"a file below": ["2", "3"], "in use": ["1", "4"]}.get(kind, OTHERS)
     assert ipc(caretaker, FILES[kind]) == ["1" if kind in ("none", "in use") else "0", "1", *left]
+
+
+def test_everybody_s_ipc_is_removed(caretaker: Path) -> None:
+    make = 'mkdir /dev/shm/d; touch /dev/shm/d/x; python3 -c "$QUEUE"; $CARETAKER remove-ipc all || echo none'
+    assert ipc(caretaker, make) == ["1", "1", "0", "0"]
 
 
 # A queue as mq_open(3) makes it, which needs no mount.
@@ -165,5 +170,5 @@ def test_both_are_asked() -> None:
     )
     assert re.search(r"^\thas_same_user && why=", (INIT / "adopt").read_text(), re.M)
     # Whoever ends the early processes.
-    for script, before in (("second", "remove_pid_file"), ("adopt", r"\["), ("settle", "forget_start")):
+    for script, before in (("adopt", r"\["), ("settle", "forget_start")):
         assert re.search(rf"^\tremove_ipc\n\t?{before}", (INIT / script).read_text(), re.MULTILINE), script

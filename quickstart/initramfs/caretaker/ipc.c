@@ -23,6 +23,8 @@ static bool remove_object(char kind, int id) {
     return kind == 's' ? semctl(id, 0, IPC_RMID) == 0 : shmctl(id, IPC_RMID, NULL) == 0;
 }
 
+static bool is_of(unsigned number, unsigned uid, unsigned gid) { return number == EVERYBODY || uid == number || gid == number; }
+
 /* How many of a table of /proc/sysvipc are the user's or the group's of that number. `format` finds four numbers of a row: the identifier,
    the user, the group and, for shared memory, the processes that use it. systemd passes by what is in use. */
 static size_t in_table(const char *path, const char *format, unsigned number, char removed) {
@@ -35,7 +37,7 @@ static size_t in_table(const char *path, const char *format, unsigned number, ch
         bool is_memory = strstr(format, "%lu") != NULL;
         unsigned long size;
         int found = is_memory ? sscanf(row, format, &id, &size, &used, &uid, &gid) - 2 : sscanf(row, format, &id, &uid, &gid);
-        if (found != 3 || (uid != number && gid != number)) continue;
+        if (found != 3 || !is_of(number, uid, gid)) continue;
         if (removed ? remove_object(removed, id) : used == 0) count++;
     }
     if (table) fclose(table);
@@ -53,7 +55,7 @@ static size_t in_directory(int directory, unsigned number, bool removes, int dep
         bool is_directory = S_ISDIR(found.st_mode);
         if (is_directory && depth < MOST_DEEP)
             count += in_directory(openat(dirfd(entries), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), number, removes, depth + 1);
-        if (found.st_uid != number && found.st_gid != number) continue;
+        if (!is_of(number, found.st_uid, found.st_gid)) continue;
         if (!removes || unlinkat(dirfd(entries), name, is_directory ? AT_REMOVEDIR : 0) == 0) count++;
     }
     if (entries) closedir(entries);
@@ -70,7 +72,7 @@ static int open_queues(void) {
     return directory;
 }
 
-/* How much the user and the group of that number have, or had if it is removed. */
+/* How much the user and the group of that number have, or everybody, or had if it is removed. */
 size_t count_ipc(unsigned number, bool removes) {
     size_t count = in_table("/proc/sysvipc/msg", "%*d %d %*o %*u %*u %*d %*d %u %u", number, removes ? 'm' : '\0');
     count += in_table("/proc/sysvipc/sem", "%*d %d %*o %*u %u %u", number, removes ? 's' : '\0');
