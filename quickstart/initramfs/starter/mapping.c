@@ -2,11 +2,11 @@
    directories, so that nothing has to be given away (setup_exec_directory in its src/core/exec-invoke.c). */
 #include "starter.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +25,8 @@ static int user_namespace(const char *users, const char *groups) {
     pid_t inside = fork();
     if (inside < 0) fail("fork: %m");
     if (inside == 0) {
-        if (unshare(CLONE_NEWUSER) < 0 || write(ready[1], &byte, 1) != 1) _exit(1);
+        /* A parent that fails meanwhile leaves nobody in the unit's group. Not before: unshare(2) would undo it (prctl(2)). */
+        if (unshare(CLONE_NEWUSER) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || write(ready[1], &byte, 1) != 1) _exit(1);
         for (;;) pause();
     }
     close(ready[1]);
