@@ -124,11 +124,13 @@ def test_the_inner_limit_holds_too() -> None:
 
 
 def test_the_time_of_inner_blocks_is_the_outer_one_s() -> None:
+    """The kernel counts in ticks, of which a short block on a busy host may have one too many or too few."""
+    inner_s = 10 * SHORT_S
     with cpu_limit("the tar"):
         for _ in range(3):
-            with suppress(TooSlowError), cpu_limit("the image", SHORT_S):
+            with suppress(TooSlowError), cpu_limit("the image", inner_s):
                 forever()
-        assert signal.getitimer(signal.ITIMER_PROF)[0] < 10 - 1.5 * SHORT_S
+        assert signal.getitimer(signal.ITIMER_PROF)[0] < 10 - 1.5 * inner_s
 
 
 def test_what_is_too_slow_is_looked_at_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
