@@ -44,6 +44,13 @@ _PLACE = ((1 << 56) - 1) & ~0x1FF
 _COMPRESSED, _ZEROS = 1 << 62, 1
 
 
+def is_qcow2(fd: int) -> bool:
+    """Whether the file that is open as ``fd`` begins as a qcow2 image does. A guest can write such a beginning to a raw
+    disk, so the caller must still have it checked (``virtual_bytes``).
+    """
+    return os.pread(fd, len(_MAGIC), 0) == _MAGIC
+
+
 def virtual_bytes(fd: int) -> int:
     """The size in bytes of the disk in the qcow2 image that is open as ``fd``. Raises ValueError when QEMU
     would need another file or a key to open the image, and when the header has anything that `build` never

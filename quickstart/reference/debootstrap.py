@@ -20,7 +20,7 @@ from quickstart.reference.confine import COMPILER, NOT_CONFINED, TARGET, confine
 from quickstart.reference.sources import Sources, host_sources
 from quickstart.reference.variant import Variant
 from quickstart.store.context import Context
-from quickstart.store.store import Store, key_of, source_digest
+from quickstart.store.store import Entry, Store, key_of, source_digest
 
 # The machine that Debian's installer makes with "SSH server" and no desktop, without what only real hardware needs.
 BASE_PACKAGES = (
@@ -103,7 +103,7 @@ def make_reference(
 
     def make(directory: Path) -> None:
         _check_host(store)
-        base = _make_base(profile.suite, context)
+        base = make_base(profile.suite, context).path
         begin_s = time.time()
         root, log = directory / "root", directory / "install.log"
         image = _Image(root, confiner(store), log)
@@ -142,7 +142,12 @@ def _check_host(store: Store) -> None:
         )
 
 
-def _make_base(suite: str, context: Context) -> Path:
+def make_base(suite: str, context: Context) -> Entry:
+    """The base image of ``suite``: one run of debootstrap and ``BASE_PACKAGES``. Its tree is the directory ``root`` of
+    the entry. The image comes from the store, or is made now. Making it needs root.
+
+    Raises what `make_reference` raises.
+    """
     store, progress = context.store, context.progress
 
     def make(directory: Path) -> None:
@@ -160,7 +165,7 @@ def _make_base(suite: str, context: Context) -> Path:
             customise.configure(root)
             customise.fix_times(root, begin_s)
 
-    return store.get_or_make("base", _base_inputs(suite), make).path
+    return store.get_or_make("base", _base_inputs(suite), make)
 
 
 @dataclass(frozen=True)

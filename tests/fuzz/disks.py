@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from quickstart.errors import ArtefactError
+from quickstart.errors import ArtefactError, GuestError
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
 from quickstart.image.extents import parse_extents
 from quickstart.initramfs.newc_reader import read_archive, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
+from quickstart.inspect.disk.facts import disk_facts
+from quickstart.inspect.disk.records import parse_records
+from quickstart.inspect.disk.verdict import inspected
 from tests.fuzz.places import as_text
 from tests.fuzz.target import Target
 
@@ -50,10 +53,18 @@ def _squashfs(data: bytes, _: Path) -> None:
             pass
 
 
+def _records(data: bytes, _: Path) -> None:
+    with suppress(ValueError, GuestError):
+        inspected(disk_facts(parse_records(data)))
+
+
 TARGETS: Mapping[str, Target] = {
     "superblock": Target(_superblock),
     "ext4": Target(_ext4, (b"\x0a\xf3", b"\x53\xef", b"\xff\xff\xff\xff")),
     "extents": Target(_extents, (b" 0/ 0 ", b" - ", b"Uninit")),
     "newc": Target(_newc, (b"070701", b"TRAILER!!!", b"\x1f\x8b", b"\x02\x21\x4c\x18", b"\x28\xb5\x2f\xfd")),
     "squashfs": Target(_squashfs, (b"hsqs",)),
+    "records": Target(
+        _records, (b"file 1 ./", b"blkid 1 ", b"TYPE=", b"end 0\n\n\n", b"menuentry '", b" {\n", b"}\n")
+    ),
 }

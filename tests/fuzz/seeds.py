@@ -24,6 +24,7 @@ from tests.fuzz.images import DPKG_FILES, LD_FILES, MODULE_FILES, UNIT_FILES
 from tests.fuzz.places import joined
 from tests.fuzz.preparing import PREPARING_FILES
 from tests.unit.benchdata import realistic
+from tests.unit.diskrecords import RECORDS, said
 from tests.unit.elfbuilder import LD_SO, dlopen_note, elf
 from tests.unit.ext4builder import DATA, POINTERS, ext4, extents, superblock
 
@@ -211,6 +212,7 @@ def _disks() -> Iterator[tuple[str, bytes]]:
     for payload in (Payload.CPIO, Payload.GZIP, Payload.LZ4, Payload.ZSTD):
         yield "newc", _archive(payload)
     yield "squashfs", _SQUASHFS
+    yield "records", said(RECORDS)
 
 
 def _archive(payload: Payload) -> bytes:

@@ -1,0 +1,60 @@
+"""Parse what the appliance says (`guest/look`): records of a name and bytes. The bytes come from a stranger's disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# A path has at most 4096 bytes, and the name of a record has one.
+_MOST_HEAD_BYTES = 4200
+_MOST_RECORDS = 1 << 16
+_END = "end"
+
+
+@dataclass(frozen=True)
+class Record:
+    """``name`` is what the record is about. ``number`` is the partition, or 0 for the whole disk. ``path`` is the path
+    of a file in a file system, and begins with ``./``. It is empty for the other records.
+    """
+
+    name: str
+    number: int
+    path: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+
+def parse_records(data: bytes) -> tuple[Record, ...]:
+    """The records in ``data``. Each is a line ``NAME BYTES``, as many bytes, and a line break. The last one is
+    named ``end``.
+
+    Raises ValueError for other data.
+    """
+    found: list[Record] = []
+    at = 0
+    while True:
+        stop = data.find(b"\n", at, at + _MOST_HEAD_BYTES)
+        if stop < 0:
+            raise ValueError(f"no record begins at byte {at}")
+        words, _, size = data[at:stop].decode(errors="surrogateescape").rpartition(" ")
+        if not size.isascii() or not size.isdecimal() or len(size) > len(str(len(data))):
+            raise ValueError(f"the record at byte {at} has no size")
+        begin, end = stop + 1, stop + 1 + int(size)
+        if data[end : end + 1] != b"\n":
+            raise ValueError(f"the record at byte {at} does not end where it says")
+        if words == _END:
+            return tuple(found)
+        found.append(_record(words, data[begin:end]))
+        if len(found) > _MOST_RECORDS:
+            raise ValueError(f"more than {_MOST_RECORDS} records")
+        at = end + 1
+
+
+def _record(words: str, content: bytes) -> Record:
+    name, _, rest = words.partition(" ")
+    number, _, path = rest.partition(" ")
+    if number and not (number.isascii() and number.isdecimal() and len(number) <= 3):
+        raise ValueError("a record has no number of a partition")
+    return Record(name, int(number or "0"), path, content)

@@ -1,0 +1,295 @@
+"""Find the root, the boot loader and the system of a disk, and the reasons to refuse the disk."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.inspect.disk.grub import default_entry
+from quickstart.model.disk import (
+    BootEntry,
+    Content,
+    DiskFacts,
+    InitramfsMaker,
+    Inspected,
+    Loader,
+    NetworkManager,
+    Partition,
+    Table,
+)
+
+_ESP = ("c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "0xef")
+_BIOS_BOOT = "21686148-6449-6e6f-744e-656564454649"
+# What stands in a partition in place of a file system that we can read.
+_REFUSED_KINDS = {
+    "crypto_LUKS": "is encrypted (LUKS)",
+    "LVM2_member": "is a physical volume of LVM",
+    "linux_raid_member": "is a member of a RAID",
+    "ddf_raid_member": "is a member of a RAID",
+    "isw_raid_member": "is a member of a RAID",
+    "BitLocker": "is encrypted (BitLocker)",
+    "zfs_member": "is a member of a ZFS pool",
+    "bcachefs": "has bcachefs",
+}
+_ROOT_KINDS = ("ext4", "xfs", "btrfs")
+_SYSTEMD = ("/usr/lib/systemd/systemd", "/lib/systemd/systemd")
+_GRUB_FILES = ("grub/grub.cfg", "grub2/grub.cfg")
+# A boot loader has less than 4 MiB; a kernel with its initramfs has more.
+_LEAST_UKI_BYTES = 4 << 20
+# Our kernel, both parts and some room for the next kernel's package.
+_LEAST_FREE_BYTES = 96 << 20
+_GRUB_IN_MBR = b"GRUB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """The partitions with a role. ``boot`` is the one with the kernels, which may be ``root``."""
+
+    root: Partition | None
+    boot: Partition | None
+    esp: Partition | None
+    root_name: str
+
+
+def inspected(facts: DiskFacts) -> Inspected:
+    """What the disk is, and why it would be refused (pure)."""
+    found = _found(facts)
+    content = found.root.content if found.root and found.root.content else _NO_CONTENT
+    entry = _entry(found)
+    loaders = tuple(_loaders(facts, found))
+    return Inspected(
+        facts=facts,
+        system=_system_name(content),
+        root=found.root.number if found.root else None,
+        boot=found.boot.number if found.boot and found.boot is not found.root else None,
+        esp=found.esp.number if found.esp else None,
+        root_name=found.root_name,
+        loaders=loaders,
+        entry=entry,
+        initramfs_maker=_initramfs_maker(content, entry),
+        network=tuple(_network(content)),
+        has_cloud_init="/usr/bin/cloud-init" in content.present
+        and "/etc/cloud/cloud-init.disabled" not in content.present,
+        grows_root=_grows_root(content),
+        refusals=tuple(_refusals(facts, found, loaders, entry)),
+    )
+
+
+_NO_CONTENT = Content(size_bytes=0, free_bytes=0)
+
+
+# ---------------------------------------------------------------- partitions
+
+
+def _found(facts: DiskFacts) -> _Found:
+    roots = _roots(facts)
+    root = roots[0] if len(roots) == 1 else None
+    if root is None or root.content is None:
+        return _Found(root=None, boot=None, esp=_esp(facts), root_name="")
+    lines = dict(_fstab(root.content))
+    boot = _named(facts, lines["/boot"]) if "/boot" in lines else root
+    return _Found(root=root, boot=boot, esp=_esp(facts), root_name=lines.get("/", ""))
+
+
+def _roots(facts: DiskFacts) -> list[Partition]:
+    """The partitions whose file system has systemd and an os-release."""
+    return [
+        each
+        for each in facts.partitions
+        if each.content
+        and any(path in each.content.present for path in _SYSTEMD)
+        and any(path in each.content.files for path in ("/etc/os-release", "/usr/lib/os-release"))
+    ]
+
+
+def _esp(facts: DiskFacts) -> Partition | None:
+    return next((each for each in facts.partitions if each.type_id in _ESP and each.kind == "vfat"), None)
+
+
+def _fstab(content: Content) -> Iterator[tuple[str, str]]:
+    """The lines of fstab(5) as (mount point, device). The first line of a mount point counts."""
+    seen: set[str] = set()
+    for line in _text(content, "/etc/fstab").splitlines():
+        words = line.split()
+        if len(words) >= 2 and not words[0].startswith("#") and words[1] not in seen:
+            seen.add(words[1])
+            yield words[1], words[0]
+
+
+def _named(facts: DiskFacts, name: str) -> Partition | None:
+    """The partition that ``name`` means: UUID=, LABEL=, PARTUUID=, PARTLABEL=, or a device of the
+    machine's first disk.
+    """
+    kind, _, value = name.replace('"', "").partition("=")
+    fields = {"UUID": "uuid", "LABEL": "label", "PARTUUID": "part_uuid", "PARTLABEL": "name"}
+    folds = kind in ("UUID", "PARTUUID")
+    for each in facts.partitions:
+        if kind in fields and value:
+            own = str(getattr(each, fields[kind]))
+            if own == value or (folds and own.lower() == value.lower()):
+                return each
+        elif re.fullmatch(rf"/dev/(?:[hsv]da|xvda|nvme0n1p){each.number or ''}", name):
+            return each
+    return None
+
+
+# ---------------------------------------------------------------- boot loaders
+
+
+def _loaders(facts: DiskFacts, found: _Found) -> Iterator[Loader]:
+    has_place = facts.table is Table.MBR or any(each.type_id == _BIOS_BOOT for each in facts.partitions)
+    if _GRUB_IN_MBR in facts.boot_sector and has_place:
+        yield Loader.GRUB_BIOS
+    files = _efi_files(found.esp)
+    names = {path.rpartition("/")[2].lower() for path in files}
+    if names & {"grubx64.efi", "grub.efi"}:
+        yield Loader.GRUB_UEFI
+    if any(re.fullmatch(r"systemd-bootx64\.efi(?:\.signed)?", name) for name in names):
+        yield Loader.SYSTEMD_BOOT
+    elif any(
+        size >= _LEAST_UKI_BYTES and path.lower() == "/efi/boot/bootx64.efi" for path, size in files.items()
+    ):
+        yield Loader.UKI
+
+
+def _efi_files(esp: Partition | None) -> dict[str, int]:
+    boot = esp.content.boot if esp and esp.content else {}
+    return {path: size for path, size in boot.items() if path.lower().endswith(".efi")}
+
+
+def _entry(found: _Found) -> BootEntry | None:
+    """The default entry of GRUB's menu. None when there is no such menu, or when it is not understood."""
+    for place in (found.boot, found.root):
+        content = place.content if place else None
+        for prefix in ("/boot/", "/") if content else ():
+            for name in _GRUB_FILES:
+                config = f"{prefix}{name}"
+                if content is None or config not in content.files:
+                    continue
+                environment = content.files.get(config.replace("grub.cfg", "grubenv"), b"")
+                entry = default_entry(_text(content, config), environment)
+                if entry is None or not entry.kernel or place is None:
+                    return None
+                return BootEntry(
+                    title=entry.title,
+                    config=config,
+                    partition=place.number,
+                    kernel=entry.kernel,
+                    initramfs=entry.initramfs,
+                    command_line=entry.command_line,
+                )
+    return None
+
+
+# ---------------------------------------------------------------- the system
+
+
+def _system_name(content: Content) -> str:
+    text = _text(content, "/etc/os-release") or _text(content, "/usr/lib/os-release")
+    for line in text.splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip("\"'")
+    return ""
+
+
+def _initramfs_maker(content: Content, entry: BootEntry | None) -> InitramfsMaker:
+    if entry is not None and not entry.initramfs:
+        return InitramfsMaker.NONE
+    if "/usr/sbin/update-initramfs" in content.present:
+        return InitramfsMaker.INITRAMFS_TOOLS
+    return InitramfsMaker.DRACUT if "/usr/bin/dracut" in content.present else InitramfsMaker.NONE
+
+
+def _network(content: Content) -> Iterator[NetworkManager]:
+    """The programs that set up the network: those whose unit is enabled and that have a configuration."""
+    enabled = {path.rpartition("/")[2] for path in content.enabled}
+    if "NetworkManager.service" in enabled:
+        yield NetworkManager.NETWORK_MANAGER
+    if "/usr/sbin/netplan" in content.present:
+        yield NetworkManager.NETPLAN
+    elif "systemd-networkd.service" in enabled:
+        yield NetworkManager.NETWORKD
+    if content.present & {"/usr/sbin/ifup", "/sbin/ifup"}:
+        yield NetworkManager.IFUPDOWN
+
+
+def _grows_root(content: Content) -> bool:
+    """Whether the first boot enlarges the root partition or its file system."""
+    by_initramfs = "/usr/share/initramfs-tools/scripts/local-bottom/growroot" in content.present
+    by_fstab = "x-systemd.growfs" in _text(content, "/etc/fstab")
+    by_cloud_init = {"/usr/bin/growpart", "/usr/bin/cloud-init"} <= content.present
+    return by_initramfs or by_fstab or by_cloud_init
+
+
+def _text(content: Content, path: str) -> str:
+    return content.files.get(path, b"").decode(errors="replace")
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def _refusals(
+    facts: DiskFacts, found: _Found, loaders: Sequence[Loader], entry: BootEntry | None
+) -> Iterator[str]:
+    if facts.table is Table.NONE:
+        yield "the disk has no partition table, so no firmware starts it"
+    if facts.sector_bytes != 512:
+        yield f"the disk has sectors of {facts.sector_bytes} bytes"
+    yield from _of_partitions(facts)
+    if found.root is None:
+        count = len(_roots(facts))
+        what = f"{count} partitions have a system" if count else "no partition has a system with systemd"
+        yield f"{what}, so the root volume is not known"
+        return
+    yield from _of_root(facts, found)
+    if not loaders:
+        yield "the disk has no boot loader that is known (GRUB, systemd-boot, a unified kernel image)"
+    elif entry is None and not {Loader.SYSTEMD_BOOT, Loader.UKI} & set(loaders):
+        yield "the default entry of GRUB's menu is not understood"
+    yield from _of_system(found.root)
+
+
+def _of_partitions(facts: DiskFacts) -> Iterator[str]:
+    placed = sorted((each.begin_bytes, each.size_bytes, each.number) for each in facts.partitions)
+    for (begin, size, number), (following, _, other) in itertools.pairwise(placed):
+        if begin + size > following:
+            yield f"the partitions {number} and {other} overlap"
+    for each in facts.partitions:
+        if each.begin_bytes + each.size_bytes > facts.size_bytes:
+            yield f"partition {each.number} goes beyond the end of the disk"
+        if each.kind in _REFUSED_KINDS:
+            yield f"partition {each.number} {_REFUSED_KINDS[each.kind]}"
+        elif each.fault and each.usage == "filesystem":
+            yield f"partition {each.number} ({each.kind}) cannot be mounted: {each.fault}"
+
+
+def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
+    root = found.root
+    if root is None:
+        return
+    if root.kind not in _ROOT_KINDS:
+        yield f"the root file system is {root.kind}, and only {', '.join(_ROOT_KINDS)} are known"
+    if not found.root_name:
+        yield "the root file system's fstab has no line for /"
+    elif (named := _named(facts, found.root_name)) is None or named.number != root.number:
+        yield f"fstab's line for / ({found.root_name}) is not partition {root.number}, which has the system"
+    if found.boot is None:
+        yield "fstab's line for /boot is no partition of this disk"
+    content = found.boot.content if found.boot else None
+    if content is not None and content.free_bytes < _LEAST_FREE_BYTES:
+        yield f"/boot has {content.free_bytes >> 20} MiB free, and {_LEAST_FREE_BYTES >> 20} MiB are needed"
+
+
+def _of_system(root: Partition) -> Iterator[str]:
+    content = root.content or _NO_CONTENT
+    if NetworkManager.NETWORK_MANAGER in _network(content):
+        yield "NetworkManager sets up the network"
+    lines = map(str.strip, _text(content, "/etc/crypttab").splitlines())
+    if any(line and not line.startswith("#") for line in lines):
+        yield "crypttab has encrypted volumes"
+    init = content.links.get("/sbin/init") or content.links.get("/usr/sbin/init") or ""
+    if init and PurePosixPath(init).name != "systemd":
+        yield f"/sbin/init is {init} and not systemd"

@@ -1,0 +1,109 @@
+"""Start the appliance with a disk, and take home what it says about the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import GuestError
+from quickstart.guest import Executes, Hello, Launcher, executing
+from quickstart.host import door
+from quickstart.initramfs.newc import write_archive
+from quickstart.inspect.disk.records import Record, parse_records
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.launch.appliance.archive import entries
+from quickstart.model.machine import machine
+from quickstart.model.words import DiskFormat
+from quickstart.reference.debootstrap import make_base
+from quickstart.reference.entry import newest_kernel
+from quickstart.store.context import Context
+from quickstart.store.store import source_digest
+
+# Debian 12's kernel reads the features that mke2fs, mkfs.xfs and mkfs.btrfs of its time write.
+SUITE = "bookworm"
+_MEMORY_MIB = 512
+_MAC = "52:54:00:71:73:0a"
+_START_S = 300.0
+_LOOK_S = 600.0
+# A record has at most 1 MiB, and most have some hundred bytes.
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Appliance:
+    """The files from which the appliance boots."""
+
+    kernel: Path
+    initramfs: Path
+
+
+def appliance(context: Context) -> Appliance:
+    """The appliance, from the store. It is made from the base image of the suite ``SUITE`` when the store does not
+    have it. Making the base image needs root or subordinate IDs.
+    """
+    base = make_base(SUITE, context)
+    root = ImageRoot(base.path / "root")
+    version = newest_kernel(root)
+    if version is None:
+        raise AssertionError(f"{root.base} has no kernel")
+    busybox = door.tool_path("busybox")
+    inputs = {
+        "base": base.key,
+        "busybox": _digest(busybox),
+        "recipe": source_digest("quickstart.launch.appliance"),
+    }
+
+    def make(directory: Path) -> None:
+        with (directory / "initramfs.img").open("wb") as stream:
+            write_archive(stream, entries(root, version, busybox))
+
+    made = context.store.get_or_make("appliance", inputs, make)
+    return Appliance(root.host(PurePosixPath(f"/boot/vmlinuz-{version}")), made.path / "initramfs.img")
+
+
+@contextmanager
+def started(
+    appliance: Appliance, disk: Path, disk_format: DiskFormat, launcher: Launcher
+) -> Iterator[Executes]:
+    """A running appliance with ``disk``. Whatever it writes to the disk is discarded.
+
+    Raises GuestError when the appliance does not start.
+    """
+    described = machine(
+        "appliance",
+        kernel=appliance.kernel,
+        initrds=(appliance.initramfs,),
+        cmdline="console=ttyS0 panic=-1 quiet",
+        memory_mib=_MEMORY_MIB,
+        mac=_MAC,
+        disk=disk,
+        disk_format=disk_format,
+    )
+    with launcher.launch(described, None) as guest:
+        for message in guest.messages(_START_S):
+            if isinstance(message, Hello):
+                yield executing(guest)
+                return
+        raise GuestError("the appliance did not start", console_tail=guest.console_tail())
+
+
+def look(guest: Executes) -> tuple[Record, ...]:
+    """What the appliance says about its disk (guest/look). Raises GuestError when the appliance ends, or says
+    what no `look` says.
+    """
+    out, err = io.BytesIO(), io.BytesIO()
+    status = guest.execute("look", out, err, _LOOK_S, _MOST_BYTES)
+    if status != 0:
+        raise GuestError(f"the appliance's look ended with {status}", console_tail=guest.console_tail())
+    try:
+        return parse_records(out.getvalue())
+    except ValueError as error:
+        raise GuestError(f"what the appliance said cannot be read: {error}") from error
+
+
+def _digest(program: Path) -> str:
+    return hashlib.sha256(program.read_bytes()).hexdigest()

@@ -1,0 +1,133 @@
+"""The nouns of a disk that somebody else has made: its partitions, and what `quickstart inspect` finds out about it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+WHOLE_DISK = 0
+
+
+class Table(enum.StrEnum):
+    """The partition table of a disk."""
+
+    GPT = "gpt"
+    MBR = "mbr"
+    NONE = "none"
+
+
+class Loader(enum.StrEnum):
+    """A way in which firmware starts the disk's kernel."""
+
+    GRUB_BIOS = "grub-bios"
+    GRUB_UEFI = "grub-uefi"
+    SYSTEMD_BOOT = "systemd-boot"
+    UKI = "uki"
+
+
+class InitramfsMaker(enum.StrEnum):
+    """The program that makes the system's initramfs."""
+
+    INITRAMFS_TOOLS = "initramfs-tools"
+    DRACUT = "dracut"
+    NONE = "none"
+
+
+class NetworkManager(enum.StrEnum):
+    """The program that sets up the system's network."""
+
+    IFUPDOWN = "ifupdown"
+    NETWORKD = "networkd"
+    NETPLAN = "netplan"
+    NETWORK_MANAGER = "NetworkManager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What the appliance saw in a file system. Paths begin with ``/`` and are relative to the file system.
+
+    ``files`` are small files with their content. ``boot`` are the sizes in bytes of all files in the directories of
+    kernels and boot loaders. ``present`` are those programs and files that were looked for. ``links`` are symlinks with
+    their targets. ``enabled`` are the links of enabled units. ``top`` are the names in the top directory.
+    """
+
+    size_bytes: int
+    free_bytes: int
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    boot: Mapping[str, int] = field(default_factory=dict)
+    present: frozenset[str] = frozenset()
+    links: Mapping[str, str] = field(default_factory=dict)
+    enabled: frozenset[str] = frozenset()
+    top: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A partition, or the whole disk as number ``WHOLE_DISK`` when it has no partition table.
+
+    ``type_id`` is the type of the partition: a GUID for a GPT, or a number such as ``0x83`` for an MBR. ``usage`` and
+    ``kind`` are libblkid's words for the content: ``filesystem`` and ``ext4``, ``crypto`` and ``crypto_LUKS``, ``raid``
+    and ``LVM2_member``. ``content`` is None when the appliance could not mount the file system; ``fault`` then says why.
+    """
+
+    number: int
+    begin_bytes: int
+    size_bytes: int
+    type_id: str = ""
+    part_uuid: str = ""
+    name: str = ""
+    usage: str = ""
+    kind: str = ""
+    uuid: str = ""
+    label: str = ""
+    content: Content | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskFacts:
+    """What the appliance saw of the disk. ``boot_sector`` are the first 512 bytes."""
+
+    size_bytes: int
+    sector_bytes: int
+    table: Table
+    table_uuid: str
+    boot_sector: bytes
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootEntry:
+    """An entry of a boot loader. ``config`` is the file that has the entry. ``kernel`` and ``initramfs`` are paths in
+    the file system of partition ``partition``.
+    """
+
+    title: str
+    config: str
+    partition: int
+    kernel: str
+    initramfs: tuple[str, ...]
+    command_line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspected:
+    """What `quickstart inspect` finds out about a disk. ``root``, ``boot`` and ``esp`` are the numbers of partitions;
+    ``boot`` is None when /boot is a directory of the root file system. ``refusals`` are the reasons for which
+    `quickstart build --image` would refuse the disk.
+    """
+
+    facts: DiskFacts
+    system: str
+    root: int | None
+    boot: int | None
+    esp: int | None
+    root_name: str
+    loaders: tuple[Loader, ...]
+    entry: BootEntry | None
+    initramfs_maker: InitramfsMaker
+    network: tuple[NetworkManager, ...]
+    has_cloud_init: bool
+    grows_root: bool
+    refusals: tuple[str, ...]
