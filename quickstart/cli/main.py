@@ -17,6 +17,7 @@ from quickstart.cli.cache import cache
 from quickstart.cli.completion import completion
 from quickstart.cli.doctor import doctor
 from quickstart.cli.inside import cat, diff, list_members, why
+from quickstart.cli.inspect import inspect
 from quickstart.cli.profile import profile
 from quickstart.cli.rebuild import rebuild
 from quickstart.cli.run import run
@@ -58,6 +59,7 @@ group.add_command(cat)
 group.add_command(why)
 group.add_command(diff)
 group.add_command(audit)
+group.add_command(inspect)
 group.add_command(cache)
 group.add_command(completion)
 

@@ -1,0 +1,131 @@
+"""`quickstart inspect`: say what a disk is, and whether it could be made fast in place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart.cli.options import JSON
+from quickstart.cli.output import Verb, run_verb, say
+from quickstart.engines.launching import launcher_for
+from quickstart.host.beneath import opened_regular
+from quickstart.image.qcow2 import is_qcow2
+from quickstart.inspect.disk.facts import disk_facts
+from quickstart.inspect.disk.verdict import inspected
+from quickstart.launch.appliance.appliance import appliance, look, started
+from quickstart.model import MIB
+from quickstart.model.disk import WHOLE_DISK, Inspected, Partition
+from quickstart.model.words import DiskFormat
+from quickstart.store.context import Context
+from quickstart.store.store import Store, default_root
+
+
+@click.command()
+@click.argument("disk", type=click.Path(path_type=Path))
+@JSON
+def inspect(disk: Path, as_json: bool) -> None:
+    """Say what DISK is: its partitions, file systems, boot loader and system, and why QuickStart could not make it
+    fast. DISK is a raw or qcow2 image, and is not changed.
+
+    A small guest of QuickStart reads the disk. Nothing on the disk is executed. The exit status is 1 when there are
+    reasons against the disk.
+    """
+
+    def work(verb: Verb) -> int:
+        found = _inspected(disk.absolute(), verb)
+        verb.result(_document(found), lambda console: _show(console, found))
+        return 1 if found.refusals else 0
+
+    sys.exit(run_verb("inspect", as_json, work, as_root=True))
+
+
+def _inspected(disk: Path, verb: Verb) -> Inspected:
+    with opened_regular(disk) as fd:
+        disk_format = DiskFormat.QCOW2 if is_qcow2(fd) else DiskFormat.RAW
+    with Store(default_root(), verb.display().note) as store:
+        context = Context(store, verb.display())
+        ours = appliance(context)
+        launcher = launcher_for(ours.kernel, context)
+        with context.progress.step("read the disk"), started(ours, disk, disk_format, launcher) as guest:
+            return inspected(disk_facts(look(guest)))
+
+
+def _document(found: Inspected) -> dict[str, object]:
+    entry = found.entry
+    return {
+        "size_bytes": found.facts.size_bytes,
+        "table": found.facts.table.value,
+        "partitions": [_partition(found, each) for each in found.facts.partitions],
+        "system": found.system,
+        "root": found.root_name,
+        "loaders": [each.value for each in found.loaders],
+        "entry": None
+        if entry is None
+        else {
+            "title": entry.title,
+            "kernel": entry.kernel,
+            "initramfs": list(entry.initramfs),
+            "command_line": entry.command_line,
+        },
+        "initramfs_maker": found.initramfs_maker.value,
+        "network": [each.value for each in found.network],
+        "cloud_init": found.has_cloud_init,
+        "grows_root": found.grows_root,
+        "refusals": list(found.refusals),
+    }
+
+
+def _partition(found: Inspected, partition: Partition) -> dict[str, object]:
+    return {
+        "number": partition.number,
+        "begin_bytes": partition.begin_bytes,
+        "size_bytes": partition.size_bytes,
+        "type_id": partition.type_id,
+        "part_uuid": partition.part_uuid,
+        "name": partition.name,
+        "content": partition.kind,
+        "uuid": partition.uuid,
+        "label": partition.label,
+        "free_bytes": partition.content.free_bytes if partition.content else None,
+        "roles": list(_roles(found, partition)),
+    }
+
+
+def _roles(found: Inspected, partition: Partition) -> Iterator[str]:
+    for role, number in (("root", found.root), ("boot", found.boot), ("esp", found.esp)):
+        if number == partition.number:
+            yield role
+
+
+def _show(console: Console, found: Inspected) -> None:
+    facts = found.facts
+    say(console, f"{'table':12}{facts.table.value}, {facts.size_bytes // MIB} MiB")
+    for each in facts.partitions:
+        name = "whole disk" if each.number == WHOLE_DISK else f"partition {each.number}"
+        free = f", {each.content.free_bytes // MIB} MiB free" if each.content else ""
+        roles = " ".join(_roles(found, each))
+        say(console, f"{'':12}{name:13}{each.size_bytes // MIB:7} MiB  {each.kind or '-':12}{roles}{free}")
+    entry = found.entry
+    rows = (
+        ("system", found.system or "not found"),
+        ("root", found.root_name or "not found"),
+        ("loader", ", ".join(found.loaders) or "none"),
+        ("entry", entry.title if entry else "not found"),
+        ("kernel", entry.kernel if entry else ""),
+        ("initramfs", f"{' '.join(entry.initramfs)} ({found.initramfs_maker})" if entry else ""),
+        ("options", entry.command_line if entry else ""),
+        ("network", ", ".join(found.network) or "none"),
+        ("first boot", "cloud-init" if found.has_cloud_init else "no cloud-init"),
+        ("growth", "the first boot enlarges the root" if found.grows_root else "none"),
+    )
+    for name, value in rows:
+        if value:
+            say(console, f"{name:12}{value}")
+    for reason in found.refusals:
+        say(console, f"refused: {reason}", "red")
+    if not found.refusals:
+        say(console, "nothing speaks against this disk")

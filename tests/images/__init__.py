@@ -1,0 +1,1 @@
+"""Disks like those that people already have, made from Debian's packages."""

@@ -1,0 +1,165 @@
+"""Make a disk as Debian's cloud images are: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15, and GRUB
+for BIOS and UEFI. The system installs its own boot loader, in a VM with the disk.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.engines.launching import launcher_for
+from quickstart.guest import executing
+from quickstart.host.holes import data_chunks
+from quickstart.image.ext4 import write_disk
+from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition, gpt
+from quickstart.model import MIB, FileRules, Profile, Readiness
+from quickstart.model.machine import machine
+from quickstart.model.words import Early, ReadyKind
+from quickstart.reference.debootstrap import make_reference
+from quickstart.store.context import Context
+from quickstart.store.store import source_digest
+
+# The disk ends with the root, so that growroot has nothing to do while it is set up.
+ROOT_AT_MIB, ROOT_MIB = 128, 2048
+DISK_MIB = ROOT_AT_MIB + ROOT_MIB + 1
+ROOT_UUID = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0a01"
+ROOT_PART = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0b01"
+_DISK_ID = uuid.UUID("5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0c01")
+_SET_UP_S = 900.0
+
+PACKAGES = (
+    "grub-cloud-amd64",
+    "cloud-init",
+    "cloud-initramfs-growroot",
+    "cloud-guest-utils",
+    "dosfstools",
+    "nginx-light",
+)
+# What the image's own installer has done on a vendor's machine.
+_SET_UP = f"""\
+set -ex
+mount -o remount,rw /dev/vda1 /
+mkfs.vfat -F 32 -n ESP -i 5a1f3a60 /dev/vda15
+mkdir -p /boot/efi
+mount /dev/vda15 /boot/efi
+cat >/etc/fstab <<END
+PARTUUID={ROOT_PART} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
+UUID=5A1F-3A60 /boot/efi vfat defaults 0 0
+END
+cat >/etc/default/grub.d/20_look_alike.cfg <<END
+GRUB_CMDLINE_LINUX="console=tty0 console=ttyS0,115200"
+GRUB_TERMINAL="console serial"
+GRUB_TIMEOUT=0
+GRUB_DISABLE_LINUX_UUID=true
+GRUB_DISABLE_LINUX_PARTUUID=false
+END
+grub-install --target=i386-pc /dev/vda
+grub-install --target=x86_64-efi --removable --no-nvram --efi-directory=/boot/efi
+update-grub
+umount /boot/efi
+sync
+mount -o remount,ro /dev/vda1 /
+"""
+
+
+@dataclass(frozen=True)
+class LookAlike:
+    """A disk, in raw format, and the kernel with the initramfs that it was set up with."""
+
+    disk: Path
+
+
+def partitions() -> tuple[GptPartition, ...]:
+    """As in Debian's cloud images: 3 MiB for GRUB's core image, 124 MiB for the ESP, then the root."""
+
+    def partition(number: int, at_mib: int, size_mib: int, kind: uuid.UUID) -> GptPartition:
+        identifier = uuid.UUID(ROOT_PART) if number == 1 else uuid.uuid5(_DISK_ID, str(number))
+        return GptPartition(
+            number=number,
+            begin_bytes=at_mib * MIB,
+            size_bytes=size_mib * MIB,
+            type_id=kind,
+            identifier=identifier,
+            name="",
+        )
+
+    return (
+        partition(1, ROOT_AT_MIB, ROOT_MIB, ROOT_X86_64),
+        partition(14, 1, 3, BIOS_BOOT),
+        partition(15, 4, 124, ESP),
+    )
+
+
+def look_alike(context: Context) -> LookAlike:
+    """The disk, from the store or made now."""
+    reference = make_reference(_profile(), context, guest_package=False)
+    inputs = {"image": reference.image_hash, "recipe": source_digest("tests.images", "quickstart.image")}
+
+    def make(directory: Path) -> None:
+        disk, root = directory / "disk.raw", directory / "root.raw"
+        write_disk(reference.tree, root, ROOT_MIB, ROOT_UUID, "")
+        _assemble(disk, root)
+        root.unlink()
+        _set_up(disk, reference.kernel, reference.initrd, context)
+
+    made = context.store.get_or_make("look-alike", inputs, make)
+    return LookAlike(made.path / "disk.raw")
+
+
+def _assemble(disk: Path, root: Path) -> None:
+    table = gpt(partitions(), DISK_MIB * MIB, _DISK_ID)
+    with disk.open("xb", buffering=0) as file, root.open("rb") as source:
+        file.truncate(DISK_MIB * MIB)
+        file.write(table.first)
+        file.seek(-len(table.last), os.SEEK_END)
+        file.write(table.last)
+        for offset, chunk in data_chunks(source.fileno(), ROOT_MIB * MIB):
+            file.seek(ROOT_AT_MIB * MIB + offset)
+            file.write(chunk)
+    disk.chmod(0o600)
+
+
+def _set_up(disk: Path, kernel: Path, initrd: Path, context: Context) -> None:
+    described = machine(
+        "look-alike",
+        kernel=kernel,
+        initrds=(initrd,),
+        cmdline=command_line(),
+        memory_mib=1024,
+        mac="52:54:00:71:73:0b",
+        disk=disk,
+        keeps_writes=True,
+    )
+    out = io.BytesIO()
+    with launcher_for(kernel, context).launch(described, None) as launched:
+        status = executing(launched).execute(_SET_UP, out, out, _SET_UP_S, 16 * MIB)
+    if status != 0:
+        raise AssertionError(
+            f"setting the disk up ended with {status}:\n{out.getvalue().decode(errors='replace')}"
+        )
+
+
+def command_line() -> str:
+    """Nothing of the system runs but a shell, which loads the driver of the agent's port."""
+    shell = '/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"'
+    return f"console=ttyS0 panic=-1 root=PARTUUID={ROOT_PART} ro init={shell}"
+
+
+def _profile() -> Profile:
+    return Profile(
+        name="look-alike",
+        description="",
+        suite="bookworm",
+        packages=PACKAGES,
+        unit="nginx.service",
+        run_start_pre=False,
+        early=Early.ALWAYS,
+        ready=Readiness(kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=600),
+        files=FileRules((), (), (), ()),
+        memory_mib=1024,
+        budget_mib=24,
+        disk_mib=ROOT_MIB,
+    )
