@@ -251,8 +251,17 @@ def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: i
             "/usr/local is not as it was packed",
         ),
         ("mkdir -p newroot/usr/local/lib", ""),
-        ("echo a.b=1 >newroot/usr/lib/sysctl.d/b.conf", "/usr/lib/sysctl.d is not as it was packed"),
+        ("echo a.b=1 >newroot/usr/lib/sysctl.d/b.conf", "/usr/lib/sysctl.d/b.conf is not as it was packed"),
+        ("echo a.b=2 >newroot/usr/lib/sysctl.d/a.conf", "/usr/lib/sysctl.d/a.conf is not as it was packed"),
         ("touch -d 2001-01-01 newroot/usr/lib/sysctl.d/a.conf", ""),
+        # hwclock(8) writes the file, too.
+        ("printf '1.5 1795699295 0.0\\n1795699295\\nUTC\\n' >newroot/etc/adjtime", ""),
+        ("printf '0.0 0 0.0\\n0\\nLOCAL\\n' >newroot/etc/adjtime", "/etc/adjtime is not as it was packed"),
+        ("printf '0.0 0 0.0\\n0\\nLOCAL' >newroot/etc/adjtime", "/etc/adjtime is not as it was packed"),
+        ("printf '0.0 0 0\\r0\\rLOCAL\\r' >newroot/etc/adjtime", "/etc/adjtime is not as it was packed"),
+        ("printf '0.0 0 0.0\\n0\\nUTC\\nLOCAL\\n' >newroot/etc/adjtime", ""),
+        ("ln -s /var/lib/adjtime newroot/etc/adjtime", "/etc/adjtime is not as it was packed"),
+        ("mkfifo newroot/etc/adjtime", ""),
     ],
 )
 def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str) -> None:

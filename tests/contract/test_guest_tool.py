@@ -187,9 +187,34 @@ echo 2 >/opt/settings.conf
 quickstart check {FAILS}"""
     )
     assert out.startswith(
-        "quickstart: /usr/lib/sysctl.d is not as it was packed; the next boot is a stock one."
+        "quickstart: /opt/settings.conf is not as it was packed; the next boot is a stock one."
     )
     assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize("recorded", ["quickstart record", ":"])
+def test_a_hardware_clock_that_gets_the_local_time(machine: Machine, recorded: str) -> None:
+    """The word counts, and not the rest of the file, which hwclock(8) writes at any time."""
+    out = machine(
+        f"""sh /fast/quickstart/settings-files / /dev/null >/fast/quickstart/packed.settings
+{recorded}
+printf '0.0 0 0.0\\n0\\nUTC\\n' >/etc/adjtime
+quickstart check
+printf '0.0 0 0.0\\n0\\nLOCAL\\n' >/etc/adjtime
+quickstart status --json
+quickstart check {FAILS}"""
+    )
+    status, said = out.splitlines()
+    assert json.loads(status)["result"]["differing"] == ["/etc/adjtime"]
+    assert said.startswith("quickstart: /etc/adjtime is not as it was packed; the next boot is a stock one.")
+
+
+def test_a_clock_with_the_local_time_is_not_recorded(machine: Machine) -> None:
+    out = machine(
+        "printf '0.0 0 0.0\\n0\\nLOCAL\\n' >/etc/adjtime; : >/fast/quickstart/packed.settings; "
+        f"quickstart record 2>&1 {FAILS}"
+    )
+    assert out.endswith("nothing was recorded\n")
 
 
 def test_other_kernel_settings_than_the_packed_are_not_recorded(machine: Machine) -> None:

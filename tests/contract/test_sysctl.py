@@ -179,21 +179,21 @@ def test_an_image_without_files_of_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "is_stock"),
+    ("change", "named"),
     [
         # An upgrade that writes the same, at another time and as another inode.
-        ("cp {0}/40-p.conf {0}/x; mv {0}/x {0}/40-p.conf; touch -d 2001-01-01 {0}/40-p.conf", False),
-        ("echo kernel.x=2 >>{0}/40-p.conf", True),
-        ("rm {0}/40-p.conf", True),
+        ("cp {0}/40-p.conf {0}/x; mv {0}/x {0}/40-p.conf; touch -d 2001-01-01 {0}/40-p.conf", ""),
+        ("echo kernel.x=2 >>{0}/40-p.conf", "/usr/lib/sysctl.d/40-p.conf"),
+        ("rm {0}/40-p.conf", "/usr/lib/sysctl.d/40-p.conf"),
         # A package that was installed later, and one that has none to say.
-        ("echo user.max_user_namespaces=0 >{0}/10-hardening.conf", True),
-        ("echo >{0}/README", False),
-        ("echo a.b=1 >{0}/50-again.conf", False),
-        ("rm {0}/../tmpfiles.d/ksm.conf", True),
+        ("echo user.max_user_namespaces=0 >{0}/10-hardening.conf", "/usr/lib/sysctl.d/10-hardening.conf"),
+        ("echo >{0}/README", ""),
+        ("echo a.b=1 >{0}/50-again.conf", ""),
+        ("rm {0}/../tmpfiles.d/ksm.conf", "/usr/lib/tmpfiles.d/ksm.conf"),
     ],
 )
 def test_other_settings_of_packages_are_a_stock_boot(
-    image: Path, tmp_path: Path, change: str, is_stock: bool
+    image: Path, tmp_path: Path, change: str, named: str
 ) -> None:
     """Some are taken only once, so it would be too late when systemd-sysctl makes them."""
     (image / "usr/lib/tmpfiles.d").mkdir()
@@ -207,15 +207,15 @@ def test_other_settings_of_packages_are_a_stock_boot(
     (ours / "busybox").symlink_to(door.tool_path("busybox"))
     subprocess.run(["sh", "-ec", change.format(image / "usr/lib/sysctl.d")], check=True, timeout=SECONDS)
     first = resources.files("quickstart.initramfs").joinpath("init", "first").read_text()
-    function = re.search(r"^settings_as_packed\(\) \{.*?^\}", first, re.MULTILINE | re.DOTALL)
+    function = re.search(r"^contents_as_packed\(\) \{.*?^\}", first, re.MULTILINE | re.DOTALL)
     assert function
-    text = function[0].replace("/newroot", str(image))
-    script_text = f'Q={ours} STALE=\n{text}\nsettings_as_packed || echo "$STALE"'
+    text = function[0].replace("/newroot", str(image)).replace("/run/", f"{ours}/found.")
+    script_text = f'Q={ours} STALE=\n{text}\ncontents_as_packed || echo "$STALE"'
     done = subprocess.run(
         ["busybox", "sh", "-c", script_text], check=True, capture_output=True, timeout=SECONDS
     )
     said = done.stdout.decode().strip()
-    assert (said, done.stderr) == ("/usr/lib/sysctl.d is not as it was packed" if is_stock else "", b"")
+    assert (said, done.stderr) == (f"{named} is not as it was packed" if named else "", b"")
 
 
 def test_the_settings_are_made_before_the_sockets_and_the_application() -> None:

@@ -285,7 +285,14 @@ def test_a_file_of_modprobe_s_that_no_package_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "is_refused"),
-    [("0.0 0 0.0\n0\nLOCAL\n", True), ("0.0 0 0.0\n0\nUTC\n", False), ("LOCAL\n", False)],
+    [
+        ("0.0 0 0.0\n0\nLOCAL\n", True),
+        ("0.0 0 0.0\n0\nUTC\n", False),
+        ("0.0 0 0.0\n0\nUTC\nLOCAL\n", False),
+        # systemd's own ends of lines.
+        ("0.0 0 0.0\n0\nLOCAL\r\n", True),
+        ("0.0 0 0.0\r0\rLOCAL\r", True),
+    ],
 )
 def test_a_hardware_clock_with_the_local_time(tmp_path: Path, text: str, *, is_refused: bool) -> None:
     put(tmp_path, "/etc/adjtime", text)
@@ -293,6 +300,13 @@ def test_a_hardware_clock_with_the_local_time(tmp_path: Path, text: str, *, is_r
         read(tmp_path, SERVICE)
         return
     with pytest.raises(UnsupportedUnitError, match="the hardware clock has the local time"):
+        read(tmp_path, SERVICE)
+
+
+def test_the_word_on_the_hardware_clock_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/adjtime").symlink_to("/var/lib/adjtime")
+    with pytest.raises(UnsupportedUnitError, match="/etc/adjtime is a link"):
         read(tmp_path, SERVICE)
 
 

@@ -230,11 +230,18 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock
-    when systemd becomes PID 1, so an application that starts earlier would run with a clock that is hours off.
+    when systemd becomes PID 1, so an application that starts earlier would run with a clock that is hours off. A later
+    change is a stock boot: the script ``settings-files`` of init has the same rule (systemd ends a line at a carriage
+    return, too, so the word counts in any of the first three lines), and does not follow links.
     """
+    if root.link_target(_CLOCK) is not None:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {_CLOCK} is a link, and init would not find what it leads to",
+            hint=f"make {_CLOCK} a file",
+        )
     file = root.resolve(_CLOCK).canonical
     text = root.read_text(file) if file is not None and root.host(file).is_file() else ""
-    if text.splitlines()[2:3] == ["LOCAL"]:
+    if any("LOCAL" in line for line in text.split("\n")[:3]):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {_CLOCK} says that the hardware clock has the local time",
             hint="let the hardware clock have UTC, and write this into the file",
