@@ -229,6 +229,26 @@ def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: i
 
 
 @pytest.mark.parametrize(
+    ("behind_s", "why"),
+    [
+        # An hour of summer time, a slow clock; a dead battery.
+        (-(10**6), ""),
+        (86400 + 14 * 3600, ""),
+        (3 * 86400, "the clock is more than two days behind the root volume"),
+    ],
+)
+@pytest.mark.parametrize("variable", ["", "unset EPOCHSECONDS; "])
+def test_a_clock_that_has_lost_the_time(tmp_path: Path, behind_s: int, why: str, variable: str) -> None:
+    """A stock boot sets it before it starts a service."""
+    clock = tmp_path / "sys/class/rtc/rtc0"
+    clock.mkdir(parents=True)
+    (clock / "since_epoch").write_text(f"{int(time.time())}\n")
+    volume = "SB_STATE=0001 SB_MOST_MOUNTS=0 SB_MOUNTS=1 SB_CHECKED=0 SB_INTERVAL=0"
+    script = f"{variable}unwanted= {volume} SB_WTIME={int(time.time()) + behind_s}"
+    assert said(tmp_path, f'{script}; needs_check; echo "$unwanted"') == why
+
+
+@pytest.mark.parametrize(
     ("change", "stale"),
     [
         ("", ""),
