@@ -25,6 +25,7 @@ from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.modprobe import module_options
+from quickstart.inspect.unit.apparmor import confined_paths
 from quickstart.inspect.unit.dhcpclient import (
     client_does_ipv6,
     client_with_identifier,
@@ -199,6 +200,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=(*kernel_settings(root), *written_settings(root)),
         content_sums=content_sums(root, packages_files_with_settings(root)),
+        confined=confined_paths(root),
         raises_nr_open=raises_nr_open(root),
         tmp_options=tmp_options(root),
         shm_options=fstab_options(root, "/dev/shm") or "",  # noqa: S108

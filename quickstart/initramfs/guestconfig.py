@@ -95,6 +95,7 @@ class GuestConfig:
     are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
     compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
     and tmpfiles.d(5), and ``content_sums`` are of the packages' files with such settings (sysctl.content_sums).
+    ``confined`` are the paths to which the image's AppArmor profiles attach (apparmor.confined_paths).
     ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
     ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further options for /dev/shm and
@@ -125,6 +126,7 @@ class GuestConfig:
     watched: Watched = NOTHING
     settings: tuple[KernelSetting, ...] = ()
     content_sums: bytes = b""
+    confined: bytes = b""
     raises_nr_open: bool = False
     tmp_options: tuple[str, ...] = ()
     shm_options: str = ""

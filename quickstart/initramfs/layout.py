@@ -171,6 +171,8 @@ def part_a(
     yield regular(f"{OURS}/packed.parents", listed_parents(config.watched.parents), PRIVATE)
     yield regular(f"{OURS}/packed.units", config.watched.enabled, PRIVATE)
     yield regular(f"{OURS}/packed.settings", config.content_sums, PRIVATE)
+    if config.confined:
+        yield regular(f"{OURS}/packed.confined", config.confined, PRIVATE)
 
 
 def _unit(

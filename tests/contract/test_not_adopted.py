@@ -188,6 +188,28 @@ def test_adopt_confines_what_was_mounted_later(tmp_path: Path, unit: str, status
     assert adopted(tmp_path, "app.service") == called.split()
 
 
+@pytest.mark.parametrize(
+    ("enabled", "status", "called"),
+    [
+        # A program that AppArmor confines in a stock boot runs without its profile.
+        ("Y", 0, "find-unconfined forget reload restart"),
+        ("Y", 1, "find-unconfined notify"),
+        ("N", 0, "notify"),
+    ],
+)
+def test_adopt_takes_no_process_that_escapes_its_profile(
+    tmp_path: Path, enabled: str, status: int, called: str
+) -> None:
+    (tmp_path / "packed.confined").write_text("/usr/bin/a\n")
+    (tmp_path / "apparmor").mkdir()
+    (tmp_path / "apparmor/enabled").write_text(f"{enabled}\n")
+    (tmp_path / "bin").mkdir()
+    caretaker = tmp_path / "bin/caretaker"
+    caretaker.write_text(f"#!/bin/sh\necho $1 >>{tmp_path}/called\nexit {status}\n")
+    caretaker.chmod(0o755)
+    assert adopted(tmp_path, "app.service") == called.split()
+
+
 @pytest.mark.parametrize(("sockets", "called"), [(0, "notify"), (1, "notify"), (2, "forget reload")])
 def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets: int, called: str) -> None:
     """With others the unit is not started: settle starts its socket units before."""
@@ -272,6 +294,7 @@ def adopted(tmp_path: Path, group: str, sockets: int = 0, journal: str = "") -> 
         ("/fast/quickstart", "."),
         ("/run/quickstart", "run"),
         ("/run/systemd/system", "units"),
+        ("/sys/module/apparmor/parameters", "apparmor"),
     ):
         text = text.replace(ours, str(tmp_path / place))
     text = text.replace("/dev/console", "/dev/null").replace("\nPATH=", f"\nPATH={programs}:")

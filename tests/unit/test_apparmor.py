@@ -11,7 +11,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.facts import watched
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import apparmor, read_unit
-from quickstart.inspect.unit.apparmor import attachments, profile_places, refuse_profiles
+from quickstart.inspect.unit.apparmor import attachments, confined_paths, profile_places, refuse_profiles
 from quickstart.model import FileKind, StartSet
 from tests.unit.layouts import start_file
 from tests.unit.test_packed_facts import TEXT, UNIT, places_of
@@ -251,3 +251,25 @@ def test_a_budget_for_what_one_attachment_means(monkeypatch: pytest.MonkeyPatch)
     assert len(apparmor._meant(several, {})) == 8
     monkeypatch.setattr(apparmor, "_MOST_MEANT_CHARACTERS", 100)
     assert apparmor._meant(several, {}) == ["**"]
+
+
+def test_the_paths_that_init_looks_for(root: ImageRoot) -> None:
+    """With another configuration, the application may start a program that the reference boot did not."""
+    put(root.base, f"{D}/usr.bin.tcpdump", "profile tcpdump /usr/bin/tcpdump {\n}\n")
+    put(root.base, f"{D}/many", "profile many /{,usr/}sbin/{a,b?}** {\n}\nprofile named {\n}\n")
+    put(root.base, f"{D}/by-variable", "@{bin}/chronyd {\n}\n")
+    put(root.base, f"{D}/off", "/usr/bin/off {\n}\n")
+    put(root.base, f"{D}/disable/off", "")
+    assert confined_paths(root).decode().splitlines() == [
+        *("/bin/chronyd", "/sbin/a*", "/sbin/b*", "/sbin/chronyd", "/usr/bin/chronyd", "/usr/bin/tcpdump"),
+        *("/usr/sbin/a*", "/usr/sbin/b*", "/usr/sbin/chronyd"),
+    ]
+    (root.base / ENABLED[1:]).unlink()
+    assert confined_paths(root) == b""
+
+
+def test_too_many_paths_for_init(root: ImageRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(root.base, f"{D}/a", "/usr/bin/one {\n}\n/usr/bin/two {\n}\n")
+    monkeypatch.setattr(apparmor, "_MAX_PACKED_CHARACTERS", 20)
+    with pytest.raises(UnsupportedUnitError, match="confines more paths than 20 characters"):
+        confined_paths(root)

@@ -76,6 +76,12 @@ def test_part_a_has_the_kernel_settings_of_the_image(root: ImageRoot, tmp_path: 
     entries = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
     assert entries["fast/quickstart/settings"].data == b"setting kernel/x 'a b'\n"
     assert entries["fast/quickstart/packed.settings"].data == b"sum  name\n"
+    # Where AppArmor has no profiles, nobody asks for them.
+    assert "fast/quickstart/packed.confined" not in entries
+    config = replace(config, confined=b"/usr/bin/tcpdump\n")
+    entries = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
+    assert entries["fast/quickstart/packed.confined"].data == b"/usr/bin/tcpdump\n"
+    assert stat.S_IMODE(entries["fast/quickstart/packed.confined"].mode) == 0o600
 
 
 @pytest.mark.parametrize("served", [Served.VOLUME, Served.MEMORY])

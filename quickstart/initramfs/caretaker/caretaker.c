@@ -10,6 +10,7 @@
  * caretaker watch-bus SOCKET FILE  watches the message bus in the background until systemd is on it, and prints the process that does so
  * caretaker find-ipc USER    whether the user with that number has something in the System V or POSIX IPC; its status is 1 if not
  * caretaker remove-ipc USER|all  removes it, or that of all users; its status is 1 if there is nothing
+ * caretaker find-unconfined FILE GROUP...  prints a program in these control groups that AppArmor confines in a stock boot, by the patterns in FILE
  *
  * Its status is 0, 1 when something could not be done, and 2 for a wrong call.
  */
@@ -74,8 +75,10 @@ static int take_care(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "find-ipc") == 0 && atoi(argv[2]) > 0) return count_ipc((unsigned)atoi(argv[2]), false) ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "remove-ipc") == 0 && strcmp(argv[2], "all") == 0) return count_ipc(EVERYBODY, true) ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "remove-ipc") == 0 && atoi(argv[2]) > 0) return count_ipc((unsigned)atoi(argv[2]), true) ? 0 : 1;
+    if (argc >= 4 && strcmp(argv[1], "find-unconfined") == 0) return find_unconfined(argv[2], argv + 3) ? 0 : 1;
     fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | ask ADDRESS PORT STATUS PATH |\n"
-                    "       listen unit|all DESCRIPTION PROGRAM... | watch-bus SOCKET FILE | find-ipc USER | remove-ipc USER|all\n");
+                    "       listen unit|all DESCRIPTION PROGRAM... | watch-bus SOCKET FILE | find-ipc USER | remove-ipc USER|all |\n"
+                    "       find-unconfined FILE GROUP...\n");
     return 2;
 }
 

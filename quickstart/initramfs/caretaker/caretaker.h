@@ -24,6 +24,7 @@ bool remove_all(FILE *names);
 /* In place of a user's number. */
 #define EVERYBODY UINT32_MAX
 size_t count_ipc(unsigned number, bool removes);
+bool find_unconfined(const char *file, char **groups);
 bool listen_for(const char *description, bool with_journal, char **program);
 /* `place` is the bus's socket. */
 bool watch_bus(const char *place, const char *path);

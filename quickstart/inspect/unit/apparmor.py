@@ -7,6 +7,7 @@ refuses the early start of a program to which a profile attaches.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ _MOST_MEANT = 64
 _MAX_PATTERN_CHARACTERS = 4096
 # Of all patterns that one attachment is expanded to, with those on the way.
 _MOST_MEANT_CHARACTERS = 64 << 10
+# Of what init gets of all attachments.
+_MAX_PACKED_CHARACTERS = 1 << 20
 # Ubuntu's largest set of profiles has some hundreds of each.
 _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
@@ -98,6 +101,32 @@ def refuse_profiles(root: ImageRoot, unit: str, programs: Iterable[PurePosixPath
                 " and is loaded later",
                 hint=f"`{without}` in the image goes without it" if without else None,
             )
+
+
+def confined_paths(root: ImageRoot) -> bytes:
+    """The patterns of the paths to which the image's profiles attach, one a line, sorted. A pattern is a path, or the
+    beginning and the end of paths with one star between them. Empty when the image loads no profiles.
+
+    ``refuse_profiles`` looks at the programs of the reference boot. With another configuration, the application may
+    start others, so init looks again at each hand-off (initramfs/caretaker/confined.c). Raises UnsupportedUnitError for
+    more than 1 MiB of patterns.
+    """
+    if root.resolve(PARSER).canonical is None or not _is_enabled(root):
+        return b""
+    found: set[str] = set()
+    left = _MAX_PACKED_CHARACTERS
+    for _, attachment, values in _attachments(root, _SERVICE):
+        for each in _meant(attachment, values):
+            plain = _WILD.split(re.sub("//+", "/", each))
+            pattern = plain[0] if len(plain) == 1 else f"{plain[0]}*{plain[-1]}"
+            if pattern not in found:
+                found.add(pattern)
+                left -= len(pattern) + 1
+            if left < 0:
+                raise UnsupportedUnitError(
+                    f"{_PROFILES} confines more paths than {_MAX_PACKED_CHARACTERS} characters, the last is {brief(each)}"
+                )
+    return b"".join(os.fsencode(f"{each}\n") for each in sorted(found))
 
 
 Values = Mapping[str, Sequence[str]]

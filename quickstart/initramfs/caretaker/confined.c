@@ -1,0 +1,120 @@
+/* Programs that AppArmor confines in a stock boot. Its profiles are loaded some seconds after an early start, and the kernel gives a process a
+   profile only when it executes a program: by the path of what it executes, for a script that of the script and not of its interpreter
+   (apparmor_bprm_creds_for_exec and profile_transition in the kernel's security/apparmor/domain.c). */
+#include "caretaker.h"
+#include "starter.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DELETED " (deleted)"
+
+/* `pattern` is a path, or its beginning and its end with one star between them. */
+static bool is_like(const char *pattern, const char *path) {
+    const char *star = strchr(pattern, '*');
+    if (!star) return strcmp(pattern, path) == 0;
+    size_t before = (size_t)(star - pattern), after = strlen(star + 1), length = strlen(path);
+    return length >= before + after && strncmp(pattern, path, before) == 0 && strcmp(path + length - after, star + 1) == 0;
+}
+
+static bool is_confined_path(const char *patterns, const char *path) {
+    char *copy = text("%s", patterns), *rest = copy;
+    bool found = false;
+    for (char *each; !found && (each = strsep(&rest, "\n"));) found = *each && is_like(each, path);
+    free(copy);
+    return found;
+}
+
+/* The content of a file of the process, or its beginning, with a NUL after it. Empty when the process has ended. */
+static size_t read_of(const char *pid, const char *name, char *content, size_t room) {
+    char *path = text("/proc/%s/%s", pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 0 : read(fd, content, room - 1);
+    if (fd >= 0) close(fd);
+    free(path);
+    content[got > 0 ? got : 0] = '\0';
+    return got > 0 ? (size_t)got : 0;
+}
+
+/* As the kernel says it: `PROFILE (MODE)` or `unconfined`. What cannot be read counts as unconfined. */
+static bool is_unconfined(const char *pid) {
+    char label[256];
+    if (!read_of(pid, "attr/apparmor/current", label, sizeof label)) read_of(pid, "attr/current", label, sizeof label);
+    label[strcspn(label, "\n")] = '\0';
+    return !*label || strcmp(label, "unconfined") == 0;
+}
+
+/* The path of the process's program on the volume. False when the process has ended. */
+static bool find_program(const char *pid, char program[PATH_MAX]) {
+    char *path = text("/proc/%s/exe", pid);
+    ssize_t length = readlink(path, program, PATH_MAX - 1);
+    free(path);
+    if (length < 0) return false;
+    program[length] = '\0';
+    size_t tail = sizeof DELETED - 1;
+    if ((size_t)length > tail && strcmp(program + length - tail, DELETED) == 0) program[(size_t)length - tail] = '\0';
+    size_t head = sizeof FAST - 1;
+    if (strncmp(program, FAST, head) == 0 && program[head] == '/') memmove(program, program + head, strlen(program + head) + 1);
+    return true;
+}
+
+/* The script that the process executes, as execve(2) got it: the first or second argument, whose last part is the process's name. */
+static const char *find_script(const char *pid, char *words, size_t room) {
+    char name[32];
+    read_of(pid, "comm", name, sizeof name);
+    name[strcspn(name, "\n")] = '\0';
+    size_t have = read_of(pid, "cmdline", words, room), known = strlen(name);
+    const char *word = words;
+    for (int count = 0; count < 2 && (word += strlen(word) + 1) < words + have; count++) {
+        const char *last = strrchr(word, '/');
+        /* The kernel keeps 15 bytes of a name (TASK_COMM_LEN). */
+        if (*word == '/' && known && strncmp(last + 1, name, known) == 0 && (known == 15 || last[1 + known] == '\0')) return word;
+    }
+    return NULL;
+}
+
+static bool escapes(const char *patterns, const char *pid) {
+    char program[PATH_MAX], words[PATH_MAX];
+    if (!find_program(pid, program)) return false;
+    const char *script = find_script(pid, words, sizeof words);
+    const char *found = is_confined_path(patterns, program) ? program : script && is_confined_path(patterns, script) ? script : NULL;
+    if (!found || !is_unconfined(pid)) return false;
+    printf("%s\n", found);
+    return true;
+}
+
+static bool escapes_in(const char *patterns, const char *group) {
+    char *procs = text("%s/cgroup.procs", group), *pids = read_whole(procs, NULL), *rest = pids;
+    bool found = false;
+    for (char *pid; !found && rest && (pid = strsep(&rest, "\n")) && *pid;) found = escapes(patterns, pid);
+    free(pids);
+    free(procs);
+    DIR *groups = found ? NULL : opendir(group);
+    for (const struct dirent *entry; !found && groups && (entry = readdir(groups));) {
+        if (entry->d_type != DT_DIR || strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        char *below = text("%s/%s", group, entry->d_name);
+        found = escapes_in(patterns, below);
+        free(below);
+    }
+    if (groups) closedir(groups);
+    return found;
+}
+
+/* Whether a process in one of the groups, or in a group below it, runs a program that one of the patterns in `file` names, and is unconfined.
+   Prints the program. Without a readable file, nobody is known to be confined rightly. */
+bool find_unconfined(const char *file, char **groups) {
+    char *patterns = read_whole(file, NULL);
+    if (!patterns) return !complain("cannot read", file);
+    bool found = false;
+    for (; !found && *groups; groups++) {
+        char *group = text("/sys/fs/cgroup/%s", *groups);
+        found = escapes_in(patterns, group);
+        free(group);
+    }
+    free(patterns);
+    return found;
+}
