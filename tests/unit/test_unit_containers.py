@@ -154,11 +154,15 @@ def test_other_settings_are_dockerd_s_own(tmp_path: Path, file: str, content: st
 
 def test_what_may_name_another_place_is_compared_at_each_boot(tmp_path: Path) -> None:
     read(tmp_path, f"{PLAIN}\nEnvironmentFile=-/etc/default/docker")
-    files = deciding(ImageRoot(tmp_path), "app.service").files
-    assert {P("/etc/docker/daemon.json"), P("/etc/default/docker")} <= set(files)
+    found = deciding(ImageRoot(tmp_path), "app.service")
+    assert {P("/etc/docker/daemon.json"), P("/etc/default/docker")} <= set(found.files)
+    # Emulators of other CPUs, for which dockerd looks only when it starts.
+    emulators = {P("/etc/binfmt.d"), P("/usr/local/lib/binfmt.d"), P("/usr/lib/binfmt.d")}
+    assert emulators <= set(found.places)
     read(tmp_path, "ExecStart=/usr/bin/app\nEnvironmentFile=-/etc/default/docker")
-    files = deciding(ImageRoot(tmp_path), "app.service").files
-    assert not {P("/etc/docker/daemon.json"), P("/etc/default/docker")} & set(files)
+    found = deciding(ImageRoot(tmp_path), "app.service")
+    assert not {P("/etc/docker/daemon.json"), P("/etc/default/docker")} & set(found.files)
+    assert not emulators & set(found.places)
 
 
 @pytest.mark.parametrize(

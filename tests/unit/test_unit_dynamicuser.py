@@ -10,6 +10,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.inspect.unit.dynamicuser import number_of, siphash24
+from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.stack import read_stack
 
@@ -247,3 +248,11 @@ def test_the_hint_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedUnitError) as caught:
         dynamic(tmp_path, "User=1")
     assert "DynamicUser=no and User=" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("more", ["DynamicUser=yes\n", ""])
+def test_other_name_services_later_are_a_stock_boot(tmp_path: Path, more: str) -> None:
+    """One that is added (LDAP) may know a user of that name; systemd's own gives the unit its user's name."""
+    read(tmp_path, f"[Service]\nExecStart=/bin/x\n{more}")
+    names = {str(path) for path in deciding(ImageRoot(tmp_path), "app.service").files}
+    assert ("/etc/nsswitch.conf" in names) == bool(more)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import instances, read_unit
-from quickstart.inspect.unit.instances import own_instance, working_instances
+from quickstart.inspect.unit.instances import generating_conditions, own_instance, working_instances
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.units import with_needed, with_own_unit
 from tests.unit.imagebuilder import Image
+from tests.unit.test_unit import put
 
 UNITS = "/usr/lib/systemd/system"
 GENERATORS = "/usr/lib/systemd/system-generators"
@@ -386,3 +389,28 @@ def test_a_link_to_a_name_that_is_none(postgresql: Image) -> None:
     asked = first_draft("pg", ["postgresql"], "web", parse_ready("tcp:5432"), "bookworm", 600)
     with pytest.raises(UnsupportedUnitError, match="which is no name of a unit"):
         with_own_unit(ImageRoot(postgresql.base), asked)
+
+
+@pytest.mark.parametrize(
+    ("unit", "path"),
+    [
+        ("tor@default.service", "/etc/tor/torrc"),
+        ("tor@relay.service", "/etc/tor/instances/relay/torrc"),
+        ("postgresql@15-main.service", "/etc/postgresql/15/main/postgresql.conf"),
+        ("openvpn@home.service", "/etc/openvpn/home.conf"),
+        ("openvpn@a b.service", ""),
+        ("postgresql@main.service", ""),
+        ("openvpn-client@home.service", ""),
+        ("tor.service", ""),
+    ],
+)
+def test_without_its_configuration_a_generator_starts_no_instance(unit: str, path: str) -> None:
+    """Each boot asks for the file, and its content may change."""
+    record = ("unit-condition", "Condition", "PathExists", "no", "no", path)
+    assert generating_conditions(unit) == ((record,) if path else ())
+
+
+def test_the_configuration_is_a_condition_of_the_instance(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/tor@default.service", "[Service]\nExecStart=/usr/bin/tor\n")
+    settings = read_unit(ImageRoot(tmp_path), "tor@default.service").settings
+    assert ("unit-condition", "Condition", "PathExists", "no", "no", "/etc/tor/torrc") in settings

@@ -40,7 +40,7 @@ _CONDITIONS: tuple[Record, ...] = (
     ("each-file-has", _STAYS, *braces_expanded(_CONTAINERS)),
 )
 # binfmt.d(5): dockerd executes a program for each CPU that it knows, to see whether the kernel can.
-_BINFMT = ("/etc/binfmt.d", "/usr/local/lib/binfmt.d", "/usr/lib/binfmt.d")
+EMULATORS = ("/etc/binfmt.d", "/usr/local/lib/binfmt.d", "/usr/lib/binfmt.d")
 _EMULATOR = re.compile(r"^[^#;\n].*\\x7f(?:ELF|\\x45\\x4c\\x46)", re.MULTILINE | re.IGNORECASE)
 _PATTERN = re.compile(r"[*?\[]")
 _COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
@@ -69,7 +69,7 @@ def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> It
             f"{source.unit} cannot be started early: dockerd would start what {brief(str(kept))} stands for by way of systemd",
             hint='early = "never" in the profile\'s [start] makes every boot a stock boot',
         )
-    for place in _BINFMT:
+    for place in EMULATORS:
         for file in root.glob(PurePosixPath(place) / "*.conf"):
             found_at = root.resolve(file).canonical
             if found_at is not None and _EMULATOR.search(root.read_text(found_at)):

@@ -35,7 +35,7 @@ PRIVATE = frozenset(("StateDirectory", "CacheDirectory", "LogsDirectory"))
 _LOCAL = frozenset(("files", "systemd"))
 # A value of PrivateTmp= since systemd 257.
 OWN_TMP = "disconnected"
-_SWITCH = PurePosixPath("/etc/nsswitch.conf")
+SWITCH = PurePosixPath("/etc/nsswitch.conf")
 _HINT = (
     "give the unit a user that the image has, by a drop-in with DynamicUser=no and User=, and with what DynamicUser=yes"
     " implies (docs/internals/dynamic-user.md)"
@@ -163,7 +163,7 @@ def refuse_dynamic(root: ImageRoot, source: Source, kind: str, commands: Iterabl
     if others:
         raise _refusal(
             source,
-            f"DynamicUser=, and {_SWITCH} also names {', '.join(sorted(others))}, which may know the user",
+            f"DynamicUser=, and {SWITCH} also names {', '.join(sorted(others))}, which may know the user",
         )
 
 
@@ -173,7 +173,7 @@ def _refusal(source: Source, what: str) -> UnsupportedUnitError:
 
 def _other_services(root: ImageRoot) -> set[str]:
     """The name services for users and groups that may know more users than the starter and systemd."""
-    path = root.resolve(_SWITCH).canonical
+    path = root.resolve(SWITCH).canonical
     lines = root.read_text(path, MAX_TABLE_BYTES).splitlines() if path else ()
     found: set[str] = set()
     for line in lines:

@@ -15,7 +15,8 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, profile_places
 from quickstart.inspect.unit.before import settling_files, settling_places
 from quickstart.inspect.unit.callgroups import library_of_groups
-from quickstart.inspect.unit.containers import DOCKER, container_files
+from quickstart.inspect.unit.containers import DOCKER, EMULATORS, container_files
+from quickstart.inspect.unit.dynamicuser import SWITCH, is_dynamic
 from quickstart.inspect.unit.files import (
     MANAGER_PATHS,
     UNIT_PATHS,
@@ -146,14 +147,20 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     texts = unit_texts(root, unit)
     yield from _negated_conditions(texts)
     service = assignments(texts, "[Service]")
-    # Its words name the program; another unit that names it has only a fact more.
-    if any(name == "ExecStart" and DOCKER in value for name, value in service):
+    if _names_docker(service):
         yield from container_files(Source(unit, service, {}))
+    if is_dynamic(Source(unit, service, {})):
+        yield SWITCH
     names = {name for name, _ in service}
     if "AppArmorProfile" in names:
         yield PARSER
     if "SystemCallFilter" in names and (library := library_of_groups(root)) is not None:
         yield library
+
+
+def _names_docker(service: Iterable[tuple[str, str]]) -> bool:
+    # Its words name the program; another unit that names it has only a fact more.
+    return any(name == "ExecStart" and DOCKER in value for name, value in service)
 
 
 def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
@@ -181,10 +188,11 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The directories of which every entry is a fact. Their paths are not resolved. There are six kinds:
+    """The directories of which every entry is a fact. Their paths are not resolved. There are seven kinds:
     directories with drop-ins of the unit, of its socket units or of its slices; directories with links to the units
     that the unit pulls in (`systemctl add-requires`); directories with drop-ins of system.conf; the administrator's
-    tmpfiles.d directories; directories with generators; and directories with AppArmor profiles.
+    tmpfiles.d directories; directories with generators; directories with AppArmor profiles; and, for
+    dockerd, those of binfmt.d(5).
     """
     pulled = dict.fromkeys(name for each in names_of(root, unit) for name in names_with_directories(each))
     sockets = handing_sockets(root, unit)
@@ -205,6 +213,8 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield from _TMPFILES
     yield from GENERATORS
     yield from profile_places(root)
+    if _names_docker(assignments(unit_texts(root, unit), "[Service]")):
+        yield from map(PurePosixPath, EMULATORS)
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:

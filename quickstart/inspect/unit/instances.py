@@ -41,6 +41,7 @@ _MAX_CLUSTERS = 256
 _MAX_TEXT_BYTES = 64 << 10
 _MAIN_CF = PurePosixPath("/etc/postfix/main.cf")
 _START_CONF = "start.conf"
+_TORRC = PurePosixPath("/etc/tor/torrc")
 _OPENVPN_DEFAULTS = PurePosixPath("/etc/default/openvpn")
 
 
@@ -108,6 +109,21 @@ def generating_files(unit: str) -> Iterator[PurePosixPath]:
         yield PurePosixPath("/etc/postgresql") / version / cluster / _START_CONF
     elif stem == "openvpn" and instance:
         yield _OPENVPN_DEFAULTS
+
+
+def generating_conditions(unit: str) -> tuple[tuple[str, ...], ...]:
+    """A record for the starter: without the file, the generator of the instance ``unit`` would start no such instance.
+    Its content is the application's own, which may change. Empty when the name does not say which file that is.
+    """
+    stem, _, instance = _stem(unit).partition("@")
+    version, dash, cluster = instance.partition("-")
+    paths = {
+        "postgresql": f"/etc/postgresql/{version}/{cluster}/postgresql.conf" if dash else "",
+        "openvpn": f"/etc/openvpn/{instance}.conf",
+        "tor": str(_TORRC) if instance == "default" else f"/etc/tor/instances/{instance}/torrc",
+    }
+    path = paths.get(stem, "") if instance and _PLAIN.fullmatch(instance) else ""
+    return (("unit-condition", "Condition", "PathExists", "no", "no", path),) if path else ()
 
 
 def _few(unit: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -243,7 +259,7 @@ def _postgresql(root: ImageRoot) -> Iterator[str]:
 
 
 def _tor(root: ImageRoot) -> Iterator[str]:
-    if root.resolve(PurePosixPath("/etc/tor/torrc")).canonical is not None:
+    if root.resolve(_TORRC).canonical is not None:
         yield "tor@default.service"
     for file in root.glob(PurePosixPath("/etc/tor/instances/*/torrc")):
         name = file.parent.name

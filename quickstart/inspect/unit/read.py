@@ -36,7 +36,7 @@ from quickstart.inspect.unit.files import (
 )
 from quickstart.inspect.unit.generators import refuse_generators
 from quickstart.inspect.unit.hooks import refuse_hooks
-from quickstart.inspect.unit.instances import working_instances
+from quickstart.inspect.unit.instances import generating_conditions, working_instances
 from quickstart.inspect.unit.journal import journal_sockets
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounted import refuse_mounts
@@ -137,8 +137,11 @@ def read_unit(
 
 
 def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The records for the conditions of the unit, and for those of the socket units, each of which counts once."""
+    """The records for the conditions of the unit, of the generator that starts it, and of the socket units, each of which
+    counts once.
+    """
     yield from condition_records(unit, assignments(unit_texts(root, unit), "[Unit]"))
+    yield from generating_conditions(unit)
     for name in dict.fromkeys(socket_units):
         yield from socket_conditions(root, name)
 
