@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from quickstart.errors import BadInputError
-from quickstart.host.places import mounter_of
+from quickstart.host.owners import mounter_of
 
 _HINT = "give a directory whose files are plain ones, not links, pipes or devices"
 # O_NONBLOCK: to open a FIFO must not wait for its other end. Regular files do not heed it.

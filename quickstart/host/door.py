@@ -4,6 +4,8 @@ and is killed after a time limit or at the end of the caller's context.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import logging
 import os
 import resource
@@ -11,7 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 _TAIL_BYTES = 4096
 # pipe(7)
 _PIPE_BYTES = 65536
+# linux/prctl.h; stdin, stdout and stderr.
+_PR_SET_PDEATHSIG, _STREAMS = 1, 3
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a package download needs to leave the host, which may have a password in it: for who may fetch something, nobody else.
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -259,6 +263,32 @@ def run(
     if check and done.returncode != 0:
         raise CommandError(words, done.returncode, log_tail(log) if log else _tail(done.stdout + done.stderr))
     return done
+
+
+def leave_behind(work: Callable[[int], None], kept: int) -> None:
+    """Start a copy of this process, which calls ``work`` with the open file ``kept``, and then ends. The copy keeps
+    no other open file and no terminal. It is killed when this process ends. Call this function while this process
+    has only one thread.
+    """
+    ours = os.getpid()
+    if os.fork() != 0:
+        return
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != ours:
+            return
+        # No signal of the terminal ends it before us.
+        os.setsid()
+        alone = fcntl.fcntl(kept, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(_STREAMS):
+            os.dup2(null, stream)
+        os.closerange(_STREAMS, alone)
+        os.closerange(alone + 1, os.sysconf("SC_OPEN_MAX"))
+        work(alone)
+    finally:
+        # Nothing that waits for the end of the first process may run in its copy.
+        os._exit(0)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.errors import HostLacksError
+from quickstart.host.owners import OVERFLOW, Extent, mapped
 
 # Beyond what systemd gives to containers, within 31 bits (UIDS-GIDS of systemd): nobody has these.
 _OWN_BASE, _OWN_COUNT = 0x7000_0000, 0x1000_0000
@@ -27,12 +28,6 @@ _LOW_BASE, _LOW_END = 40_000, 61_184
 _TRIES = _LOW_END - _LOW_BASE
 # capability.h: what it takes to become another user, to give files away, and to give up capabilities for good.
 _CAP_CHOWN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 0, 6, 7, 8
-
-# As which a user namespace shows a group that it does not map; such a one can be kept, not asked for.
-_OVERFLOW = 65534
-
-# One row of /proc/PID/uid_map: the first ID inside, the first outside, how many (user_namespaces(7)).
-Extent = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,7 @@ def identity_of(standing: Standing, number: int, wanted_group: int | None = None
     groups: tuple[int, ...] | None = None
     if wanted_group is None:
         groups = () if standing.setgroups else None
-    elif standing.setgroups and wanted_group != _OVERFLOW and _is_mapped(standing.gid_map, wanted_group):
+    elif standing.setgroups and wanted_group != OVERFLOW and _is_mapped(standing.gid_map, wanted_group):
         groups = (wanted_group,)
     return Identity(uid, gid, groups, drop)
 
@@ -162,12 +157,7 @@ def _standing() -> Standing:
     return Standing(
         euid=os.geteuid(),
         capabilities=int(status["CapEff"], 16),
-        uid_map=_extents(Path("/proc/self/uid_map").read_text()),
-        gid_map=_extents(Path("/proc/self/gid_map").read_text()),
+        uid_map=mapped("uid"),
+        gid_map=mapped("gid"),
         setgroups=not setgroups.exists() or setgroups.read_text().strip() == "allow",
     )
-
-
-def _extents(text: str) -> tuple[Extent, ...]:
-    rows = (tuple(map(int, line.split())) for line in text.splitlines())
-    return tuple((row[0], row[1], row[2]) for row in rows if len(row) == 3)

@@ -10,27 +10,22 @@ it (fuse(4)).
 
 from __future__ import annotations
 
-import ctypes
 import grp
 import os
 import pwd
 import re
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from quickstart.host import witness
+from quickstart.host.owners import OVERFLOW, PROC, UNKNOWN, file_system
+
 _ANY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # path_resolution(7): as many links the kernel follows.
 _LINKS = 40
-# linux/magic.h, as statfs(2) says it.
-_FUSE, _PROC = 0x65735546, 0x9FA0
-_STATFS_BYTES = 256
-# As what a user namespace shows an id that it does not map (user_namespaces(7)).
-_OVERFLOW = 65534
-_UNKNOWN = -1
 _ACL = "system.posix_acl_access"
 # nsswitch.conf(5): where users come from, and which of these tell them all (getpwent(3)).
 _SOURCES = Path("/etc/nsswitch.conf")
@@ -41,9 +36,10 @@ _LISTING = frozenset({"files", "compat", "systemd"})
 class Step:
     """One directory, link or file on the way to a path.
 
-    ``mounter`` is the user who mounted the FUSE file system that the step is on. ``mounter`` is None without
-    FUSE, and -1 when the user is not known. ``by_proc`` says that the step is in a proc(5) file system.
-    ``acl`` says that the step has an access control list (acl(5)).
+    ``status`` has the owner and the group as they are outside of the user namespace that this process has made
+    (host.witness). ``mounter`` is the user who mounted the FUSE file system that the step is on. ``mounter`` is
+    None without FUSE, and -1 when the user is not known. ``by_proc`` says that the step is in a proc(5) file
+    system. ``acl`` says that the step has an access control list (acl(5)).
     """
 
     path: Path
@@ -61,17 +57,18 @@ class Trust:
     unmapped: bool = False
 
     def has(self, uid: int) -> bool:
-        return uid in self.users or (self.unmapped and uid == _OVERFLOW)
+        return uid in self.users or (self.unmapped and uid == OVERFLOW)
 
 
 def trusted() -> Trust:
     """Root, our own user, and the owner of the running program. By changing the program, its owner can do
     everything that we can do.
 
-    A user namespace shows all unmapped IDs as one ID. So the verbs check paths before they enter a namespace
-    (cli.output).
+    A user namespace shows all unmapped IDs as one ID. In a namespace that this process has made, a witness
+    outside says the owners. In any other namespace, nobody can tell them apart, and all unmapped users are trusted.
     """
-    return Trust(frozenset({0, os.geteuid()}) | _program_owners(os.geteuid()), not _maps_all())
+    own = witness.own_user()
+    return Trust(frozenset({0, own}) | _program_owners(own), not witness.sees_all())
 
 
 def swapped_by_others(path: Path) -> str:
@@ -105,7 +102,7 @@ def fault(step: Step, trust: Trust) -> str:
     if step.by_proc and stat.S_ISLNK(mode):
         return "is a link of /proc, which leads where another process is"
     if step.mounter is not None and not trust.has(step.mounter):
-        whose = "nobody known" if step.mounter == _UNKNOWN else f"another user ({step.mounter})"
+        whose = "nobody known" if step.mounter == UNKNOWN else f"another user ({step.mounter})"
         return f"lies on a FUSE file system of {whose}, who says of owners what he likes"
     if not trust.has(step.status.st_uid):
         return f"belongs to another user ({step.status.st_uid})"
@@ -185,39 +182,19 @@ def _followed(path: Path) -> _Followed:
     return _Followed(tuple(steps), here, own)
 
 
-def mounter_of(fd: int) -> int | None:
-    """The user who mounted the FUSE file system that an open file is on. -1 when the user is not known, and
-    None without FUSE.
-    """
-    try:
-        return _mounter(os.fstat(fd).st_dev) if _file_system(fd) == _FUSE else None
-    except OSError:
-        # As in `_step`.
-        return _UNKNOWN
-
-
 def _step(parent: int | None, name: str, path: Path) -> tuple[int, Step]:
     fd = os.open(name, _ANY, dir_fd=parent)
     try:
-        status, kind = os.fstat(fd), _file_system(fd)
-        mounter = _mounter(status.st_dev) if kind == _FUSE else None
+        status, kind, owner = os.fstat(fd), file_system(fd), witness.owner_of(fd)
         acl = bool(status.st_mode & stat.S_IWGRP) and _has_acl(fd)
     except OSError:
         # Only a file system that is a program says no to one who has opened it.
-        return fd, Step(path=path, status=os.stat_result((0,) * 10), mounter=_UNKNOWN)
+        return fd, Step(path=path, status=os.stat_result((0,) * 10), mounter=UNKNOWN)
     except BaseException:
         os.close(fd)
         raise
-    return fd, Step(path=path, status=status, mounter=mounter, by_proc=kind == _PROC, acl=acl)
-
-
-def _file_system(fd: int) -> int:
-    """The type of the file system that ``fd`` is on (statfs(2), whose first field is f_type)."""
-    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fstatfs(fd, buffer) != 0:
-        raise OSError(ctypes.get_errno(), "fstatfs")
-    return ctypes.c_long.from_buffer(buffer).value
+    told = os.stat_result((*status[:4], owner.uid, owner.gid, *status[6:10]))
+    return fd, Step(path=path, status=told, mounter=owner.mounter, by_proc=kind == PROC, acl=acl)
 
 
 def _has_acl(fd: int) -> bool:
@@ -226,52 +203,10 @@ def _has_acl(fd: int) -> bool:
     return False
 
 
-def _mounter(device: int) -> int:
-    named = f"{os.major(device)}:{os.minor(device)}"
-    outside = fuse_users(Path("/proc/self/mountinfo").read_text(errors="replace")).get(named, _UNKNOWN)
-    return _inside(outside)
-
-
-def fuse_users(mountinfo: str) -> Mapping[str, int]:
-    """The ID of the user who mounted each FUSE file system, by device (`major:minor`). ``mountinfo`` is the
-    text of /proc/PID/mountinfo (proc(5)).
-
-    virtiofs is FUSE as well, but only root can mount it. A mount that does not name its user is left out.
-    """
-    found: dict[str, int] = {}
-    for line in mountinfo.splitlines():
-        mount, _, file_system = line.partition(" - ")
-        words, more = mount.split(), file_system.split()
-        if len(words) < 3 or len(more) < 3:
-            continue
-        options = dict(each.partition("=")[::2] for each in more[2].split(","))
-        if more[0] == "virtiofs":
-            found[words[2]] = 0
-        elif options.get("user_id", "").isdecimal():
-            found[words[2]] = int(options["user_id"])
-    return found
-
-
-def _inside(outside: int) -> int:
-    """The ID in this user namespace of a user who has the ID ``outside`` on the host. For an ID that the
-    namespace does not map, the result is _OVERFLOW for root, and _UNKNOWN for any other user.
-    """
-    for line in Path("/proc/self/uid_map").read_text().splitlines():
-        first, beyond, count = map(int, line.split())
-        if beyond <= outside < beyond + count:
-            return first + outside - beyond
-    # Only root's own are beyond doubt.
-    return _OVERFLOW if outside == 0 else _UNKNOWN
-
-
-def _maps_all() -> bool:
-    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
-
-
 @cache
-def _program_owners(euid: int) -> frozenset[int]:
-    """The owners of the running program and of each directory above it. ``euid`` is only the key of the
-    cache: the owners that a process sees depend on its user.
+def _program_owners(own: int) -> frozenset[int]:
+    """The owners of the running program and of each directory above it. ``own`` is our user, and only the key of
+    the cache: the owners that a process sees depend on its user.
     """
     steps = way(Path(__file__))
     return frozenset(each.status.st_uid if each.mounter is None else each.mounter for each in steps)
@@ -281,7 +216,7 @@ def _is_private(gid: int, trust: Trust) -> bool:
     """Whether all members of a group are trusted. Ubuntu gives each user a private group, which has write
     permission (umask 002).
     """
-    if trust.unmapped and gid == _OVERFLOW:
+    if trust.unmapped and gid == OVERFLOW:
         return True
     try:
         group = grp.getgrgid(gid)

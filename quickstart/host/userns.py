@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
-from quickstart.host import door
+from quickstart.host import door, witness
 
 TOOLS = ("newuidmap", "newgidmap", "getsubids")
 # Debian's useradd gives as many. Ids beyond are nobody's in an image.
@@ -120,9 +120,10 @@ def need_host_root(step: str) -> None:
 def become_root() -> None:
     """Make this process root of a user namespace of its own, unless it is root already.
 
-    The process keeps its PID, terminal, open files and groups. Call this function while the process has only
-    one thread. On failure, this function raises NeedsRootError with the command that fixes the problem. The
-    process is then unchanged, unless newuidmap itself failed.
+    The process keeps its PID, terminal, open files and groups. A copy of it stays outside, and says who owns a
+    file (host.witness). Call this function while the process has only one thread. On failure, this function
+    raises NeedsRootError with the command that fixes the problem. The process is then unchanged, unless
+    newuidmap itself failed.
     """
     if os.geteuid() == 0:
         return
@@ -130,6 +131,7 @@ def become_root() -> None:
     check_namespaces()
     words = (os.getpid(), os.geteuid(), ids.first_uid, os.getegid(), ids.first_gid)
     reading, writing = os.pipe()
+    witness.begin(door.leave_behind)
     try:
         with door.filtered(["sh", "-c", _MAP, "sh", *map(str, words)], reading) as mapping:
             _unshare()
@@ -139,6 +141,9 @@ def become_root() -> None:
                     f"the subordinate ids cannot be taken: {fault}",
                     hint=f"see newuidmap(1){OR_ROOT}",
                 )
+    except BaseException:
+        witness.end()
+        raise
     finally:
         os.close(reading)
         os.close(writing)

@@ -114,14 +114,14 @@ def direction_faults(name: str, tree: ast.Module) -> list[str]:
 
 
 def exit_faults(name: str, tree: ast.Module) -> list[str]:
-    """What ends the process: sys.exit, os._exit, SystemExit, exit() and quit()."""
+    """What ends the process: sys.exit, os._exit, SystemExit, exit() and quit(). The door ends copies of it."""
     if part_of(name) == "cli":
         return []
+    ends = {("sys", "exit"), *(() if name == SUBPROCESS_DOOR else {("os", "_exit")})}
     faults = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and (
-            isinstance(node.value, ast.Name)
-            and (node.value.id, node.attr) in {("sys", "exit"), ("os", "_exit")}
+            isinstance(node.value, ast.Name) and (node.value.id, node.attr) in ends
         ):
             faults.append(f"{name}:{node.lineno}: {node.value.id}.{node.attr} outside cli")
         elif isinstance(node, ast.Name) and node.id in {"SystemExit", "exit", "quit"}:

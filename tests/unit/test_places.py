@@ -17,7 +17,8 @@ from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door, places, userns
 from quickstart.host.files import temporary_directory
-from quickstart.host.places import Step, Trust, fault, fuse_users, place_of, swapped_by_others, way
+from quickstart.host.owners import fuse_users
+from quickstart.host.places import Step, Trust, fault, place_of, swapped_by_others, way
 from quickstart.host.workspace import workspace
 from quickstart.store.store import Store
 

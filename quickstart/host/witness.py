@@ -1,0 +1,145 @@
+"""Ask a process outside of our user namespace who owns a file.
+
+A user namespace shows all users whom it does not map as one user (user_namespaces(7)). So a process in it cannot
+tell a directory of root from one of a stranger. When an ordinary user becomes root of a namespace
+(host.userns), a copy of the process stays behind: the witness. The witness gets open files (unix(7),
+SCM_RIGHTS), and answers with their owners as the namespace outside shows them. It reads and writes nothing else,
+and has no right that the user does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+from quickstart.errors import HostLacksError
+from quickstart.host.owners import OVERFLOW, Extent, Owner, inside, mapped, maps_all, owner_here
+
+# What an answer has: whether the file could be looked at, its user, its group, and who mounted its file system.
+_ANSWER = struct.Struct("<?qqq")
+_NO_MOUNTER = -2
+_PACKETS = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """``asking`` leads to the witness. ``uid`` is our user outside of the namespace. ``maps_all`` says whether
+    the namespace outside shows every user of the host.
+    """
+
+    asking: socket.socket
+    uid: int
+    maps_all: bool
+
+
+class _State:
+    """What stands for this process. Only `begin` changes it."""
+
+    outside: _Outside | None = None
+
+
+class ForeignOwnerError(OSError):
+    """A file belongs to a user or a group that our user namespace does not map."""
+
+
+def begin(leave_behind: Callable[[Callable[[int], None], int], None]) -> None:
+    """Start the witness. Call this function before this process enters the user namespace, and while it has only
+    one thread. ``leave_behind`` is door.leave_behind.
+    """
+    asking, answering = socket.socketpair(*_PACKETS)
+    with answering:
+        leave_behind(_answer_all, answering.fileno())
+    _State.outside = _Outside(asking, os.geteuid(), maps_all())
+
+
+def end() -> None:
+    """End the witness, where this process did not enter a user namespace after all."""
+    if _State.outside is not None:
+        _State.outside.asking.close()
+        _State.outside = None
+
+
+def own_user() -> int:
+    """Our user ID, in the same namespace as the IDs of `owner_of`."""
+    return os.geteuid() if _State.outside is None else _State.outside.uid
+
+
+def sees_all() -> bool:
+    """Whether `owner_of` tells all users of the host apart."""
+    return maps_all() if _State.outside is None else _State.outside.maps_all
+
+
+def owner_of(fd: int) -> Owner:
+    """The owner of an open file, as the witness says it. Without a witness, the owner as this process sees it.
+
+    Raises OSError when the file cannot be looked at, and HostLacksError when the witness has ended.
+    """
+    outside = _State.outside
+    if outside is None:
+        return owner_here(fd)
+    # Each question has a socket of its own for its answer: threads and copies of this process ask as well.
+    ours, theirs = socket.socketpair(*_PACKETS)
+    answer = b""
+    with ours:
+        with theirs, suppress(OSError):
+            socket.send_fds(outside.asking, [b"?"], [fd, theirs.fileno()])
+        with suppress(ConnectionError):
+            answer = ours.recv(_ANSWER.size)
+    if len(answer) != _ANSWER.size:
+        raise HostLacksError("the process that says whose a file is has ended", hint="run the verb again")
+    found, uid, gid, mounter = _ANSWER.unpack(answer)
+    if not found:
+        raise OSError(uid, os.strerror(uid))
+    return Owner(uid, gid, None if mounter == _NO_MOUNTER else mounter)
+
+
+def check_mapped(path: str | bytes, status: os.stat_result, *, directory: int | None = None) -> None:
+    """Raise ForeignOwnerError when our user namespace does not map the owner or the group of a file. ``status``
+    says what this process sees of the file at ``path``, below the open directory ``directory``.
+
+    The host's user nobody is what nobody is in an image. Without a witness, this function checks nothing.
+    """
+    if _State.outside is None or OVERFLOW not in (status.st_uid, status.st_gid):
+        return
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        found = owner_of(fd)
+    finally:
+        os.close(fd)
+    for kind, shown, own in (("user", status.st_uid, found.uid), ("group", status.st_gid, found.gid)):
+        if shown == OVERFLOW and own != OVERFLOW and inside(own, _mapped(kind)) is None:
+            raise ForeignOwnerError(0, f"belongs to the {kind} {own} of the host", path)
+
+
+@cache
+def _mapped(kind: str) -> tuple[Extent, ...]:
+    return mapped("uid" if kind == "user" else "gid")
+
+
+def _answer_all(fd: int) -> None:
+    """Answer until nobody can ask any more."""
+    with socket.socket(fileno=fd) as asked:
+        while True:
+            asking, given, _, _ = socket.recv_fds(asked, 1, 2)
+            if not asking:
+                return
+            try:
+                # Who has asked may have ended.
+                with suppress(OSError):
+                    os.write(given[1], _answer(given[0]))
+            finally:
+                for each in given:
+                    os.close(each)
+
+
+def _answer(fd: int) -> bytes:
+    try:
+        found = owner_here(fd)
+    except OSError as error:
+        return _ANSWER.pack(False, error.errno or 0, 0, 0)
+    return _ANSWER.pack(True, found.uid, found.gid, _NO_MOUNTER if found.mounter is None else found.mounter)
