@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.unchanged import digest_of
+from quickstart.host.witness import ForeignOwnerError
 from quickstart.inspect.foreign.directory import read_directory
 from quickstart.inspect.foreign.home import NotHome, bring_home, foreign_members, limits_of_disk
 from quickstart.inspect.foreign.members import DeviceNode
@@ -74,15 +75,28 @@ def examine(path: Path) -> Rootfs:
 
 def _hash_of(directory: Path) -> str:
     """The hash of everything that is copied from ``directory``. Device nodes and sockets are left out, and
-    mount points count as empty directories.
+    mount points count as empty directories. Raises BadInputError when a file cannot be read, or when an ordinary
+    user could not keep its owner.
     """
     try:
         return tree_hash(directory, as_copied_s=IMAGE_TIME_S)
+    except ForeignOwnerError as error:
+        raise _of_strangers(directory, error) from error
     except OSError as error:
         raise BadInputError(
             f"{directory} cannot be read whole: {error}",
             hint="give a directory that no running system writes to",
         ) from error
+
+
+def _of_strangers(directory: Path, error: ForeignOwnerError) -> BadInputError:
+    """The exception for a directory with a file whose owner an ordinary user cannot keep."""
+    path = PurePosixPath(os.fsdecode(error.filename))
+    named = path.relative_to(directory) if path.is_relative_to(directory) else path
+    return BadInputError(
+        f"{directory} cannot be copied with its owners: {brief(str(named))} {error.strerror}, which only root can keep",
+        hint=f"build as root, or let root make a tar, and give that: {_HOW_TO_TAR}",
+    )
 
 
 def _check_tar(path: Path) -> tuple[str, ...]:
@@ -169,6 +183,8 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
     try:
         members = read_directory(rootfs.path, IMAGE_TIME_S * 10**9)
         left_out = bring_home(members, tree, limits_of_disk(disk_bytes), str(rootfs.path))
+    except ForeignOwnerError as error:
+        raise _of_strangers(rootfs.path, error) from error
     except OSError as error:
         raise _not_copied(rootfs.path, error) from error
     # The copy is hashed, because the owner could have changed the source and then restored it.

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from quickstart.host.holes import data_chunks
 from quickstart.host.walk import reachable, walk
+from quickstart.host.witness import check_mapped
 
 _PLAIN = re.compile(rb"[A-Za-z0-9._+/-]+")
 _BATCH = 64
@@ -33,7 +34,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 
     A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory.
     Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or
-    that another process writes to during the call.
+    that another process writes to during the call. Raises ForeignOwnerError for a file whose owner our user
+    namespace does not map, because the namespace shows it as nobody's.
 
     With ``as_copied_s``, the result is the hash that a copy of the tree by inspect.foreign.home would have: device
     nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
@@ -100,6 +102,7 @@ def _is_left_out(mode: int) -> bool:
 def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> tuple[os.stat_result, bytes]:
     with reachable(path) as name:
         status = os.lstat(name)
+        check_mapped(name, status)
         time_s: int | None = status.st_mtime_ns // 10**9
         # A mount point's is that of what is mounted.
         if stat.S_ISDIR(status.st_mode) and status.st_dev != device:

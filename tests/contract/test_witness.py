@@ -176,6 +176,59 @@ def test_an_out_of_a_stranger_is_not_rebuilt(user: User, place: Path) -> None:
     assert (done.returncode, f"root.raw {SAID}" in done.stderr.decode()) == (2, True), done.stderr
 
 
+EXAMINE = """
+from quickstart.reference.rootfs import copy_directory, examine
+def copied():
+    found = examine(given[0])
+    copy_directory(found, given[1], Store(given[2]), 1 << 24)
+    return "copied", (given[1] / "unit").stat().st_uid, (given[1] / "unit").stat().st_gid
+told(copied)
+"""
+
+
+@pytest.mark.parametrize(
+    ("uid", "gid", "said"),
+    [
+        (UID, STRANGER, f"unit belongs to the group {STRANGER} of the host"),
+        (STRANGER, UID, f"unit belongs to the user {STRANGER} of the host"),
+        (0, 0, "unit belongs to the user 0 of the host"),
+        (UID, UID, "('copied', 0, 0)"),
+        # Nobody's, by the host and by the user's subordinate IDs; and one of these.
+        (65534, 65534, "('copied', 65534, 65534)"),
+        (FIRST_ID + 65533, FIRST_ID + 65533, "('copied', 65534, 65534)"),
+        (FIRST_ID + 32, FIRST_ID + 41, "('copied', 33, 42)"),
+    ],
+)
+def test_an_owner_whom_the_namespace_does_not_map_is_not_nobody(
+    user: User, uid: int, gid: int, said: str
+) -> None:
+    """Else whoever is nobody or nogroup in the guest would have what is a stranger's here."""
+    given_to(tree := user.home / "tree", UID)
+    (tree / "unit").write_text("")
+    os.chown(tree / "unit", uid, gid)
+    (found,) = inside(user, EXAMINE, tree, user.home / "copy", user.home / "store")
+    assert said in found
+    assert (user.home / "copy").exists() == said.startswith("('copied'")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+def test_such_an_owner_of_any_kind_of_file(user: User, kind: str) -> None:
+    given_to(tree := user.home / "tree", UID)
+    made = {"link": lambda path: path.symlink_to("x"), "pipe": os.mkfifo, "directory": Path.mkdir}
+    made[kind](tree / "odd")
+    os.chown(tree / "odd", UID, STRANGER, follow_symlinks=False)
+    (found,) = inside(user, EXAMINE, tree, user.home / "copy", user.home / "store")
+    assert f"odd belongs to the group {STRANGER} of the host" in found
+    # Also where it changes after it was hashed.
+    code = """
+from quickstart.inspect.foreign.directory import read_directory
+from quickstart.host.witness import ForeignOwnerError
+with suppress(ForeignOwnerError):
+    print([member.path for member, _ in read_directory(given[0], 0)])
+"""
+    assert inside(user, code, tree) == []
+
+
 def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 

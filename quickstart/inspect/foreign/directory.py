@@ -15,6 +15,7 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError
 from quickstart.host.openat2 import BENEATH, NO_SYMLINKS, open_directory
+from quickstart.host.witness import check_mapped
 from quickstart.inspect.foreign.members import CHUNK_BYTES, PATH_BYTES, Kind, Member
 from quickstart.parse.printable import brief
 
@@ -36,8 +37,8 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
     The first member is ``directory`` itself, with an empty path. Of a file system that is mounted below
     ``directory``, only the mount point is a member, with the modification time ``mounted_mtime_ns``.
 
-    Raises BadInputError for a path of more than PATH_BYTES bytes, and OSError for a file that
-    changes while it is read.
+    Raises BadInputError for a path of more than PATH_BYTES bytes, OSError for a file that changes while it is
+    read, and ForeignOwnerError for a file whose owner our user namespace does not map.
     """
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
@@ -49,6 +50,7 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
             path = _joined(*waiting.pop())
             with _opened(top, path) as way:
                 status = os.fstat(way)
+                check_mapped(".", status, directory=way)
                 if status.st_dev != device:
                     yield _member(path, status, way, mounted_mtime_ns), iter(())
                     continue
@@ -89,6 +91,7 @@ def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple
     status = os.stat(name, dir_fd=way, follow_symlinks=False)
     if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:
         return Member(path=path, kind=Kind.HARD, target=first), iter(())
+    check_mapped(name, status, directory=way)
     if not stat.S_ISREG(status.st_mode):
         target = os.readlink(name, dir_fd=way) if stat.S_ISLNK(status.st_mode) else ""
         return _member(path, status, f"/proc/self/fd/{way}/{name}", target=target), iter(())
