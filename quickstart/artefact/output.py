@@ -29,7 +29,7 @@ from quickstart.host.exchange import exchange
 from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
 from quickstart.host.mounted import is_on_overlay, mounted_at
-from quickstart.host.places import fault_at, place_of, swapped_by_others
+from quickstart.host.places import fault_at, make_directories, place_of, swapped_by_others
 from quickstart.parse.printable import command
 
 # The lock is held for as long as it takes to remove an old OUT.
@@ -131,8 +131,7 @@ def check_place(out: Path) -> Path:
     is a link, the link is also checked, because it decides where OUT is.
     """
     place, fault = place_of(out)
-    if fault:
-        raise BadInputError(f"{fault}: {out} could be swapped while it is written", hint=_PLACE_HINT)
+    _check_swapped(fault, out)
     return place
 
 
@@ -143,25 +142,25 @@ def check_into(directory: Path) -> None:
     Without this check, the owner of a parent directory could replace a directory by a symbolic link, and so
     make root write elsewhere.
     """
-    if fault := swapped_by_others(directory):
-        raise BadInputError(f"{fault}: {directory} could be swapped while it is written", hint=_PLACE_HINT)
+    _check_swapped(swapped_by_others(directory), directory)
 
 
 def make_into(directory: Path) -> None:
     """Make ``directory``, into which files are to be written, and its missing parents. Raises BadInputError when
     another user could replace one of these directories.
 
-    Each directory is made in a directory that was checked, so no link can lead us elsewhere. An ordinary user
-    must call this function before entering a user namespace, which shows all foreign owners as one user.
+    Each directory is made in a directory that was checked, so no link can lead us elsewhere.
     """
-    for each in (*reversed(directory.absolute().parents), directory.absolute()):
-        if not each.is_dir():
-            check_into(each.parent)
-            try:
-                each.mkdir(exist_ok=True)
-            except FileExistsError as error:
-                raise BadInputError(f"{each} is not a directory", hint="choose another -o") from error
-    check_into(directory)
+    try:
+        fault = make_directories(directory)
+    except FileExistsError as error:
+        raise BadInputError(f"{error.filename} is not a directory", hint="choose another -o") from error
+    _check_swapped(fault, directory)
+
+
+def _check_swapped(fault: str, directory: Path) -> None:
+    if fault:
+        raise BadInputError(f"{fault}: {directory} could be swapped while it is written", hint=_PLACE_HINT)
 
 
 def check_own(out: Path) -> None:
@@ -235,7 +234,10 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
         _check_replaceable(partial, out)
         with full_disk_named(out.parent, "OUT in", _FULL_HINT):
             yield partial
-            partial.chmod(0o755)
+            # By descriptor: a link of its name would be followed.
+            if not _is_at(owner, partial) or partial.is_symlink():
+                raise HostLacksError(f"{partial} was replaced while it was written", hint=_PLACE_HINT)
+            os.fchmod(owner, 0o755)
             os.sync()
         # The old one is locked until it is gone.
         with ExitStack() as stack, settled(out):

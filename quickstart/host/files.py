@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,22 +119,27 @@ def _says_full(error: BaseException | None) -> bool:
     return False
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a directory tree of any depth, if it exists. Raises HostLacksError when something is mounted in the tree."""
-    if not os.path.lexists(path):
+def remove_tree(path: Path, *, dir_fd: int | None = None) -> None:
+    """Remove a directory tree of any depth, if it exists. With ``dir_fd``, ``path`` is a name in this open directory.
+    Raises HostLacksError when something is mounted in the tree.
+    """
+    try:
+        status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
         return
-    if path.is_symlink() or not path.is_dir():
-        path.unlink()
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(path, dir_fd=dir_fd)
         return
-    for point in mounted_at(path):
-        if point != path.resolve():
+    named = (path if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}", path)).resolve()
+    for point in mounted_at(named):
+        if point != named:
             raise HostLacksError(f"{point} is mounted in what is to be removed", hint="unmount it first")
-    top = os.open(path, _DIRECTORY)
+    top = os.open(path, _DIRECTORY, dir_fd=dir_fd)
     try:
         _empty(top)
     finally:
         os.close(top)
-    os.rmdir(path)  # noqa: PTH106 - as all of its content
+    os.rmdir(path, dir_fd=dir_fd)
 
 
 def _empty(top: int) -> None:

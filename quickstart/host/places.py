@@ -94,6 +94,26 @@ def fault_at(path: Path) -> str:
     return fault(step, trusted())
 
 
+def fault_of(fd: int, path: Path) -> str:
+    """Why the open file ``fd`` is not trusted, as `fault` says it. ``path`` is the name by which it was opened."""
+    return fault(_seen(fd, path), trusted())
+
+
+def make_directories(directory: Path) -> str:
+    """Make ``directory`` and its missing parents. Return the text of `swapped_by_others` for the first of them
+    that another user could replace; the ones below are then not made.
+
+    Each directory is made in a directory that was examined, so no link of another user can lead us elsewhere. The
+    umask gives none of the new directories to a group. Raises FileExistsError for a name of something else.
+    """
+    for each in (*reversed(directory.absolute().parents), directory.absolute()):
+        if not each.is_dir():
+            if said := swapped_by_others(each.parent):
+                return said
+            each.mkdir(mode=0o755, exist_ok=True)
+    return swapped_by_others(directory)
+
+
 def fault(step: Step, trust: Trust) -> str:
     """Why a step on the way is not trusted, as a phrase such as ``belongs to another user (1001)``. Empty
     when the step is trusted.
@@ -185,16 +205,21 @@ def _followed(path: Path) -> _Followed:
 def _step(parent: int | None, name: str, path: Path) -> tuple[int, Step]:
     fd = os.open(name, _ANY, dir_fd=parent)
     try:
+        return fd, _seen(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _seen(fd: int, path: Path) -> Step:
+    try:
         status, kind, owner = os.fstat(fd), file_system(fd), witness.owner_of(fd)
         acl = bool(status.st_mode & stat.S_IWGRP) and _has_acl(fd)
     except OSError:
         # Only a file system that is a program says no to one who has opened it.
-        return fd, Step(path=path, status=os.stat_result((0,) * 10), mounter=UNKNOWN)
-    except BaseException:
-        os.close(fd)
-        raise
+        return Step(path=path, status=os.stat_result((0,) * 10), mounter=UNKNOWN)
     told = os.stat_result((*status[:4], owner.uid, owner.gid, *status[6:10]))
-    return fd, Step(path=path, status=told, mounter=owner.mounter, by_proc=kind == PROC, acl=acl)
+    return Step(path=path, status=told, mounter=owner.mounter, by_proc=kind == PROC, acl=acl)
 
 
 def _has_acl(fd: int) -> bool:

@@ -73,9 +73,7 @@ def _verdict(kernel: Path, store: Store) -> bool:
     if (before := _kept(kept)) is not None:
         return before
     works = _try_kvm(kernel)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    # In a directory with the sticky bit somebody may have been quicker than we, and a link there would be written through.
-    check_place(store.root, kept.parent)
+    store.make_stage(kept.parent.name)
     partial = kept.with_suffix(f".{os.getpid()}")
     partial.unlink(missing_ok=True)
     with partial.open("x") as file:

@@ -133,7 +133,6 @@ def make_reference(
 def _check_host(store: Store) -> None:
     door.need_root("making a reference image (debootstrap, chroot)")
     door.need_tools("debootstrap", "cp", COMPILER)
-    store.root.mkdir(parents=True, exist_ok=True)
     free = free_bytes(store.root)
     if free < _NEED_BYTES:
         raise HostLacksError(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from quickstart.errors import HostLacksError
 from quickstart.host.files import remove_tree
-from quickstart.host.places import fault_at, swapped_by_others
+from quickstart.host.places import fault_at, fault_of, make_directories, swapped_by_others
 from quickstart.host.walk import reachable, walk
+from quickstart.store.ownfiles import OPEN_STAGES, close_to_others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +43,55 @@ def check_place(root: Path, stage: Path | None = None) -> None:
     it. This matters because this host runs programs from the store.
 
     With ``stage``, the stage's directory in the store is also checked. It may not be a link, because entries
-    would be made and removed where the link leads. A path that does not exist yet passes the check.
+    would be made and removed where the link leads. Neither directory may be open to others, with the sticky bit
+    or without. A path that does not exist yet passes the check.
     """
     if stage is not None and stage.is_symlink():
         raise _distrusted(f"{stage} is a link", root)
-    if fault := swapped_by_others(stage or root):
+    for place in (root,) if stage is None else (root, stage):
+        if fault := swapped_by_others(place) or _shared_fault(place):
+            raise _distrusted(fault, root)
+
+
+def _shared_fault(place: Path) -> str:
+    """Why other users may make something in the directory ``place``, where the sticky bit only keeps them from
+    replacing what is there. Empty when they may not.
+    """
+    # Path.stat raises other errors for a path that is none at all.
+    with suppress(OSError, ValueError):
+        mode = place.stat().st_mode
+        if mode & stat.S_ISVTX and mode & 0o022:
+            return f"{place} can be written by others"
+    return ""
+
+
+def make_stage(root: Path, stage: Path) -> None:
+    """Make the store and the stage's directory in it, where they are missing. Other users can enter only an open
+    stage. Raises HostLacksError as `check_place` does.
+    """
+    if fault := make_directories(root):
         raise _distrusted(fault, root)
+    check_place(root, stage)
+    private = stage.name not in OPEN_STAGES
+    stage.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
+    # One that an older version made.
+    if private:
+        close_to_others(stage)
+    # Somebody may have been quicker than we.
+    check_place(root, stage)
+
+
+@contextmanager
+def opened_stage(root: Path, stage: Path) -> Iterator[int]:
+    """The open directory of a stage, in which entries are removed. Raises HostLacksError as `check_place` does."""
+    check_place(root, stage)
+    fd = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if fault := fault_of(fd, stage):
+            raise _distrusted(f"{stage} {fault}", root)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def check_trusted(root: Path, entry: Path) -> None:
@@ -71,7 +115,8 @@ def check_trusted(root: Path, entry: Path) -> None:
 def _distrusted(fault: str, root: Path) -> HostLacksError:
     return HostLacksError(
         f"{fault}: what lies in the store {root} is run here",
-        hint="set QUICKSTART_CACHE to a directory of yours, all the way to which nobody else but root may write",
+        hint="set QUICKSTART_CACHE to a directory of yours, all the way to which nobody else but root may write; "
+        "or chmod go-w what is named, where that is yours",
     )
 
 
@@ -127,22 +172,31 @@ def _allocated_bytes(directory: Path) -> int:
     return sum(inodes.values())
 
 
-def forget(entry: Path, lock: BinaryIO) -> None:
+def forget(root: Path, entry: Path, lock: BinaryIO) -> None:
     """Remove the lock file of an entry that was removed. ``lock`` is this file, with an exclusive lock on it.
 
     A process that waits for the lock detects that the locked file has no name any more, and makes a new lock
     file (Store._lock).
     """
-    if not os.path.lexists(entry) and not os.path.lexists(f"{entry}.partial"):
-        Path(lock.name).unlink()
+    with opened_stage(root, entry.parent) as stage:
+        if not _is_there(stage, entry.name) and not _is_there(stage, f"{entry.name}.partial"):
+            os.unlink(Path(lock.name).name, dir_fd=stage)
 
 
-def discard(final: Path) -> None:
-    """Remove an entry. The entry is first renamed to the name of an unfinished entry, so that no process can
-    use a partly removed entry.
+def discard(stage: int, key: str, *, partial_only: bool = False) -> None:
+    """Remove an entry from the open directory ``stage``, or with ``partial_only`` what is left of an unfinished one.
+
+    The entry is first renamed to the name of an unfinished entry, so that no process can use a partly removed entry.
     """
-    partial = final.with_name(f"{final.name}.partial")
-    remove_tree(partial)
-    if os.path.lexists(final):
-        final.rename(partial)
-        remove_tree(partial)
+    partial = Path(f"{key}.partial")
+    remove_tree(partial, dir_fd=stage)
+    if not partial_only and _is_there(stage, key):
+        os.rename(key, partial, src_dir_fd=stage, dst_dir_fd=stage)
+        remove_tree(partial, dir_fd=stage)
+
+
+def _is_there(directory: int, name: str) -> bool:
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return True
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,12 @@ from quickstart.parse.jsondoc import parse
 
 # The largest of our documents, with the sources of a program, has some 300 KB.
 _DOCUMENT_BYTES = 16 * MIB
+# Their entries hold nothing of an image. In the others are its set-uid programs, device nodes and password hashes, which are
+# nobody's business on this host, so their stages' directories are 0700.
+OPEN_STAGES = ("agent", "verdicts")
+# How long another user can delay us (docs/users/security.md); and how long our programs may be compiled.
+_LIMIT_S, _MAKING_LIMIT_S = 60.0, 180.0
+_POLL_S = 0.05
 
 
 def document_of(path: Path) -> Mapping[str, Any]:
@@ -68,6 +75,31 @@ def _check_lock(path: Path, mode: int) -> None:
             f"the lock {path} in the store is {kind_of(mode)}, not a regular file",
             hint="remove it, and do not use a store that somebody else made",
         )
+
+
+class Patience:
+    """The limit of the time for which a process waits for the lock of the entry ``final``.
+
+    Other users can lock the lock files of an open stage, so there the time is limited. A quickstart that makes or
+    removes the entry has an unfinished entry beside it. In any other stage, there is no limit.
+    """
+
+    def __init__(self, final: Path) -> None:
+        self._final = final
+        self._limited = final.parent.name in OPEN_STAGES
+        self._begin_s = self._idle_since_s = time.monotonic()
+
+    def wait(self) -> None:
+        """Wait for a moment. Raises HostLacksError when the time is over."""
+        now_s = time.monotonic()
+        if os.path.lexists(f"{self._final}.partial") and now_s < self._begin_s + _MAKING_LIMIT_S:
+            self._idle_since_s = now_s
+        if self._limited and now_s > self._idle_since_s + _LIMIT_S:
+            raise HostLacksError(
+                f"{self._final}.lock is locked by another process (flock)",
+                hint="end it (`lslocks` names it), or set QUICKSTART_CACHE to another directory",
+            )
+        time.sleep(_POLL_S)
 
 
 def close_to_others(directory: Path) -> None:

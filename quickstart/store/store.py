@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -30,9 +29,19 @@ from typing import BinaryIO, Self
 
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
-from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
-from quickstart.store.kept import Kept, check_place, check_trusted, discard, forget, in_stages, kept
-from quickstart.store.ownfiles import close_to_others, document_of, open_lock
+from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock
+from quickstart.store.kept import (
+    Kept,
+    check_place,
+    check_trusted,
+    discard,
+    forget,
+    in_stages,
+    kept,
+    make_stage,
+    opened_stage,
+)
+from quickstart.store.ownfiles import Patience, document_of, open_lock
 from quickstart.store.treehash import tree_hash
 
 KEY_DIGITS = 32
@@ -40,10 +49,6 @@ MARK = "entry.json"
 _KEY = "[0-9a-f]" * KEY_DIGITS
 # Each is one more time that another process removed the lock file that this one was about to lock.
 _ATTEMPTS = 100
-_POLL_S = 0.05
-# Their entries hold nothing of an image. In the others are its set-uid programs, device nodes and password hashes, which are
-# nobody's business on this host, so their stages' directories are 0700.
-_OPEN_STAGES = ("agent",)
 _TREES = ("base", "reference")
 _LOCK_HINT = "set QUICKSTART_CACHE to a local file system"
 _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to another file system"
@@ -160,7 +165,7 @@ class Store:
         if final in self._held:
             return Entry(final, key, made=False)
         check_trusted(self.root, final)
-        look, made = _Look(final), False
+        look, made, patience = _Look(final), False, Patience(final)
         # flock(2) turns a shared lock into an exclusive one, or back, by letting go of it first. So do we, and look again. Nobody
         # queues for the exclusive lock: he would stand there until the last user of what another has made meanwhile ends.
         while True:
@@ -175,7 +180,7 @@ class Store:
                 if look.damage and not look.waited:
                     self._note(f"waiting for another quickstart that uses {stage}/{key}, which is damaged")
                 look.waited = True
-                time.sleep(_POLL_S)
+                patience.wait()
                 continue
             with lock:
                 if not look.has_changed():
@@ -232,8 +237,8 @@ class Store:
         # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
         umask = os.umask(0o022)
         try:
-            with self._writable():
-                discard(final)
+            with self._writable(), opened_stage(self.root, final.parent) as opened:
+                discard(opened, final.name)
                 partial.mkdir()
             with full_disk_named(self.root, "the store", _FULL_HINT):
                 make(partial)
@@ -259,15 +264,14 @@ class Store:
 
     def remove(self, found: Kept) -> bool:
         """Remove an entry, unless it is in use or was used after it was listed. Return False when it was not removed."""
-        with suppress(BlockingIOError), self._lock(found.entry, exclusive=True) as lock:
+        entry = found.entry
+        with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
             now = next(kept([found.path], MARK), None)
             if now is None or now.used_s > found.used_s:
                 return False
-            if found.partial:
-                remove_tree(found.path)
-            else:
-                discard(found.entry)
-            forget(found.entry, lock)
+            with opened_stage(self.root, entry.parent) as stage:
+                discard(stage, entry.name, partial_only=found.partial)
+            forget(self.root, entry, lock)
             return True
         return False
 
@@ -276,7 +280,7 @@ class Store:
         for path in in_stages(self.root, f"{_KEY}.lock"):
             entry = path.with_suffix("")
             with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
-                forget(entry, lock)
+                forget(self.root, entry, lock)
 
     def _is_free(self, found: Kept) -> bool:
         with suppress(BlockingIOError), self._lock(found.entry, exclusive=True):
@@ -298,30 +302,25 @@ class Store:
                     if exclusive:
                         raise BlockingIOError
                     self._note(f"waiting for another quickstart that makes {final.parent.name}/{final.name}")
-                    lock(file.fileno(), kind, of, _LOCK_HINT)
+                    patience = Patience(final)
+                    while not try_lock(file.fileno(), kind, of, _LOCK_HINT):
+                        patience.wait()
                 with suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(file.fileno()), Path(file.name).lstat()):
                         stack.pop_all()
                         return file
         raise HostLacksError(f"{final}.lock is removed by another process again and again")
 
-    def _open_lock(self, path: Path) -> BinaryIO:
+    def make_stage(self, name: str) -> Path:
+        """Make the directory of the stage ``name``, where it is missing (kept.make_stage)."""
         with self._writable():
-            check_place(self.root, path.parent)
-            self._make_stage(path.parent)
-            # In a directory with the sticky bit somebody may have been quicker than we.
-            check_place(self.root, path.parent)
-            return open_lock(path)
+            make_stage(self.root, self.root / name)
+        return self.root / name
 
-    def _make_stage(self, directory: Path) -> None:
-        private = directory.name not in _OPEN_STAGES
-        for parent in (*reversed(self.root.parents), self.root):
-            # Not by `parents`: that gives them modes by the umask, which may let a group write here.
-            parent.mkdir(mode=0o755, exist_ok=True)
-        directory.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
-        # One that an older version made.
-        if private:
-            close_to_others(directory)
+    def _open_lock(self, path: Path) -> BinaryIO:
+        self.make_stage(path.parent.name)
+        with self._writable():
+            return open_lock(path)
 
     @contextmanager
     def _writable(self) -> Iterator[None]:

@@ -74,46 +74,66 @@ def test_a_link_to_the_store_that_another_user_made(theirs: Path, tmp_path: Path
         store.get_or_make("agent", {}, lambda directory: None)
 
 
-def test_somebody_makes_the_store_before_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["store", "store/agent"])
+def test_somebody_makes_the_store_before_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """In /tmp, after we have looked and before we make it."""
-    sticky = tmp_path / "sticky"
-    sticky.mkdir()
+    (sticky := tmp_path / "sticky").mkdir()
     sticky.chmod(0o1777)
-    real = Store._make_stage
+    real = Path.mkdir
 
-    def later(self: Store, directory: Path) -> None:
-        self.root.mkdir()
-        os.chown(self.root, STRANGER, STRANGER)
-        real(self, directory)
+    def later(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        if self == sticky / name:
+            real(self)
+            os.chown(self, STRANGER, STRANGER)
+        real(self, mode, parents, exist_ok)
 
-    monkeypatch.setattr(Store, "_make_stage", later)
+    monkeypatch.setattr(Path, "mkdir", later)
     made: list[Path] = []
     with Store(sticky / "store") as store, pytest.raises(HostLacksError, match="is run here"):
         store.get_or_make("agent", {}, made.append)
     assert made == []
     # Not even a lock of root's is in what is theirs.
-    assert list((sticky / "store/agent").iterdir()) == []
+    assert list((sticky / name).iterdir()) == []
 
 
-@pytest.mark.parametrize("before", [True, False])
+def test_no_store_that_is_open_to_others(tmp_path: Path, theirs: Path) -> None:
+    """As /tmp itself: the sticky bit keeps nobody from making an entry that we would run, or one that `cache gc` removes."""
+    (tmp_path / "victim" / ("a" * 32)).mkdir(parents=True)
+    for mode in (0o1777, 0o1775):
+        (place := tmp_path / f"{mode:o}").mkdir()
+        place.chmod(mode)
+        shutil.copytree(theirs, place / "agent")
+        (place / "agent" / ("b" * 32)).mkdir()
+        with Store(place) as store:
+            for ask in (
+                lambda: store.find("agent", {}),
+                lambda: store.get_or_make("agent", {}, lambda made: None),
+                lambda: store.remove(next(iter(store.entries()))),
+                store.remove_locks,
+                lambda: list(store.marks("agent")),
+            ):
+                with pytest.raises(HostLacksError, match=f"{place} can be written by others.*is run here"):
+                    ask()
+                (place / "agent" / f"{'c' * 32}.lock").touch()
+        # One in it is made.
+        with Store(place / "ours") as store:
+            assert store.get_or_make("agent", {}, lambda made: None).made
+
+
 def test_the_verdict_on_kvm_is_written_through_nobody_s_link(
-    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a store that is a directory like /tmp, where another user makes `verdicts` before we look, or after."""
-    (sticky := tmp_path / "sticky").mkdir()
-    sticky.chmod(0o1777)
+    """Where another user makes `verdicts` while we try, in a store that was open to others until then."""
     (kernel := tmp_path / "kernel").write_bytes(b"kernel")
     (target := tmp_path / "shadow").write_text("root's\n")
-
-    def theirs() -> None:
-        (sticky / "verdicts").mkdir()
-        os.chown(sticky / "verdicts", STRANGER, STRANGER)
+    (place := tmp_path / "store").mkdir()
 
     def tried(kernel: Path) -> bool:
-        if not before:
-            theirs()
-        key = next(iter(keys))
-        (sticky / "verdicts" / f"{key}.{os.getpid()}").symlink_to(target)
+        (place / "verdicts").mkdir()
+        os.chown(place / "verdicts", STRANGER, STRANGER)
+        (place / "verdicts" / f"{keys[-1]}.{os.getpid()}").symlink_to(target)
         return True
 
     keys: list[str] = []
@@ -126,9 +146,7 @@ def test_the_verdict_on_kvm_is_written_through_nobody_s_link(
     monkeypatch.setattr(accel, "key_of", noted)
     monkeypatch.setattr(accel, "_try_kvm", tried)
     monkeypatch.setattr(os, "access", lambda path, mode: path == "/dev/kvm" or access(path, mode))
-    if before:
-        theirs()
-    with Store(sticky) as store, pytest.raises(HostLacksError, match="is run here"):
+    with Store(place) as store, pytest.raises(HostLacksError, match="is run here"):
         accel.choose(kernel, store)
     assert target.read_text() == "root's\n"
 

@@ -370,3 +370,13 @@ def test_an_error_of_the_last_rename(out: Path, monkeypatch: pytest.MonkeyPatch,
         pass
     assert "choose another -o" in (caught.value.hint or "")
     assert (names(out.parent), names(out)) == (["out"], ["manifest.json"])
+
+
+def test_a_directory_that_was_replaced_while_it_was_written_does_not_become_out(tmp_path: Path) -> None:
+    """Nor is a link of its name followed, to a directory that would then be open to all."""
+    (closed := tmp_path / "closed").mkdir(mode=0o700)
+    with pytest.raises(HostLacksError, match="was replaced"), new_directory(tmp_path / "out") as directory:
+        directory.rename(tmp_path / "aside")
+        directory.symlink_to(closed)
+    assert closed.stat().st_mode & 0o777 == 0o700
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["aside", "closed"]

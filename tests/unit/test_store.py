@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError, HostLacksError
-from quickstart.store.kept import check_place, kept
+from quickstart.store.kept import check_place, discard, kept, opened_stage
 from quickstart.store.store import MARK, Store, default_root, key_of, source_digest
 from quickstart.store.treehash import tree_hash
 from tests.unit.deep import DEEP, little_recursion, nest
@@ -354,3 +354,32 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         store.get_or_make("s", INPUTS, fill)
     assert caught.value.hint == "set QUICKSTART_CACHE to a local file system"
     assert store.entries() == ()
+
+
+def test_a_store_is_ours_alone_whichever_verb_makes_it_with_which_umask(tmp_path: Path) -> None:
+    """`doctor` and `run` make it for the verdict on KVM."""
+    store = Store(tmp_path / "cache/store")
+    before = os.umask(0o002)
+    try:
+        stage = store.make_stage("verdicts")
+    finally:
+        os.umask(before)
+    assert [each.stat().st_mode & 0o777 for each in (stage.parent.parent, stage.parent, stage)] == [0o755] * 3
+    with store:
+        assert store.get_or_make("s", INPUTS, fill).made
+
+
+def test_an_entry_is_removed_from_the_directory_that_was_judged(tmp_path: Path) -> None:
+    """Not from one to which a link of the stage's name leads by now."""
+    key = key_of("s", INPUTS)
+    with Store(tmp_path / "store") as store:
+        stage = store.get_or_make("s", INPUTS, fill).path.parent
+    for name in (key, f"{key}.partial"):
+        (tmp_path / "victim" / name).mkdir(parents=True)
+        (tmp_path / "victim" / name / "file").write_text("precious")
+    with opened_stage(store.root, stage) as opened:
+        stage.rename(tmp_path / "aside")
+        stage.symlink_to(tmp_path / "victim")
+        discard(opened, key)
+    assert sorted(each.name for each in (tmp_path / "victim").rglob("file")) == ["file", "file"]
+    assert [each.name for each in (tmp_path / "aside").iterdir()] == [f"{key}.lock"]

@@ -5,10 +5,15 @@ from __future__ import annotations
 import fcntl
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from quickstart.store.store import Entry, Store
+import pytest
+
+from quickstart.errors import HostLacksError
+from quickstart.store import ownfiles
+from quickstart.store.store import Entry, Store, key_of
 from tests.unit.storing import INPUTS, fail, fill
 
 LIMIT_S = 30.0
@@ -103,3 +108,33 @@ def test_a_lock_file_that_is_removed_while_somebody_waits_for_it_is_no_lock(tmp_
     assert not store.remove(entry)
     other.store.close()
     assert store.remove(entry)
+
+
+@pytest.mark.parametrize("kind", [fcntl.LOCK_EX, fcntl.LOCK_SH])
+def test_a_lock_that_others_can_open_keeps_nobody_waiting_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    """Who may read root's stage `agent` can lock its lock files, and keep them locked."""
+    monkeypatch.setattr(ownfiles, "_LIMIT_S", 0.2)
+    (stage := tmp_path / "agent").mkdir(mode=0o755)
+    key = key_of("agent", INPUTS)
+    (lock := stage / f"{key}.lock").touch()
+    with lock.open("rb") as held:
+        fcntl.flock(held, kind)
+        with (
+            Store(tmp_path) as store,
+            pytest.raises(HostLacksError, match="locked by another process") as caught,
+        ):
+            store.get_or_make("agent", INPUTS, fill)
+    assert "lslocks" in (caught.value.hint or "")
+    # Another quickstart that makes the entry may take its time, which ends, too: a killed one leaves the same.
+    monkeypatch.setattr(ownfiles, "_MAKING_LIMIT_S", 0.5)
+    (stage / f"{key}.partial").mkdir()
+    began_s = time.monotonic()
+    with lock.open("rb") as held:
+        fcntl.flock(held, kind)
+        with Store(tmp_path) as store, pytest.raises(HostLacksError, match="locked by another process"):
+            store.get_or_make("agent", INPUTS, fill)
+    assert time.monotonic() - began_s > 0.5
+    with Store(tmp_path) as store:
+        assert store.get_or_make("agent", INPUTS, fill).made
