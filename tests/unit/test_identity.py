@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from quickstart.host.door import identity_words
-from quickstart.host.identity import Extent, Identity, Standing, identity_of
+from quickstart.host.identity import Identity, Standing, identity_of
+from quickstart.host.owners import Extent
 
 ALL = (1 << 41) - 1
 NOTHING = ("--inh-caps", "-all", "--ambient-caps", "-all", "--no-new-privs")
