@@ -13,7 +13,7 @@ from quickstart.inspect.unit.instances import generating_conditions, own_instanc
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.units import with_needed, with_own_unit
 from tests.unit.imagebuilder import Image
-from tests.unit.test_unit import put
+from tests.unit.unitreader import put
 
 UNITS = "/usr/lib/systemd/system"
 GENERATORS = "/usr/lib/systemd/system-generators"
