@@ -227,7 +227,9 @@ def small_disk(place: Path, size_mib: int) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they mount a small tmpfs")
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", place], timeout=60, check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m,mode=0755", "none", place], timeout=60, check=True
+    )
     try:
         yield place
     finally:
