@@ -4,6 +4,8 @@ added to a copy of it.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import time
 import uuid
@@ -53,6 +55,8 @@ _KEYRING_PACKAGES = {
     "ubuntu-archive-keyring.gpg": "ubuntu-keyring",
 }
 _NEED_BYTES = 3 * 1024 * MIB
+# The largest file that debootstrap downloads and removes again is a suite's list of packages: unpacked, it has 50 MB.
+_LEAST_FREE_BYTES = 128 * MIB
 _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 
 
@@ -158,7 +162,7 @@ def make_base(suite: str, context: Context) -> Entry:
             try:
                 _debootstrap(_Image(root, program, log), suite, sources)
             except CommandError as error:
-                raise _debootstrap_failed(suite, error) from error
+                raise _debootstrap_failed(suite, error) from _cause(root, error)
         with progress.step("reference: kernel, systemd, ssh, cron"):
             _install(_Image(root, program, directory / "install.log"), BASE_PACKAGES, sources)
             customise.configure(root)
@@ -205,6 +209,17 @@ def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
     container = {"container": "lxc"}
     image.unpack(argv, {**sources.environment, **container})
     image.run(("/debootstrap/debootstrap", "--second-stage"), container)
+
+
+def _cause(root: Path, error: CommandError) -> Exception:
+    """The cause of the failed debootstrap of ``root``: a full disk, or ``error`` itself. debootstrap says only that it
+    could not download a list, and removes what it has of the list, so that the disk has free space again.
+    """
+    if free_bytes(root) >= _LEAST_FREE_BYTES:
+        return error
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    full.__cause__ = error
+    return full
 
 
 def _debootstrap_failed(suite: str, error: CommandError) -> Exception:

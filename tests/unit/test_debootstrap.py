@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.errors import BadInputError, CommandError, HostLacksError
+from quickstart.errors import BadInputError, CommandError, HostLacksError, ReferenceImageError
 from quickstart.host import door
+from quickstart.host.files import full_disk_named
+from quickstart.model import MIB
 from quickstart.reference import debootstrap
 from quickstart.reference.sources import Sources
 
@@ -63,6 +65,19 @@ def test_what_failed_is_named(status: int, tail: str, kind: type[Exception]) -> 
     assert isinstance(error, kind)
     if kind is HostLacksError:
         assert tail in str(error)
+
+
+@pytest.mark.parametrize(("free_mib", "is_full"), [(20, True), (4000, False)])
+def test_a_full_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_mib: int, is_full: bool
+) -> None:
+    """Even when debootstrap has removed what did not fit, and says only that it could not download it."""
+    monkeypatch.setattr(debootstrap, "free_bytes", lambda _: free_mib * MIB)
+    tail = "E: Couldn't download dists/bookworm/main/binary-amd64/Packages"
+    failed = CommandError(("debootstrap",), 1, tail)
+    kind = HostLacksError if is_full else ReferenceImageError
+    with pytest.raises(kind), full_disk_named(tmp_path, "the store", "free some space there"):
+        raise debootstrap._debootstrap_failed("none", failed) from debootstrap._cause(tmp_path, failed)
 
 
 @pytest.mark.parametrize(
