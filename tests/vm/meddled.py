@@ -1,6 +1,6 @@
 """A build like the command's that kills itself, or shrinks a file system to what it holds, when a step begins.
 
-    python -m tests.vm.meddled OUT kill|fill PLACE [STEP DELAY_S]
+    python -m tests.vm.meddled OUT kill|kill-at-work|fill PLACE [STEP DELAY_S]
 
 ``STEP`` is a step's name (progress.Progress), or "after " and its name for its end. Without a step, the build
 is not disturbed. The store is $QUICKSTART_CACHE. `fill` remounts the tmpfs at ``PLACE``. On stdout, as JSON
@@ -15,8 +15,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from quickstart.cli.output import Verb, run_verb
@@ -67,7 +69,11 @@ def descendants(pid: int) -> list[int]:
     return found + [each for child in found for each in descendants(child)]
 
 
-def kill() -> None:
+def kill(at_work: bool = False) -> None:
+    """With ``at_work``, when a program runs: between two programs of a step there is none for a moment."""
+    last_s = time.monotonic() + 10
+    while at_work and not descendants(os.getpid()) and time.monotonic() < last_s:
+        time.sleep(0.001)
     say({"below": descendants(os.getpid())})
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -88,7 +94,7 @@ def fill(place: Path) -> None:
 
 
 def main(out: str, action: str, place: str, step: str = "", delay_s: str = "0") -> int:
-    act = kill if action == "kill" else lambda: fill(Path(place))
+    act = partial(fill, Path(place)) if action == "fill" else partial(kill, action == "kill-at-work")
     meddler = Meddler(step, float(delay_s), act)
 
     def work(verb: Verb) -> int:
