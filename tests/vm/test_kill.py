@@ -101,7 +101,8 @@ class Ground:
         assert failed.status == 3, failed.err
         said = [json.loads(line) for line in failed.out.splitlines()]
         assert {"step": step} in said
-        assert {"full": 0} in said, failed.out
+        # Another program of the build may have removed a file since: a few bytes are no room.
+        assert [each["full"] for each in said if "full" in each and each["full"] < 4096], failed.out
         assert f"no space left for {called}" in failed.err
         assert "free some space" in failed.err
         assert self.leftovers() == []
