@@ -50,7 +50,7 @@ from quickstart.volume.nfs import nfs_server
 from quickstart.volume.storage import load_model
 
 # Of a machine that is only described.
-_NO_FILES = Files(Path("kernel"), Path("initrd"), None)
+_NO_FILES = Files((Path("kernel"), Path("initrd")), None)
 # Profile, configuration, and what was asked for of it: delivery and payload.
 _Key = tuple[str, str, str, str]
 

@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 
 from quickstart.cli.completion import profile_names
+from quickstart.cli.firmware import free_port
 from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, rootfs_option
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.cli.run import free_port
 from quickstart.engines.boot import TraceOptions
 from quickstart.model import MIB
 from quickstart.newprofile.check import Checked, check

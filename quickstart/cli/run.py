@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -20,6 +18,8 @@ from rich.table import Table
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.cli.completion import artefacts_here
+from quickstart.cli.firmware import FIRMWARE, RunOptions, free_port, run_by_firmware, shut_down
+from quickstart.cli.followed import followed
 from quickstart.cli.guarded import Kept, guarded
 from quickstart.cli.moment import (
     SETTLE_TIMEOUT,
@@ -36,12 +36,12 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import BadInputError, GuestEndedError
-from quickstart.guest import ConsoleLog, Executes, Guest, Launcher, Powered, executing, powered, with_console
+from quickstart.guest import Executes, Guest, Launcher, executing, powered, with_console
 from quickstart.launch.forward import status_line
 from quickstart.launch.settled import Settled
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
-from quickstart.model.words import Early, ReadyKind
+from quickstart.model.words import Early, Firmware, ReadyKind
 from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -53,25 +53,6 @@ _EXEC_BYTES = 32 * MIB
 # Of an emulated machine on a busy host: the kernel has measured the counter of its processor against a timer that stood still.
 _FAST_CLOCK = "the guest's clock ran faster than this host's: only T_total and the numbers of reads say something of this boot"
 _FETCH_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The command-line options of a run. The function moment.moment says what None means for ``when``."""
-
-    stock: bool
-    beside_stock: bool
-    snapshot: bool
-    check: bool
-    command: str | None
-    when: When | None
-    settle_timeout_s: float | None
-    console: bool
-    port: int | None
-    timeout_s: float | None
-    append: str
-    network: Network
-    keep: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +96,7 @@ class Ran:
     help="Boot the fast and the stock way, each from the disk as it is now; print both times.",
 )
 @click.option("--console", is_flag=True, help="Show the guest's console on stderr.")
+@FIRMWARE
 @boot_options
 @JSON
 def run(
@@ -127,6 +109,7 @@ def run(
     beside_stock: bool,
     snapshot: bool,
     console: bool,
+    firmware: str | None,
     port: int | None,
     timeout_s: float | None,
     append: str,
@@ -155,7 +138,13 @@ def run(
         network=Network(network),
         keep=keep,
     )
-    sys.exit(run_verb("run", as_json, lambda verb: _work(verb, out.absolute(), options), verbose))
+
+    def work(verb: Verb) -> int:
+        if firmware is None:
+            return _work(verb, out.absolute(), options)
+        return run_by_firmware(verb, out.absolute(), Firmware(firmware), options)
+
+    sys.exit(run_verb("run", as_json, work, verbose))
 
 
 def _work(verb: Verb, out: Path, options: RunOptions) -> int:
@@ -209,7 +198,7 @@ def _one_boot(
     verb: Verb, artefact: Artefact, guest: Guest, stock: bool, options: RunOptions, accelerator: str
 ) -> Ran:
     name = "standard" if stock else "quickstart"
-    with _followed(with_console(guest).console) if options.console else nullcontext():
+    with followed(with_console(guest).console) if options.console else nullcontext():
         with verb.display().step(f"boot {artefact.profile_name} ({name})"):
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
         try:
@@ -279,50 +268,6 @@ def _stay(verb: Verb, guest: Guest) -> None:
             guest.demand_running()
     except KeyboardInterrupt:
         verb.console.print()
-
-
-def shut_down(verb: Verb, guest: Powered) -> None:
-    """Ask the guest for an orderly shutdown. Print a message if the guest did not end in time and was switched off."""
-    with verb.display().step("shut the machine down"):
-        ended = guest.power_off(_POWER_OFF_S)
-    if not ended:
-        verb.display().note(f"the machine did not shut down in {_POWER_OFF_S:g} s and was switched off")
-
-
-@contextmanager
-def _followed(log: ConsoleLog) -> Iterator[None]:
-    """Copy the console's output to stderr while the context lasts."""
-    done = threading.Event()
-    target = guarded(sys.stderr)
-
-    def follow() -> None:
-        position, last = 0, False
-        while not last:
-            last = done.wait(0.1)
-            # A guest may go on as fast as we show it: then the end is in sight when what was there at the last look is.
-            end = log.size_bytes
-            while position < end and (piece := log.read(position)).data:
-                if piece.position > position:
-                    target.write(b"\n[%d bytes are left out here]\n" % (piece.position - position))
-                target.write(piece.data)
-                position = piece.position + len(piece.data)
-            target.flush()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _page(port: int, path: str) -> str:

@@ -16,9 +16,9 @@ from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
 from quickstart.cli.completion import artefacts_here
+from quickstart.cli.firmware import free_port, shut_down
 from quickstart.cli.options import boot_options, profile_option
 from quickstart.cli.output import Verb, run_verb
-from quickstart.cli.run import free_port, shut_down
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import BadInputError, GuestError

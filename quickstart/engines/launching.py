@@ -18,7 +18,7 @@ from quickstart.store.store import Store
 def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> Launcher:
     """The launcher for the target of ``artefact``."""
     match artefact.target:
-        case Target.QEMU:
+        case Target.QEMU | Target.DISK:
             return launcher_for(artefact.kernel, context, keep=keep)
 
 

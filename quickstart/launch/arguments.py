@@ -18,6 +18,7 @@ from quickstart.launch.archive import PORT_NAME
 from quickstart.launch.jail import SANDBOX
 from quickstart.model import Network
 from quickstart.model.machine import Machine, NbdSocket
+from quickstart.model.words import Firmware
 
 ROOT = "root"
 _FORMATS = ("raw", "qcow2")
@@ -35,12 +36,12 @@ _DISK_SET, _CONSOLE_SET = 1, 2
 
 @dataclass(frozen=True)
 class Files:
-    """A machine's files as its QEMU sees them: kernel and initramfs by their names in the jail, and the disk
-    by its descriptor.
+    """A machine's files as its QEMU sees them: the disk by its descriptor, the others by their names in the jail.
+    ``boot`` are kernel and initramfs, or, for a machine with UEFI, the firmware's code and variables. A BIOS is
+    QEMU's own.
     """
 
-    kernel: Path
-    initrd: Path
+    boot: tuple[Path, ...]
     disk: int | None
 
 
@@ -70,7 +71,7 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) 
         *("-m", str(_number("memory_mib", machine.memory_mib, 1, _MEMORY_MIB))),
         *uuid,
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-kernel", str(files.kernel), "-initrd", str(files.initrd), "-append", _cmdline(machine.cmdline)),
+        *_boot_arguments(machine, files.boot),
         *_disk_arguments(machine, files.disk),
         *("-netdev", _network(machine)),
         *("-device", f"virtio-net-pci,netdev=net,mac={_matching('mac', machine.mac, _MAC)},addr=3,romfile="),
@@ -101,6 +102,21 @@ def named_as_the_host_does(text: str, machine: Machine) -> str:
     return text.replace(f"/dev/fdset/{_DISK_SET}", str(machine.disk))
 
 
+def _boot_arguments(machine: Machine, files: tuple[Path, ...]) -> tuple[str, ...]:
+    match machine.firmware, files:
+        case None, (kernel, initrd):
+            return ("-kernel", str(kernel), "-initrd", str(initrd), "-append", _cmdline(machine.cmdline))
+        case Firmware.UEFI, (code, variables):
+            flash = "if=pflash,format=raw"
+            return (
+                *("-drive", f"{flash},unit=0,readonly=on,file={code}"),
+                *("-drive", f"{flash},unit=1,file={variables}"),
+            )
+        case Firmware.BIOS, ():
+            return ()
+    raise _refused("firmware", machine.firmware)
+
+
 def _disk_arguments(machine: Machine, fd: int | None) -> tuple[str, ...]:
     if machine.disk is None or fd is None:
         return ()
@@ -113,7 +129,9 @@ def _disk_arguments(machine: Machine, fd: int | None) -> tuple[str, ...]:
         drive = f"file=/dev/fdset/{_DISK_SET},{_drive(machine.disk_format)},auto-read-only=off{snapshot}"
         words = ("-add-fd", f"fd={fd},set={_DISK_SET}", "-drive", drive)
     # A request of the guest is one to the volume: QEMU would join neighbours.
-    return (*words, "-device", f"virtio-blk-pci,drive={ROOT},addr=4,request-merging=off")
+    # Else a firmware would also look for a boot loader elsewhere, and wait for a network.
+    first = ",bootindex=0" if machine.firmware else ""
+    return (*words, "-device", f"virtio-blk-pci,drive={ROOT},addr=4,request-merging=off{first}")
 
 
 def _drive(disk_format: str) -> str:

@@ -10,13 +10,14 @@ the host's files have, and never opens a path that an untrusted party chose.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.errors import BadInputError, HostLacksError
+from quickstart.errors import BadInputError, HostLacksError, MissingToolError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.identity import Identity, unprivileged
@@ -29,6 +30,9 @@ from quickstart.model.machine import KERNEL_BYTES
 # seccomp(2) filters of QEMU, always: no obsolete system call, no change of user, no new process, no scheduling.
 SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 _KVM = Path("/dev/kvm")
+# Debian's package ovmf. The images of 4 MB are those that later releases have, too.
+_OVMF = Path("/usr/share/OVMF")
+_UEFI_CODE, _UEFI_VARIABLES = "OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"
 _GROUP, _OTHERS = 0o060, 0o006
 # What the files of a machine without a disk, or the tables of an overlay, may have at most beside the disk's bytes.
 _SLACK_BYTES = 64 * MIB
@@ -95,6 +99,23 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
         with target.open("xb") as out:
             copy_exactly(fd, out, kernel, expected_bytes)
     return given(jail, target)
+
+
+def put_firmware(jail: Jail) -> tuple[Path, Path]:
+    """Copy the host's UEFI into the jail: its code, and its variables, which QEMU may change. Return their names
+    there. Raises MissingToolError when the host has no UEFI.
+    """
+    code, variables = (_copied_firmware(jail, name) for name in (_UEFI_CODE, _UEFI_VARIABLES))
+    if jail.identity.uid is not None and jail.identity.gid is not None:
+        os.chown(variables, jail.identity.uid, jail.identity.gid)
+    variables.chmod(0o600)
+    return given(jail, code), Path(variables.name)
+
+
+def _copied_firmware(jail: Jail, name: str) -> Path:
+    if not (_OVMF / name).is_file():
+        raise MissingToolError(name, door.package_of(name))
+    return shutil.copyfile(_OVMF / name, jail.directory / name)
 
 
 def given(jail: Jail, path: Path) -> Path:

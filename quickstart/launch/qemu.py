@@ -38,6 +38,7 @@ from quickstart.launch.lent import lent_disk, lent_pair
 from quickstart.launch.monitor import Monitor
 from quickstart.model import Beacon, Counters, Readied, Readiness, ReadyStamp, RootIo
 from quickstart.model.machine import Machine
+from quickstart.model.words import Firmware
 
 _MONITOR_LIMIT_S = 30.0
 _LAST_MOMENTS_S = 30.0
@@ -127,7 +128,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         cell = stack.enter_context(jail.made_jail(self._workspace, kvm=self._accelerator.name == "kvm"))
         with ExitStack() as lent:
             disk = lent_disk(self.machine, lent)
-            files = Files(*self._copied(cell), disk)
+            files = Files(self._copied(cell), disk)
             channels = self._channels(stack, lent, said.writers[0])
             words = (
                 *machine_arguments(self.machine, self._accelerator, files),
@@ -147,8 +148,12 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             )
             hand_over(said)
 
-    def _copied(self, cell: jail.Jail) -> tuple[Path, Path]:
-        """Copy the kernel and the joined parts of the initramfs into the jail. Return the names of both files in the jail."""
+    def _copied(self, cell: jail.Jail) -> tuple[Path, ...]:
+        """Copy the kernel and the joined parts of the initramfs into the jail, or the files of a UEFI. Return the names of
+        the files in the jail.
+        """
+        if self.machine.firmware is not None:
+            return jail.put_firmware(cell) if self.machine.firmware is Firmware.UEFI else ()
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.model import MIB, Network, Readiness
-from quickstart.model.words import DiskFormat
+from quickstart.model.words import DiskFormat, Firmware
 
 _HTTP_PORT = 80
 # A file of more bytes is no kernel. Debian's have 8 MiB.
@@ -29,6 +29,9 @@ class Machine:
     With ``snapshot``, writes to the disk are discarded. For a volume of an NBD server, ``disk_format`` is raw
     and ``snapshot`` is false. ``uuid`` is the guest's UUID in SMBIOS, or empty. ``file_bytes`` lists files
     with the sizes in bytes that they must have.
+
+    With ``firmware``, the machine boots from its disk alone. Then ``kernel``, ``initrds`` and ``cmdline`` are not
+    used, and the guest has no launch agent.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Machine:
     uuid: str = ""
     network: Network = Network.CLOSED
     file_bytes: tuple[tuple[Path, int], ...] = ()
+    firmware: Firmware | None = None
 
 
 @dataclass(frozen=True)
@@ -106,3 +110,8 @@ def on_volume(plain: Machine, volume: NbdSocket) -> Machine:
     happens to writes.
     """
     return dataclasses.replace(plain, disk=volume, disk_format=DiskFormat.RAW, snapshot=False)
+
+
+def by_firmware(plain: Machine, firmware: Firmware) -> Machine:
+    """The machine ``plain``, which boots from its disk by ``firmware`` (pure)."""
+    return dataclasses.replace(plain, firmware=firmware)

@@ -72,6 +72,15 @@ class Target(enum.StrEnum):
 
     QEMU = "qemu"
     """Kernel, initramfs and root disk as separate files, as QEMU's -kernel needs them."""
+    DISK = "disk"
+    """A disk with a partition table and a boot loader, which any machine's firmware can start."""
+
+
+class Firmware(enum.StrEnum):
+    """The firmware of a machine that boots from its disk alone."""
+
+    BIOS = "bios"
+    UEFI = "uefi"
 
 
 class DiskFormat(enum.StrEnum):

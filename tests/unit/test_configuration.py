@@ -39,7 +39,7 @@ from quickstart.reference.debootstrap import reference_inputs, root_uuid
 from quickstart.reference.variant import TUNED, commands, of_bench, preset, together, write_files
 from tests.unit.startfiles import start_file
 
-FILES = Files(Path("/kernel"), Path("/initrd"), 7)
+FILES = Files((Path("/kernel"), Path("/initrd")), 7)
 BOOT = Boot(
     configuration="quickstart",
     command_line="stock",

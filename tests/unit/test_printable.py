@@ -15,9 +15,9 @@ from rich.table import Table
 
 from quickstart.bench.series import RESULTS
 from quickstart.cli import output
+from quickstart.cli.followed import followed
 from quickstart.cli.main import group
 from quickstart.cli.output import Plain, run_verb, say
-from quickstart.cli.run import _followed
 from quickstart.launch.drain import BoundedLog
 from quickstart.parse.printable import brief, console_shown, shown
 from quickstart.report import document
@@ -123,7 +123,7 @@ def test_what_a_guest_says_is_followed_without_its_orders(
 ) -> None:
     log, said = BoundedLog(tmp_path / "console.log", 1 << 20, 1 << 20), Terminal()
     monkeypatch.setattr(sys, "stderr", said)
-    with _followed(log):
+    with followed(log):
         log.append(b"\x1b]52;c;eA==\x07hello \xc2\x9b \xff\xc3")
         threading.Event().wait(0.25)
         log.append(b"\xa9\n")

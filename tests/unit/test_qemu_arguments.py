@@ -26,7 +26,7 @@ from quickstart.model import Network, Readiness
 from quickstart.model.machine import Machine, NbdSocket
 from quickstart.model.words import DiskFormat, ReadyKind
 
-FILES = Files(Path("/jail/kernel"), Path("/jail/initrd"), 7)
+FILES = Files((Path("/jail/kernel"), Path("/jail/initrd")), 7)
 MACHINE = Machine(
     name="m",
     memory_mib=512,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.artefact import directory as artefacts
-from quickstart.cli.run import free_port
+from quickstart.cli.firmware import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.artefact import directory as artefacts
-from quickstart.cli.run import free_port
+from quickstart.cli.firmware import free_port
 from quickstart.engines.boot import machine_of
 from quickstart.guest import executing
 from quickstart.launch import accel

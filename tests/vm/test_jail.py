@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.artefact import directory as artefacts
-from quickstart.cli.run import free_port
+from quickstart.cli.firmware import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.guest import Exit, Output
 from quickstart.launch import drain

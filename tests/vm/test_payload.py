@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quickstart.cli.run import free_port
+from quickstart.cli.firmware import free_port
 from quickstart.host import door
 from quickstart.initramfs.layout import IMAGE
 from quickstart.initramfs.newc import CpioEntry, write_archive
