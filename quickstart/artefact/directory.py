@@ -37,17 +37,19 @@ from quickstart.model import (
     Initramfs,
     Profile,
     ReferenceImage,
-    RootDisk,
     StartSet,
     Trace,
 )
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
 from quickstart.parse.printable import brief
 
 # The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
 USED_DISK = "disk"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
-_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DiskFormat)})
+# The disk of the target DISK, which has more than the root volume.
+_WHOLE_DISK = "disk.raw"
+_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, _WHOLE_DISK, *(f"root.{name}" for name in DiskFormat)})
 _MOST_NAMED = 20
 # Of the machines that boot an artefact; any fixed one will do.
 _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
@@ -111,7 +113,7 @@ def may_be_used(artefact: Artefact) -> bool:
     return (
         _is_rebuilt(artefact)
         or artefact.disk_format != DiskFormat.RAW
-        or read_superblock(artefact.disk) != artefact.superblock
+        or read_superblock(artefact.disk, artefact.root_at_bytes) != artefact.superblock
     )
 
 
@@ -149,13 +151,16 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Write OUT's files into ``directory``, which already has the initramfs and, in a rebuild, the root disk."""
+    """Write OUT's files into ``directory``, which already has the initramfs and, except in a `build` without --image,
+    the disk.
+    """
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
-    if not (directory / f"root.{disk_format}").exists():
-        _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
+    name = _WHOLE_DISK if made.target is Target.DISK else f"root.{disk_format}"
+    if not (directory / name).exists():
+        _copy_disk(disk.attached, directory / name, disk_format)
     shutil.copyfile(reference.kernel, directory / "vmlinuz")
     shutil.copyfile(reference.initrd, directory / "initrd.img")
-    stock = stock_line(disk.superblock.uuid)
+    stock = " ".join((stock_line(disk.superblock.uuid), *disk.options))
     uuid = made.uuid or str(uuid5(_MACHINES, made.build_key))
     early = _early_facts(ImageRoot(reference.tree), profile, uuid)
     files = {name: file_facts(directory / name) for name in _SUMMED if name != RUN_SCRIPT}
@@ -178,7 +183,12 @@ def write(directory: Path, made: Made) -> None:
         "stock_cmdline": stock,
         "memory_mib": profile.memory_mib,
         "mac": made.mac,
-        "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
+        "disk": {
+            "name": name,
+            "format": disk_format,
+            "size_bytes": (directory / name).stat().st_size if disk.whole else disk.size_bytes,
+            **({"root_at_bytes": disk.at_bytes} if disk.whole else {}),
+        },
         "superblock": dataclasses.asdict(disk.superblock),
         "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
         "files": files,
@@ -370,6 +380,7 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
         uuid=manifest.uuid,
         file_bytes=tuple((directory / name, fact.size_bytes) for name, fact in manifest.facts.items()),
         target=Target(manifest.target),
+        root_at_bytes=manifest.disk.root_at_bytes,
     )
 
 

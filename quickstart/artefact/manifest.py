@@ -120,14 +120,18 @@ class _Superblock(Table):
 
 
 class _Disk(_Open):
-    name: Literal["root.raw", "root.qcow2"]
+    name: Literal["root.raw", "root.qcow2", "disk.raw"]
     format: Literal["raw", "qcow2"]
     size_bytes: _DiskBytes
+    # Of a disk with a partition table: where the root volume begins.
+    root_at_bytes: Annotated[int, Field(ge=0, le=1 << 46, multiple_of=512)] = 0
 
     @model_validator(mode="after")
     def _agree(self) -> _Disk:
-        if self.name != f"root.{self.format}":
+        if not self.name.endswith(f".{self.format}"):
             raise ValueError(f"{self.name} is no name of a disk of format {self.format}")
+        if (self.name == "disk.raw") != (self.root_at_bytes > 0):
+            raise ValueError(f"the root volume of {self.name} begins at byte {self.root_at_bytes}")
         return self
 
 
@@ -201,7 +205,7 @@ class Manifest(_Open):
     image_hash: Literal[""] | _Hash = ""
     trace_hashes: Annotated[tuple[_Hash, ...], Field(strict=False, max_length=1000, fail_fast=True)] = ()
     interface: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_.:-]{0,15}$")] = ""
-    target: Literal["qemu"] = "qemu"
+    target: Literal["qemu", "disk"] = "qemu"
     hand_off: Literal["no", "keep", "release"] = "keep"
     delivery: Literal["fast", "overlay"] = "fast"
     payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"
@@ -211,6 +215,8 @@ class Manifest(_Open):
 
     @model_validator(mode="after")
     def _agree(self) -> Manifest:
+        if (self.target == "disk") != (self.disk.name == "disk.raw"):
+            raise ValueError(f"target is {self.target}, but the disk is {self.disk.name}")
         if self.files.initramfs.size_bytes != self.initramfs_bytes:
             raise ValueError(
                 f"initramfs_bytes is {self.initramfs_bytes}, but files says {self.files.initramfs.size_bytes}"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from quickstart.cli.options import (
@@ -21,6 +22,7 @@ from quickstart.cli.options import (
 )
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
+from quickstart.engines.image import ImageOptions, build_image
 from quickstart.engines.trial import Trial, Tried, build_tried, build_untried
 from quickstart.errors import BadInputError
 from quickstart.image.kerneloptions import added
@@ -39,11 +41,33 @@ _EARLY = {
     Early.ALWAYS: 'it starts early always, before cloud-init on the first boot too (early = "always")',
     Early.NEVER: "every boot is a stock boot",
 }
+# By the names of the parameters.
+_NOT_OF_IMAGES = {
+    "rootfs": "--rootfs",
+    "disk_format": "--format",
+    "target": "--target",
+    "traces": "--traces",
+    "include": "--include",
+    "stay": "--no-hand-off",
+    "release": "--release",
+    "guest_package": "--no-guest-package",
+    "delivery": "--delivery",
+    "payload": "--payload",
+    "dry_run": "--dry-run",
+}
 
 
 @click.command()
 @profile_option("The application to build for.", required=True)
 @rootfs_option()
+@click.option(
+    "--image",
+    type=click.Path(path_type=Path),
+    metavar="DISK",
+    help="Make a copy of this raw disk, which has its own boot loader and system, start the application early. "
+    "The options --rootfs, --format, --traces, --include, --no-hand-off, --release, --no-guest-package, --delivery, "
+    "--payload and --dry-run are not for --image.",
+)
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="The directory of the artefact [quickstart-NAME]."
 )
@@ -57,7 +81,7 @@ _EARLY = {
 )
 @click.option(
     "--target",
-    type=click.Choice([each.value for each in Target]),
+    type=click.Choice([Target.QEMU.value]),
     default=Target.QEMU.value,
     show_default=True,
     help="The platform that boots the artefact; there is only one so far.",
@@ -108,6 +132,7 @@ _EARLY = {
 def build(
     profile_name: str,
     rootfs: Path | None,
+    image: Path | None,
     out: Path | None,
     disk_format: str,
     target: str,
@@ -136,6 +161,9 @@ def build(
 
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
+        asked = KernelOptions(kernel_options) if kernel_options else None
+        if image is not None:
+            return _build_image(verb, profile, image, force, keep, asked)
         if include is not None:
             profile = with_includes(profile, read_includes(include))
         tracing = pipeline.TraceOptions(traces, rootfs, keep, guest_package)
@@ -150,7 +178,7 @@ def build(
             hand_off=_hand_off(stay, release),
             delivery=Delivery(delivery),
             payload=Payload(payload) if payload else None,
-            kernel_options=KernelOptions(kernel_options) if kernel_options else None,
+            kernel_options=asked,
         )
         with Store(default_root(), verb.display().note) as store:
             building = build_untried if untried else build_tried
@@ -158,10 +186,34 @@ def build(
         verb.result(_result(tried), lambda console: _show(console, tried))
         return 0
 
-    def place() -> Path:
-        return out or Path(f"quickstart-{load_profile(profile_name).name}")
+    sys.exit(
+        run_verb("build", as_json, work, verbose, as_root=True, out=lambda: out or _default_out(profile_name))
+    )
 
-    sys.exit(run_verb("build", as_json, work, verbose, as_root=True, out=place))
+
+def _default_out(profile_name: str) -> Path:
+    return Path(f"quickstart-{load_profile(profile_name).name}")
+
+
+def _build_image(
+    verb: Verb, profile: Profile, image: Path, force: bool, keep: bool, asked: KernelOptions | None
+) -> int:
+    _refuse_beside_image()
+    options = ImageOptions(
+        image=image.absolute(), out=verb.place, force=force, keep=keep, kernel_options=asked
+    )
+    with Store(default_root(), verb.display().note) as store:
+        tried = Tried(build_image(profile, options, Context(store, verb.display())), None)
+    verb.result(_result(tried), lambda console: _show(console, tried))
+    return 0
+
+
+def _refuse_beside_image() -> None:
+    """Raise BadInputError when an option was given that `build --image` does not have."""
+    context = click.get_current_context()
+    for name, option in _NOT_OF_IMAGES.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise BadInputError(f"{option} is not for --image", hint="leave it out")
 
 
 def _result(tried: Tried) -> dict[str, object]:

@@ -22,18 +22,9 @@ from quickstart.initramfs.serving import Delivery, without_hidden
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack, unit_texts
-from quickstart.model import (
-    MIB,
-    Artefact,
-    FileRules,
-    Network,
-    Profile,
-    ReferenceImage,
-    RootDisk,
-    StartSet,
-    Trace,
-)
+from quickstart.model import MIB, Artefact, FileRules, Network, Profile, ReferenceImage, StartSet, Trace
 from quickstart.model.machine import Machine, NetworkAccess, machine
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
 from quickstart.pack.checks import check_image
@@ -341,7 +332,8 @@ def subject_of(profile: Profile, reference: ReferenceImage, context: Context) ->
             )
 
     path = context.store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"
-    return Subject(profile, reference, RootDisk(path, profile.disk_mib * MIB, read_superblock(path)))
+    size_bytes, superblock = profile.disk_mib * MIB, read_superblock(path)
+    return Subject(profile, reference, RootDisk(path=path, size_bytes=size_bytes, superblock=superblock))
 
 
 def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> Mapping[str, object]:

@@ -21,7 +21,8 @@ from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import MIB, Artefact, Profile, RootDisk
+from quickstart.model import MIB, Artefact, Profile
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, KernelOptions, Payload
 from quickstart.pack.checks import check_image
@@ -98,7 +99,7 @@ def _packing(
     check_image(root, profile)
     door.need_tools(*form.payload.tools)
     check_kernel(root, reference.kernel_version, form.payload)
-    disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
+    disk = RootDisk(path=before.disk, size_bytes=before.disk.stat().st_size, superblock=used.superblock)
     subject = Subject(profile, reference, disk)
     traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=keep), context)
     return packing_of(subject, traced, form, context)

@@ -10,13 +10,22 @@ CHUNK_BYTES = 1 << 18
 _ZEROS = bytes(CHUNK_BYTES)
 
 
-def data_chunks(fd: int, size_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Each chunk of the first ``size_bytes`` bytes that is not all zeros, as (offset, chunk). Offsets are
-    multiples of CHUNK_BYTES.
+def copy_range(source: int, begin_bytes: int, size_bytes: int, target: int) -> None:
+    """Copy a range of ``source`` to the beginning of the empty file ``target``. What is zero becomes a hole."""
+    end_bytes = begin_bytes + size_bytes
+    os.ftruncate(target, size_bytes)
+    for offset, chunk in data_chunks(source, end_bytes, begin_bytes - begin_bytes % CHUNK_BYTES):
+        skipped = max(0, begin_bytes - offset)
+        os.pwrite(target, chunk[skipped : end_bytes - offset], offset + skipped - begin_bytes)
+
+
+def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Each chunk of the first ``size_bytes`` bytes that is not all zeros, from ``begin_bytes`` on, as (offset, chunk).
+    Offsets are multiples of CHUNK_BYTES, and so must be ``begin_bytes``.
 
     A hole and written zeros are treated alike.
     """
-    offset = _next_data(fd, 0, size_bytes)
+    offset = _next_data(fd, begin_bytes, size_bytes)
     while offset < size_bytes:
         chunk = os.pread(fd, CHUNK_BYTES, offset)
         # A slice of the whole length is no copy.

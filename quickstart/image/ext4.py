@@ -20,7 +20,8 @@ from quickstart.host import door
 from quickstart.host.walk import walk
 from quickstart.image.ext4layout import SUPERBLOCK_AT, SUPERBLOCK_BYTES, damaged, read_layout
 from quickstart.inspect.foreign.members import PATH_BYTES, DeviceNode
-from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
+from quickstart.model import IMAGE_TIME_S, MIB, Superblock
+from quickstart.model.rootdisk import RootDisk
 from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
@@ -112,7 +113,7 @@ def write_disk(
     if devices:
         _make_nodes(tree, path, devices, cpu_s)
     _fix_inodes(tree, path, cpu_s)
-    return RootDisk(path, size_mib * MIB, read_superblock(path))
+    return RootDisk(path=path, size_bytes=size_mib * MIB, superblock=read_superblock(path))
 
 
 def _run(argv: Sequence[str | Path], cpu_s: int, stdin: bytes | None = None) -> door.Completed:
@@ -333,10 +334,12 @@ def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
         yield from (at + bit for bit in range(8) if byte >> bit & 1)
 
 
-def read_superblock(path: Path) -> Superblock:
-    """The ext4 superblock of a raw image. Raises ArtefactError when the file has no ext4 superblock."""
+def read_superblock(path: Path, at_bytes: int = 0) -> Superblock:
+    """The superblock of the ext4 file system that begins at byte ``at_bytes`` of a raw image. Raises ArtefactError when
+    there is none.
+    """
     with path.open("rb") as file:
-        file.seek(SUPERBLOCK_AT)
+        file.seek(at_bytes + SUPERBLOCK_AT)
         return parse_superblock(file.read(SUPERBLOCK_BYTES), str(path))
 
 

@@ -38,7 +38,8 @@ from quickstart.inspect.unit.mounted import fstab_options, tmp_options
 from quickstart.inspect.unit.pidone import raises_nr_open
 from quickstart.inspect.unit.sysctl import content_sums, kernel_settings
 from quickstart.inspect.unit.tmpfiles import packages_files_with_settings, written_settings
-from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
+from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, StartSet
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.words import Payload
 from quickstart.store.store import source_digest
 

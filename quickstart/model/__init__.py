@@ -127,15 +127,6 @@ class ReferenceImage:
     origin: tuple[str, str]
 
 
-@dataclass(frozen=True)
-class RootDisk:
-    """The reference tree as a file system image: raw ext4 without a partition table."""
-
-    path: Path
-    size_bytes: int
-    superblock: Superblock
-
-
 # ---------------------------------------------------------------- trace
 class Op(enum.Enum):
     """The kind of a process's action on a path. ``MAP`` is an executable mapping."""
@@ -306,7 +297,8 @@ class Artefact:
 
     ``superblock`` is the root disk's superblock as the build wrote it. ``uuid`` is the machine's UUID, or
     empty. ``cmdline`` is the kernel command line for our initramfs, with our kernel options.
-    ``stock_cmdline`` is the command line for ``stock_initrd``.
+    ``stock_cmdline`` is the command line for ``stock_initrd``. The root volume begins at byte ``root_at_bytes`` of
+    ``disk``.
     """
 
     directory: Path
@@ -331,6 +323,7 @@ class Artefact:
     uuid: str = ""
     file_bytes: tuple[tuple[Path, int], ...] = ()
     target: Target = Target.QEMU
+    root_at_bytes: int = 0
 
 
 # ---------------------------------------------------------------- launch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quickstart.model import Profile, ReferenceImage, RootDisk, StartSet, Trace
+from quickstart.model import Profile, ReferenceImage, StartSet, Trace
+from quickstart.model.rootdisk import RootDisk
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def _why_not(
     # A mount that a program made has no file.
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
     if may_be_generated(unit.name):
-        usual = (*usual, _RUNTIME)
+        usual = (*usual, _RUNTIME, _GENERATED)
     if may_be_copied(unit.name):
         usual = (*usual, _ADMINISTRATORS)
     if not _is_below(unit.file, *usual) and (is_service or unit.file):

@@ -15,7 +15,7 @@ _SERVICES = {
     "devices, modules, disks": """
         blk-availability dm-event dracut-shutdown e2scrub_reap kmod kmod-static-nodes lvm2-lvmpolld lvm2-monitor
         lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config systemd-backlight@* systemd-binfmt
-        systemd-fsck-root systemd-fsckd systemd-growfs-root systemd-hibernate-clear systemd-hibernate-resume
+        systemd-fsck-root systemd-fsckd systemd-growfs-root systemd-growfs@- systemd-hibernate-clear systemd-hibernate-resume
         systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
         systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd systemd-zram-setup@*
         udev""",
@@ -83,10 +83,11 @@ def is_generated_socket(name: str) -> bool:
 
 
 def may_be_generated(name: str) -> bool:
-    """Whether a package's generator may make the service at each boot. This is true only for the service for Open
-    vSwitch, which netplan's generator makes (netplan(8)).
+    """Whether a package's generator may make the service at each boot. This is true for the service for Open vSwitch,
+    which netplan's generator makes (netplan(8)), and for the one that enlarges the root file system, which systemd's
+    generator makes for `x-systemd.growfs` in fstab (systemd-fstab-generator(8)).
     """
-    return name == "netplan-ovs-cleanup.service"
+    return name in ("netplan-ovs-cleanup.service", "systemd-growfs@-.service")
 
 
 def may_be_copied(name: str) -> bool:

@@ -28,7 +28,8 @@ from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack
-from quickstart.model import Initramfs, RootDisk, StartSet, Trace
+from quickstart.model import Initramfs, StartSet, Trace
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
@@ -216,7 +217,7 @@ def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Contex
             _arrange(recipe.disk.path, directory / _DISK, foreseen)
 
     path = context.store.get_or_make("arranged", inputs, make).path / _DISK
-    disk = RootDisk(path, recipe.disk.size_bytes, read_superblock(path))
+    disk = RootDisk(path=path, size_bytes=recipe.disk.size_bytes, superblock=read_superblock(path))
     return dataclasses.replace(recipe, disk=disk)
 
 

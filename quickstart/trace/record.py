@@ -137,7 +137,7 @@ def record(
 def _traced_machine(subject: Subject) -> Machine:
     """The machine of a reference boot, with more memory than the profile's, which has strace's log."""
     profile, disk = subject.profile, subject.disk
-    words = TRACE_WORDS if profile.data_prefetch.first_requests else ()
+    words = (*disk.options, *(TRACE_WORDS if profile.data_prefetch.first_requests else ()))
     return machine(
         f"trace-{profile.name}",
         memory_mib=max(profile.memory_mib, 1024) + 512,
@@ -146,7 +146,7 @@ def _traced_machine(subject: Subject) -> Machine:
         cmdline=" ".join(
             (f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init", *words)
         ),
-        disk=disk.path,
+        disk=disk.attached,
         mac=TRACE_MAC,
     )
 

@@ -20,7 +20,8 @@ from quickstart.image import ext4
 from quickstart.image.ext4 import read_superblock, used_inodes, write_disk
 from quickstart.image.extents import file_extents
 from quickstart.inspect.foreign.members import DeviceNode
-from quickstart.model import IMAGE_TIME_S, MIB, RootDisk
+from quickstart.model import IMAGE_TIME_S, MIB
+from quickstart.model.rootdisk import RootDisk
 from tests.contract.ordinary import is_host_root
 
 UUID = str(uuid.UUID("00112233-4455-6677-8899-aabbccddeeff"))

@@ -18,8 +18,9 @@ from quickstart.host.progress import Quiet
 from quickstart.image.blockmap import BlockMap, Kind, read_block_map
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.prefetch import Prefetch
-from quickstart.model import FileRules, Profile, ReferenceImage, RootDisk, StartSet
+from quickstart.model import FileRules, Profile, ReferenceImage, StartSet
 from quickstart.model.residency import DataPrefetch
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
 from quickstart.pack import firstreads
 from quickstart.pack.firstreads import data_read, plan_later
@@ -257,7 +258,9 @@ def test_requests_that_read_none_of_the_files_are_told_of(
         volume_label="",
         origin=("tar", ""),
     )
-    subject = Subject(PROFILE, reference, RootDisk(image, image.stat().st_size, superblock))
+    subject = Subject(
+        PROFILE, reference, RootDisk(path=image, size_bytes=image.stat().st_size, superblock=superblock)
+    )
     plain = replace(subject, profile=replace(PROFILE, data_prefetch=DataPrefetch()))
     reads = ((place_of(blocks, "/var/lib/app/db/table", 0), BLOCK),)
     said = Noting()

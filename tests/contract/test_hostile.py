@@ -35,10 +35,10 @@ from quickstart.model import (
     Initramfs,
     Profile,
     ReferenceImage,
-    RootDisk,
     StartSet,
     Superblock,
 )  # fmt: skip
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.words import DiskFormat, KernelOptions, Target
 from quickstart.pack.startset import compute
 from quickstart.profile import load_profile
@@ -129,9 +129,9 @@ def built(
         origin=("tar", "0"),
     )
     disk = RootDisk(
-        root.base / "etc/fstab",
-        27,
-        Superblock(
+        path=root.base / "etc/fstab",
+        size_bytes=27,
+        superblock=Superblock(
             uuid="1-2", mount_count=0, write_time_s=0, clean=True, needs_recovery=False, has_errors=False
         ),
     )
@@ -230,9 +230,9 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
         origin=("tar", "0"),
     )
     disk = RootDisk(
-        file,
-        file.stat().st_size,
-        Superblock(
+        path=file,
+        size_bytes=file.stat().st_size,
+        superblock=Superblock(
             uuid=str(UUID(int=1)),
             mount_count=0,
             write_time_s=0,

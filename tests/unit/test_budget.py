@@ -17,10 +17,10 @@ from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import (
     MIB,
     ReferenceImage,
-    RootDisk,
     StartSet,
     Superblock,
 )
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.words import Payload
 from quickstart.profile import load_profile
 from tests.unit.imagebuilder import programs_in
@@ -59,7 +59,7 @@ def recipe_of(tmp_path: Path, start_set: StartSet) -> Recipe:
     return Recipe(
         profile=profile,
         reference=reference,
-        disk=RootDisk(tmp_path / "root.raw", MIB, superblock),
+        disk=RootDisk(path=tmp_path / "root.raw", size_bytes=MIB, superblock=superblock),
         interface="ens3",
         start_set=start_set,
         unit=unit,

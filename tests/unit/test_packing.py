@@ -11,7 +11,8 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import Op, ReferenceImage, RootDisk, Superblock
+from quickstart.model import Op, ReferenceImage, Superblock
+from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
 from quickstart.pack import packing
 from quickstart.pack.packing import PackOptions, packing_of
@@ -58,9 +59,9 @@ def given(image: Image) -> tuple[Subject, Traced]:
         trace((Op.EXEC, "/usr/bin/app"), (Op.EXEC, "/usr/bin/tool"), (Op.MAP, SYSTEMS), (Op.EXEC, HELPER)),
     )
     root = ImageRoot(image.base)
-    return Subject(profile, reference, RootDisk(image.base, 0, superblock)), Traced(
-        compute(traces, root, RULES), traces
-    )
+    return Subject(
+        profile, reference, RootDisk(path=image.base, size_bytes=0, superblock=superblock)
+    ), Traced(compute(traces, root, RULES), traces)
 
 
 def test_a_child_that_is_not_packed_keeps_its_libraries(packed: packing.Packing) -> None:

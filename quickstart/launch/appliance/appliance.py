@@ -1,13 +1,15 @@
-"""Start the appliance with a disk, and take home what it says about the disk."""
+"""Start the appliance with a disk, and bring home what it says about the disk, or files of the disk."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from quickstart.errors import GuestError
 from quickstart.guest import Executes, Hello, Launcher, executing
@@ -16,6 +18,7 @@ from quickstart.initramfs.newc import write_archive
 from quickstart.inspect.disk.records import Record, parse_records
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.archive import entries
+from quickstart.model.disk import Partition
 from quickstart.model.machine import machine
 from quickstart.model.words import DiskFormat
 from quickstart.reference.debootstrap import make_base
@@ -31,6 +34,8 @@ _START_S = 300.0
 _LOOK_S = 600.0
 # A record has at most 1 MiB, and most have some hundred bytes.
 _MOST_BYTES = 64 << 20
+_FETCH_S = 600.0
+_MOST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,20 @@ def look(guest: Executes) -> tuple[Record, ...]:
         return parse_records(out.getvalue())
     except ValueError as error:
         raise GuestError(f"what the appliance said cannot be read: {error}") from error
+
+
+def fetch(guest: Executes, partition: Partition, path: str, out: BinaryIO, most_bytes: int) -> None:
+    """Write the file ``path`` of ``partition`` to ``out`` (guest/fetch). The content is a stranger's.
+
+    Raises GuestError when the file cannot be read, or has more than ``most_bytes``.
+    """
+    said = io.BytesIO()
+    words = shlex.join(("fetch", str(partition.number), path))
+    if guest.execute(words, out, said, _FETCH_S, most_bytes) != 0:
+        text = said.getvalue().decode(errors="replace").strip()
+        raise GuestError(
+            f"{path} of partition {partition.number} cannot be read", details=text.splitlines()[:_MOST_LINES]
+        )
 
 
 def _digest(program: Path) -> str:

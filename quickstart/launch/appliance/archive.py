@@ -18,6 +18,7 @@ WANTED = (
     *("ext4", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8"),
 )
 _PROGRAMS = ("/usr/sbin/blkid",)
+_SCRIPTS = ("look", "fetch")
 _APPLETS = (
     *("sh", "cat", "echo", "find", "head", "insmod", "mkdir", "mount", "printf", "readlink", "sleep", "stat"),
     *("tail", "umount", "wc"),
@@ -37,7 +38,7 @@ def entries(root: ImageRoot, version: str, busybox: Path) -> Iterator[CpioEntry]
     yield from (symlink(f"bin/{name}", "busybox") for name in _APPLETS)
     scripts = resources.files("quickstart.launch.appliance").joinpath("guest")
     yield regular("init", scripts.joinpath("init").read_bytes(), 0o755)
-    yield regular("sbin/look", scripts.joinpath("look").read_bytes(), 0o755)
+    yield from (regular(f"sbin/{name}", scripts.joinpath(name).read_bytes(), 0o755) for name in _SCRIPTS)
     yield from _programs(root)
     yield from _modules(root, version)
 

@@ -1,0 +1,58 @@
+"""Decide whether `build --image` can make a disk fast, and which words of its boot loader count (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import BadInputError
+from quickstart.model.disk import InitramfsMaker, Inspected, Loader
+
+_GRUB = {Loader.GRUB_BIOS, Loader.GRUB_UEFI}
+# What QuickStart says itself in each boot of its own: the root volume, the console, what runs, and what loads it.
+_OF_THE_ENTRY = re.compile(r"(?:root|console|init|initrd|BOOT_IMAGE|panic)=.*|ro|rw|quiet|splash|--")
+
+
+def check_image_disk(path: Path, found: Inspected) -> None:
+    """Raise BadInputError, with all reasons, when `build --image` cannot make the disk fast."""
+    if reasons := (*found.refusals, *_not_yet(found)):
+        raise BadInputError(
+            f"{path} cannot be made fast:",
+            hint=f"`quickstart inspect {path.name}` shows what the disk has",
+            details=reasons,
+        )
+
+
+def own_words(found: Inspected) -> tuple[str, ...]:
+    """The words of the default entry's command line that every boot of the system needs (net.ifnames=0)."""
+    line = found.entry.command_line if found.entry else ""
+    return tuple(word for word in line.split() if not _OF_THE_ENTRY.fullmatch(word))
+
+
+def entry_line(line: str, root_uuid: str) -> str:
+    """The command line for our initramfs: that of the default entry, with the root volume by its UUID, which our init
+    looks for, and with a reboot after a kernel panic, so that the boot loader gets to its other entry.
+    """
+    words = (word for word in line.split() if not re.fullmatch(r"(?:root|panic|BOOT_IMAGE)=.*", word))
+    return " ".join((f"root=UUID={root_uuid}", *words, "panic=10"))
+
+
+def _not_yet(found: Inspected) -> Iterator[str]:
+    """The reasons that lie in QuickStart, and not in the disk."""
+    root = next((each for each in found.facts.partitions if each.number == found.root), None)
+    if root is None:
+        return
+    if root.kind != "ext4":
+        yield f"the root file system is {root.kind}, and `build --image` knows only ext4 so far"
+    if found.boot is not None:
+        yield "/boot is a partition of its own, which `build --image` does not know so far"
+    if not _GRUB & set(found.loaders):
+        yield "the boot loader is not GRUB, the only one that `build --image` knows so far"
+    if found.initramfs_maker is not InitramfsMaker.INITRAMFS_TOOLS:
+        yield f"initramfs-tools does not make the initramfs ({found.initramfs_maker}), as `build --image` needs it so far"
+    entry = found.entry
+    if entry is not None and (
+        PurePosixPath(entry.kernel).parent != PurePosixPath("/boot") or len(entry.initramfs) != 1
+    ):
+        yield f"the default entry starts {entry.kernel} with {len(entry.initramfs)} initramfs files, not a kernel in /boot with one"

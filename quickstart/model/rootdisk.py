@@ -1,0 +1,30 @@
+"""The root volume that a machine of the reference image boots from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.model import Superblock
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootDisk:
+    """The reference tree as a file system image: raw ext4 without a partition table.
+
+    With ``whole``, the file system is a partition of the disk ``whole``, from byte ``at_bytes`` on, and ``path`` is a
+    copy of the partition. ``options`` are the words that the disk's own boot loader gives to the kernel, without those
+    that name the root volume or a console.
+    """
+
+    path: Path
+    size_bytes: int
+    superblock: Superblock
+    whole: Path | None = None
+    at_bytes: int = 0
+    options: tuple[str, ...] = ()
+
+    @property
+    def attached(self) -> Path:
+        """The disk that a machine gets."""
+        return self.whole or self.path
