@@ -108,6 +108,15 @@ def _check_owner(out: Path) -> None:
             )
 
 
+def demand_root_volume(artefact: Artefact, verb: str) -> None:
+    """Raise BadInputError when the artefact's disk is a disk with a boot loader, which ``verb`` does not know so far."""
+    if artefact.target is Target.DISK:
+        raise BadInputError(
+            f"{artefact.directory} is of `build --image`, which `{verb}` does not know so far",
+            hint="docs/users/image.md says what works",
+        )
+
+
 def may_be_used(artefact: Artefact) -> bool:
     """Whether a machine may have written to the artefact's disk. Always True for a disk that is not raw."""
     return (

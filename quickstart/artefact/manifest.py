@@ -159,7 +159,7 @@ class _Files(Table):
 
 
 class _Reference(_Open):
-    kind: Literal["debootstrap", "directory", "tar", "disk"]
+    kind: Literal["debootstrap", "directory", "tar", "disk", "image"]
     hash: _Hash
 
 

@@ -164,6 +164,7 @@ def _until_clean(
     verb: Verb, out: Path, building: _Building, options: boot.Options, store: Store
 ) -> tuple[Round, ...]:
     artefact = artefacts.load(out)
+    artefacts.demand_root_volume(artefact, "verify")
     manifest = read_manifest(out)
     kind = manifest.reference.kind if manifest.reference else ""
     if kind == artefacts.USED_DISK:

@@ -57,7 +57,10 @@ _SYSTEM_S = 900.0
 _INITRAMFS_BYTES = 512 * MIB
 _SAID_BYTES = 16 * MIB
 _SCRIPTS = resources.files("quickstart.image.targets.disk")
-_PREPARED_WITH = ("prepare", "42_quickstart", "confirm", "quickstart-confirm.service")
+_PREPARED_WITH = (
+    *("prepare", "42_quickstart", "confirm"),
+    *("quickstart-confirm.service", "quickstart-ended.service"),
+)
 _FROM_THE_IMAGE = ""
 
 
@@ -112,6 +115,7 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     disk = _root_disk(image, prepared)
     used = examine_disk(disk.path)
     reference = reference_of_disk(used, _FROM_THE_IMAGE, profile.disk_mib * MIB, context)
+    reference = dataclasses.replace(reference, origin=(_STAGE, image.digest))
     root = ImageRoot(reference.tree)
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, profile.payload)
@@ -247,7 +251,7 @@ def _in_own_system(
             initrds=(initrd,),
             cmdline=" ".join(
                 (
-                    f"console=ttyS0 panic=-1 root={image.found.root_name} ro",
+                    f"console=ttyS0 panic=-1 root=UUID={image.root.uuid} ro",
                     *own_words(image.found),
                     'init=/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"',
                 )

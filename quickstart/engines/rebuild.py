@@ -121,6 +121,7 @@ def _artefact(out: Path, profile: Profile) -> Artefact:
         output.check_own(out)
         output.check_unused(out)
         before = artefacts.load(out)
+    artefacts.demand_root_volume(before, "rebuild")
     if before.disk_format != DiskFormat.RAW:
         raise BadInputError(
             f"{before.disk} is not raw", hint="qemu-img convert -O raw, and build with --rootfs"

@@ -114,7 +114,7 @@ class ReferenceImage:
     ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner,
     attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The
     volume gets the UUID and label that the tree's fstab requires. ``origin`` is one of these pairs: ``debootstrap``
-    and the recipe's key; ``directory`` and the directory's hash; ``tar`` or ``disk`` and the file's SHA-256.
+    and the recipe's key; ``directory`` and the directory's hash; ``tar``, ``disk`` or ``image`` and the file's SHA-256.
     """
 
     tree: Path

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
+from quickstart.artefact.directory import demand_root_volume
 from quickstart.artefact.manifest import read_start_set
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
@@ -113,6 +114,7 @@ def accounted_with_room(artefact: Artefact, options: Options, context: Context) 
     """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, the boot is repeated once
     with a buffer of a sixth of the machine's memory, unless ``options.append`` has a size of its own.
     """
+    demand_root_volume(artefact, "verify")
     seen = accounted_or_counted(artefact, options, context)
     if not isinstance(seen, Counted) or not isinstance(seen.error, TraceFullError):
         return seen

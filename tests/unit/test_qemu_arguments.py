@@ -24,8 +24,9 @@ from quickstart.launch.arguments import (
 )
 from quickstart.model import Network, Readiness
 from quickstart.model.machine import Machine, NbdSocket
-from quickstart.model.words import DiskFormat, ReadyKind
+from quickstart.model.words import DiskFormat, Firmware, ReadyKind
 
+UEFI_FILES = Files((Path("code"), Path("variables")), 7)
 FILES = Files((Path("/jail/kernel"), Path("/jail/initrd")), 7)
 MACHINE = Machine(
     name="m",
@@ -229,3 +230,27 @@ def test_the_agents_words_for_databases() -> None:
         "3306",
         "asker",
     )
+
+
+def test_a_disk_boots_by_itself() -> None:
+    """By the firmware that QEMU brings, or by a UEFI: without a kernel or a command line of ours."""
+    bios = machine_arguments(dataclasses.replace(MACHINE, firmware=Firmware.BIOS), tcg("test"), Files((), 7))
+    uefi = machine_arguments(dataclasses.replace(MACHINE, firmware=Firmware.UEFI), tcg("test"), UEFI_FILES)
+    for words in (bios, uefi):
+        assert {"-kernel", "-initrd", "-append"} & set(words) == set()
+        assert any(word.endswith(",bootindex=0") for word in words)
+    assert [word for word in bios if "pflash" in word] == []
+    assert [word for word in uefi if "pflash" in word] == [
+        "if=pflash,format=raw,unit=0,readonly=on,file=code",
+        "if=pflash,format=raw,unit=1,file=variables",
+    ]
+
+
+def test_a_firmware_without_its_files_is_refused() -> None:
+    for firmware, files in (
+        (Firmware.UEFI, Files((), 7)),
+        (Firmware.BIOS, UEFI_FILES),
+        ("bios ", Files((), 7)),
+    ):
+        with pytest.raises(BadInputError, match="firmware"):
+            machine_arguments(dataclasses.replace(MACHINE, firmware=firmware), tcg("test"), files)  # type: ignore[arg-type]

@@ -8,10 +8,14 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
 from quickstart.model.disk import InitramfsMaker, Inspected, Loader
+from quickstart.parse.printable import brief
 
 _GRUB = {Loader.GRUB_BIOS, Loader.GRUB_UEFI}
 # What QuickStart says itself in each boot of its own: the root volume, the console, what runs, and what loads it.
 _OF_THE_ENTRY = re.compile(r"(?:root|console|init|initrd|BOOT_IMAGE|panic)=.*|ro|rw|quiet|splash|--")
+
+# What neither GRUB nor a shell would read as more than a word.
+_WORD = re.compile(r"[A-Za-z0-9=.,:/_@%+~^*-]+", re.ASCII)
 
 
 def check_image_disk(path: Path, found: Inspected) -> None:
@@ -52,7 +56,9 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     if found.initramfs_maker is not InitramfsMaker.INITRAMFS_TOOLS:
         yield f"initramfs-tools does not make the initramfs ({found.initramfs_maker}), as `build --image` needs it so far"
     entry = found.entry
-    if entry is not None and (
-        PurePosixPath(entry.kernel).parent != PurePosixPath("/boot") or len(entry.initramfs) != 1
-    ):
+    if entry is None:
+        return
+    if strange := [word for word in entry.command_line.split() if not _WORD.fullmatch(word)]:
+        yield f"the command line of the default entry has a word with quotes or other special characters: {brief(strange[0])}"
+    if PurePosixPath(entry.kernel).parent != PurePosixPath("/boot") or len(entry.initramfs) != 1:
         yield f"the default entry starts {entry.kernel} with {len(entry.initramfs)} initramfs files, not a kernel in /boot with one"
