@@ -372,6 +372,17 @@ def test_status_is_json_whatever_files_are_called(machine: Machine) -> None:
     assert (second["result"]["stamp"], second["result"]["next_boot"]) == ("1:off", "stock: disabled")
 
 
+def test_two_failures_in_grub_are_named(machine: Machine) -> None:
+    """As 42_quickstart leaves them in the environment block of GRUB, on a disk of `build --image`."""
+    said = machine(
+        "quickstart record; mkdir -p /boot/grub; quickstart status --json; "
+        "printf '# GRUB Environment Block\\nquickstart_state=off\\n###' >/boot/grub/grubenv; quickstart status --json"
+    )
+    first, second = (json.loads(line)["result"]["next_boot"] for line in said.splitlines())
+    assert not first.startswith("stock")
+    assert second.startswith("stock: the last two fast starts did not come to their end")
+
+
 def test_a_new_kernel_is_answered_in_one_line(machine: Machine) -> None:
     said = machine(
         "kernel-hook 6.9 x; quickstart record; quickstart kernel $(uname -r); quickstart kernel 6.9; uname -r"
