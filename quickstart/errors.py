@@ -191,9 +191,11 @@ class StartSetError(QuickStartError):
 
 
 class ImageFileError(StartSetError):
-    """A path of the image cannot be used. There are three cases: the file is not a regular file, is too large or
-    cannot be read; the path leads through a loop of links or through too many components; or a glob matches too
-    many names.
+    """A path of the image cannot be used. There are three cases:
+
+    - The file is not a regular file, is too large or cannot be read.
+    - The path leads through a loop of links or through too many components.
+    - A glob matches too many names.
     """
 
     exit_code = 2

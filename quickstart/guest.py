@@ -95,8 +95,8 @@ class Guest(Protocol):
     def wait_ready(self, timeout_s: float, has_volume: Callable[[], bool] = _always) -> Readied:
         """Wait until the agent reports the first correct answer to the readiness request.
 
-        Raise GuestError with the last console lines in three cases: the guest ends; the time is up; or
-        ``has_volume`` returns False, which means that the guest's root volume is gone.
+        Raise GuestError with the last console lines when the guest ends, when the time is up, or when ``has_volume``
+        returns False (the guest's root volume is gone).
         """
         ...
 
@@ -148,8 +148,11 @@ class Executes(Guest, Protocol):
     ) -> int:
         """Run ``command`` and return its exit status.
 
-        Raise GuestError in three cases: the command does not end within ``timeout_s`` seconds; the guest ends
-        before the command; or the command prints more than ``limit_bytes`` on both streams together.
+        Raise GuestError in three cases:
+
+        - The command does not end within ``timeout_s`` seconds.
+        - The guest ends before the command.
+        - The command prints more than ``limit_bytes`` bytes on stdout and stderr together.
         """
         ...
 

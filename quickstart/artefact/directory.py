@@ -59,9 +59,12 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. None when
     ``out`` does not exist or may be replaced.
 
-    Raises OutputExistsError when ``out`` is not an artefact, or has other files in addition to an artefact's.
-    Without ``force``, this error is also raised in three cases: the artefact belongs to another user; it is
-    damaged; or its root disk may have been used, so that it may hold a machine's data.
+    Raises OutputExistsError when ``out`` is not an artefact, or has other files in addition to an artefact's. Without
+    ``force``, this error is also raised in three cases:
+
+    - The artefact belongs to another user.
+    - The artefact is damaged.
+    - The root disk may have been used, and may therefore hold a machine's data.
     """
     if not out.exists():
         if out.is_symlink():
@@ -351,7 +354,7 @@ def _check_disk(path: Path, manifest: Manifest) -> None:
     """Raise ArtefactError for a disk that is smaller than when it was built, or that would give the guest access
     to other files of this host. The user may have enlarged the disk.
 
-    A raw disk is safe whatever its first bytes are: QuickStart tells QEMU the format, so QEMU does not guess the
+    A raw disk is safe whatever its first bytes are. QuickStart tells QEMU the format, so QEMU does not guess the
     format from these bytes.
     """
     with opened_file(path) as fd:

@@ -59,8 +59,9 @@ class Member:
     ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. ``crc`` is
     the content's CRC-32 (as in zlib), and ``found`` has the names of the patterns that match the content. ``data``
     has the content only for init's configuration, the list of digests, and the last file of part B, which names
-    the build. `content` reads all other files. ``place`` identifies the member by two numbers: for a file in the
-    image, the image's number in the archive and the file's number in the image; for other members, their number and 0.
+    the build. `content` reads all other files. ``place`` identifies the member by two numbers. For a file in the
+    image, these are the image's number in the archive and the file's number in the image. For any other member, they
+    are the member's number and 0.
     """
 
     name: str

@@ -1,6 +1,7 @@
-"""Replace OUT safely. The new OUT is made next to the old one. When the new OUT is complete, both change names in one
-step, and the old one is removed. Where the file system cannot do this (NFS), the old one is renamed, and then the new
-one gets the name OUT. Two builds at the same time, or a build that is killed, do no harm.
+"""Replace OUT safely. The new OUT is made next to the old one. When the new OUT is complete, the old and the new OUT
+exchange their names in one step, and then the old OUT is removed. On a file system without such an exchange (NFS),
+the old OUT is renamed first, and then the new one gets the name OUT. Two builds at the same time, or a build that is
+killed, do no harm.
 
 Names in the directory that contains OUT::
 
@@ -263,9 +264,9 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
 def _check_replaceable(partial: Path, out: Path) -> None:
     """Raise HostLacksError when ``_replace`` could not rename ``out``, before the long work.
 
-    On an overlay file system, a directory of a lower layer cannot be renamed (EXDEV), as in a container whose image
-    has an OUT. Only an attempt shows this. The attempt changes nothing, because no directory takes the name of one
-    that is not empty.
+    On an overlay file system, a directory of a lower layer cannot be renamed (EXDEV). An OUT in the image of a
+    container is such a directory. Only an attempt to rename ``out`` shows this. The attempt changes nothing, because
+    rename(2) does not replace a directory that is not empty.
     """
     if not out.exists():
         return

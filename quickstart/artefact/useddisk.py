@@ -108,7 +108,7 @@ def _limits(disk: Path, planned_bytes: int) -> Limits:
     """The limits for the copy. A single file may have up to 16 TiB, as in ext4, because a sparse file may be much
     larger than the disk.
 
-    The total size of the files on the disk would be no limit for the data: a small disk can have files with
+    The total size of the files on the disk would be no limit for the data, because a small disk can have files with
     terabytes of holes, and many files that claim the same blocks.
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)

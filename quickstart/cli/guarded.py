@@ -1,5 +1,5 @@
-"""Outputs for bytes from a guest: one protects a terminal, which the guest must not control, and one keeps a limited
-number of bytes in memory.
+"""Outputs for bytes from a guest. One output protects a terminal, so that the guest cannot control the terminal. The
+other output keeps a limited number of bytes in memory.
 """
 
 from __future__ import annotations

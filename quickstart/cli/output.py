@@ -142,10 +142,10 @@ def run_verb(
     ``work`` raises.
 
     ``as_root``, or what it returns, says that the verb sets file owners or runs programs in images. An ordinary
-    user then first becomes root of a user namespace. `run_verb` checks first whether another user could replace
-    the store, OUT or the directory ``into``: inside the namespace, nobody can tell a directory of root from one
-    of another user.
-    The temporary directory is checked before the work of every verb.
+    user then first becomes root of a user namespace. Before that, `run_verb` checks whether another user could
+    replace the store, OUT or the directory ``into``. This check must come first, because inside the namespace, a
+    directory of root looks like a directory of another user. The temporary directory is checked before the work of
+    every verb.
 
     The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the
     resolved path `Verb.out`, because a link in the original path may be changed later. ``into`` returns a

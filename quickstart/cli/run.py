@@ -271,8 +271,8 @@ def _stay(verb: Verb, guest: Guest) -> None:
 
 
 def _page(port: int, path: str) -> str:
-    """The HTTP status line of the answer to a GET request for ``path`` that this host sends to ``port``, which is
-    forwarded to the guest. Empty when no answer came within _FETCH_S seconds.
+    """Send a GET request for ``path`` to the host's ``port``, which is forwarded to the guest, and return the HTTP
+    status line of the answer. The result is empty when no answer came within _FETCH_S seconds.
     """
     deadline = time.monotonic() + _FETCH_S
     while time.monotonic() < deadline:

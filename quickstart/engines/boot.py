@@ -215,8 +215,8 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise an error when the image does not fit the profile. Show a note when every boot would be a stock boot: the
-    image has cloud-init, but not the guest package, which would record that cloud-init has completed a boot.
+    """Raise an error when the image does not fit the profile. Show a note when the image has cloud-init, but not the
+    guest package, which records cloud-init's first complete boot. Without this record, every boot is a stock boot.
     """
     root = ImageRoot(reference.tree)
     check_image(root, profile)

@@ -1,7 +1,8 @@
 """Remember in the store which artefacts we have made ourselves.
 
 The build key in a manifest is computed from public facts, so whoever gives us an artefact can write the key that
-our own build would have. A record in the store is ours: its inputs are the digests of all files that we have made.
+our own build would have. Only we write records into the store. The inputs of a record are the digests of all files
+that we have made.
 """
 
 from __future__ import annotations

@@ -74,10 +74,14 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     """Build the artefact of ``profile``, and boot it on trial, unless the store has the trial's result. When the
     early start was not ready sooner than the stock boot, the artefact is built again with ``early = "never"``.
 
-    An artefact gets no trial in four cases: its profile has ``early = "never"``; it has no hand-off; it has
-    cloud-init and its ``early`` is not ALWAYS, so that its first boot is a stock boot; or it was built before, and
-    its disk may have been used since. Raises GuestError when the
-    application became ready in neither of the two boots of the trial.
+    An artefact gets no trial in four cases:
+
+    - Its profile has ``early = "never"``.
+    - It has no hand-off.
+    - It has cloud-init, and its ``early`` is not ALWAYS, so its first boot is a stock boot.
+    - It was built before, and its disk may have been used since then.
+
+    Raises GuestError when the application became ready in neither of the two boots of the trial.
     """
     if profile.early is Early.NEVER or options.hand_off is HandOff.STAY:
         return build_untried(profile, options, context)

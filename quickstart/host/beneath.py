@@ -1,5 +1,5 @@
-"""Open files in a directory with untrusted contents: only plain names and regular files, without following
-links, and without waiting (open(2) of a FIFO would wait).
+"""Open files in a directory with untrusted contents. Only plain names and regular files are opened. Links are not
+followed, and opening never waits (open(2) of a FIFO would wait).
 
 A plain name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2) would. All
 later checks use the open descriptor, so replacing the file after it was opened has no effect.

@@ -40,22 +40,23 @@ class TooSlowError(BadInputError):
 
 
 def cpu_limit(what: str, limit_s: float = LIMIT_S, hint: str = _HINT) -> _Limit:
-    """A context that raises TooSlowError in its block when this process has used ``limit_s`` of CPU time since the
-    block's beginning, and again after each further ``limit_s``, so that a block that goes on after the error is
-    stopped, too. ``what`` names the input in the message.
+    """A context that raises TooSlowError in its block when this process has used ``limit_s`` seconds of CPU time
+    since the beginning of the block. When the block continues after the error, the error is raised again after every
+    further ``limit_s`` seconds. ``what`` names the input in the message.
 
     The signal SIGPROF of setitimer(2) interrupts the block, also in the middle of a regular expression. Inside of
     another such block, both limits count: the time of the inner block is a part of the outer one's. Outside of the main
     thread, where Python handles no signals, the context does nothing.
 
-    It is a decorator, too: a function that reads what strangers give has its limit from whatever verb it is called.
+    This context is also a decorator. With it, a function that reads untrusted input has its limit in every verb that
+    calls the function.
     """
     return _Limit(what, limit_s, hint)
 
 
 class _Limit(ContextDecorator):
-    """The context of `cpu_limit`. It is no generator: a signal that comes when the block has ended and before the
-    generator goes on would leave the timer running.
+    """The context of `cpu_limit`. This is a class and not a generator, because a signal between the end of the block
+    and the rest of the generator would leave the timer running.
     """
 
     def __init__(self, what: str, limit_s: float, hint: str) -> None:

@@ -51,8 +51,8 @@ class Completed:
 
 
 def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
-    """The environment of every subprocess: the C locale, a fixed PATH, HOME and TMPDIR from our environment,
-    the proxy settings from our environment (with ``proxies``), DEBIAN_FRONTEND=noninteractive, and ``extra``.
+    """The environment of every subprocess. It has the C locale, a fixed PATH, DEBIAN_FRONTEND=noninteractive and
+    ``extra``. From our environment, it has HOME, TMPDIR and, with ``proxies``, the proxy settings.
 
     HOME is / where another user could replace the directory, because programs do what the files in it say.
     No other variable of our environment is passed on, so the subprocess depends only on its caller's
@@ -76,8 +76,9 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
 
 @cache
 def _home(named: str) -> str:
-    """``named``, or / where another user could replace or make that directory: under sudo, HOME may still be the
-    directory of the user who called it, and a compiler that is ccache runs what ccache.conf there names.
+    """``named``, or / if another user could replace or make that directory. Under sudo, HOME may still be the
+    directory of the user who called sudo. If the compiler is ccache, it would then run the programs that ccache.conf
+    in this directory names.
 
     The first answer stays, because in a user namespace nobody can tell whose a directory is (cli.output).
     """
@@ -192,8 +193,8 @@ def bound_words(identity: Identity | None = None) -> tuple[str, ...]:
     """A call of setpriv(1), to be put before an argv. The program gets ``identity``, and the kernel kills it when
     the process ends that started setpriv, even when this process is killed (PR_SET_PDEATHSIG).
 
-    The kernel clears this setting when a process changes its user (prctl(2)). setpriv makes the setting after
-    the change of user, in whatever order its options are given.
+    The kernel clears this setting when a process changes its user (prctl(2)). So setpriv changes the user first and
+    then makes the setting, in whatever order its options are given.
     """
     return (str(tool_path("setpriv")), *identity_words(identity), "--pdeathsig", "KILL", "--")
 

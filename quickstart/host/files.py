@@ -31,8 +31,8 @@ def temporary_directory() -> Path:
     """$TMPDIR, or else /tmp. Unlike tempfile.gettempdir, this function writes no file, so it also works on a
     full disk.
 
-    Raises HostLacksError when another user could replace the directory: that user could then replace what we
-    or our programs, for example a compiler, write there and read again.
+    Raises HostLacksError when another user could replace the directory. That user could then also replace files that
+    we or our programs, for example a compiler, write there and read again.
     """
     place = _temporary_place()
     check_temporary(place)
@@ -50,8 +50,8 @@ def check_temporary(place: Path) -> None:
 def settle_temporary_directory() -> None:
     """Choose the temporary directory once for this process. Raises HostLacksError as `temporary_directory` does.
 
-    Without this choice, another user could make a missing $TMPDIR later, when this process is in a user
-    namespace, in which nobody can tell a directory of root from one of another user.
+    Without this choice, another user could make a missing $TMPDIR later, when this process is in a user namespace.
+    Inside such a namespace, a directory of root looks like a directory of another user.
     """
     place = temporary_directory()
     if "TMPDIR" in os.environ:

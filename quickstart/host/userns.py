@@ -1,5 +1,5 @@
-"""Become root without root's rights on the host: enter a user namespace in which this process is root and has
-the user's subordinate IDs (user_namespaces(7)).
+"""Become root without root's rights on the host. For this, the process enters a user namespace in which it is root
+and has the user's subordinate IDs (user_namespaces(7)).
 
 In the namespace, UID 0 is the user. UIDs 1 to 65535 are the user's subordinate IDs (subuid(5), subgid(5)), as
 with podman. So an image keeps its owners, files that are written for the user belong to the user, and the

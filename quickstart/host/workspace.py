@@ -49,8 +49,8 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
 
 @contextmanager
 def room_for_sockets(directory: Path) -> Iterator[Path]:
-    """A directory for UNIX sockets: ``directory``, or a directory with a short path when its path is too long
-    for a socket address (unix(7)).
+    """A directory for UNIX sockets. This is ``directory`` itself, or another directory with a short path if the path
+    of ``directory`` is too long for a socket address (unix(7)).
     """
     if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES:
         yield directory

@@ -30,8 +30,8 @@ _WORD_NAMES = {12: "IND", 13: "DIND", 14: "TIND"}
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """The move of one extent of an inode, the ``extent``-th in the inode's map, counted from 0: its ``blocks`` blocks go
-    from block ``source`` to block ``target``.
+    """The move of one extent of an inode. Its ``blocks`` blocks go from block ``source`` to block ``target``.
+    ``extent`` is the extent's number in the inode's map, counted from 0.
     """
 
     inode: int
@@ -59,8 +59,9 @@ def plan_moves(
     directories: Collection[PurePosixPath],
     *files: Collection[PurePosixPath],
 ) -> tuple[Move, ...]:
-    """The moves that put the directories, sorted by name, and then each of the collections of files, sorted by name,
-    into the first free place that has room for all of them.
+    """The moves that put all the given directories and files side by side, into the first free place that has room
+    for all of them together. The directories come first, and then one collection of files after the other.
+    Directories are sorted by name, and so are the files within a collection.
 
     When no free place is large enough, the largest one is taken, and the largest files and directories stay where they
     are. A file or directory whose extents are not all in its inode is never moved.

@@ -90,10 +90,12 @@ def write_disk(
     """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib`` MiB. This needs root, so
     that files keep their owners and modes.
 
-    ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always
-    gives the same bytes: mke2fs adds files in the order of their names, with modification times in seconds,
-    and all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit, has a path that is
-    too long for mke2fs, or takes mke2fs or debugfs too much CPU time.
+    ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always gives
+    the same bytes, because mke2fs adds files in the order of their names, with modification times in seconds, and
+    because all other times are IMAGE_TIME_S.
+
+    Raises BadInputError when the tree does not fit, has a path that is too long for mke2fs, or takes mke2fs or
+    debugfs too much CPU time.
     """
     door.need_root("keeping owners and modes in a root disk")
     cpu_s = _checked(tree, devices) + size_mib // 1024 // _EMPTY_GIB_PER_CPU_S
@@ -127,8 +129,8 @@ def _run(argv: Sequence[str | Path], cpu_s: int, stdin: bytes | None = None) -> 
 
 
 def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
-    """The CPU time in seconds that mke2fs may take for ``tree``: several times of what it takes for as many files
-    and as many bytes of an ordinary tree.
+    """The CPU time in seconds that mke2fs may take for ``tree``. It is several times the CPU time that mke2fs takes
+    for an ordinary tree with as many files and bytes.
 
     Raises BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind
     the end of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, whoever made it.
@@ -167,7 +169,7 @@ def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
 
 @dataclass
 class _Directory:
-    """A directory of a tree: its number of names, how often a name is looked up in it, and its size on the disk."""
+    """A directory of a tree: how many names it has, how often a name is looked up in it, and its size on the disk."""
 
     names: int = 0
     lookups: int = 0

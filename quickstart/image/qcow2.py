@@ -100,13 +100,18 @@ def _checked_length(head: bytes) -> int:
 
 
 def data_bytes(fd: int, most_bytes: int) -> int:
-    """An upper limit for the bytes that are written when the image that is open as ``fd`` is converted to a raw
-    image: the size of all clusters with data. `virtual_bytes` must have accepted the image. Counting stops as soon
-    as the result is more than ``most_bytes``.
+    """The size of all clusters with data in the image that is open as ``fd``. A conversion to a raw image writes at
+    most so many bytes. `virtual_bytes` must have accepted the image. Counting stops as soon as the result is more
+    than ``most_bytes``.
 
-    Raises ValueError in three cases: two parts of the disk have the same place in the file; a part is compressed
-    or is behind the end of the file; the disk or the file is too large for this check. An image that `build` makes
-    has no such parts. Without this check, a file of a few KiB could stand for terabytes of data.
+    Raises ValueError in three cases:
+
+    - Two parts of the disk have the same place in the file.
+    - A part is compressed, or is behind the end of the file.
+    - The disk or the file is too large for this check.
+
+    An image that `build` makes has no such parts. Without this check, a file of a few KiB could stand for terabytes
+    of data.
     """
     _, _, _, _, _, size_bytes, _, count, place, *_ = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
     tables = -(-size_bytes // _TABLE_COVERS_BYTES)

@@ -138,8 +138,9 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     UnsupportedUnitError when the image's modprobe.d forbids a module of part A.
 
     When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive,
-    nothing is written to ``target``. Raises BadInputError when writing takes far more CPU time than an initramfs
-    of this budget does: the image determines how much there is to be unpacked and compressed.
+    nothing is written to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs
+    of this budget needs. There must be such a limit, because the image determines how much must be unpacked and
+    compressed.
     """
     limit_s = START_SET_LIMIT_S + _S_OF_A_MIB * recipe.profile.budget_mib
     with cpu_limit("the image's modules and packed files", limit_s, _SLOW):

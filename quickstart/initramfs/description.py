@@ -63,8 +63,8 @@ def description_text(
 
 
 def _socket_records(unit: UnitStart) -> Iterator[Record]:
-    """The records of the sockets that the unit gets, and of those that PID 1 binds by the description of the last unit
-    of a stack: the sockets of its companions.
+    """The records of the sockets that the unit gets. For the last unit of a stack, there are also the records of the
+    companions' sockets, because PID 1 binds these by the description of the last unit.
     """
     if unit.sockets and unit.sockets_before:
         yield "first-socket", str(_FIRST_SOCKET + unit.sockets_before)
@@ -114,9 +114,10 @@ class _Set:
         return cls(files, frozenset(file.path for file in start_set.files if file.target), root)
 
     def at(self, program: PurePosixPath) -> StartFile | None:
-        """The file to which ``program`` leads. None if the file or a link on the way to it is not in the
-        start set (a link of a merged /usr need not be). Init does not compare a link outside the start set
-        with the volume, so when the machine boots, the link may lead to another program than at the build.
+        """The file to which ``program`` leads. None if the file is not in the start set. None also if a link on the
+        way to the file is not in the start set, unless it is a link of a merged /usr. Init does not compare a link
+        outside the start set with the volume. So when the machine boots, such a link may lead to another program than
+        at the build.
         """
         found = self.root.resolve(program)
         for link in found.links:
@@ -168,9 +169,9 @@ def _placed(command: UnitCommand, known: _Set) -> Record:
 
 def _interpreter(file: StartFile, known: _Set) -> tuple[PurePosixPath, tuple[str, ...]] | None:
     """The packed interpreter of a script, and the words that come before the script's path in the interpreter's argv: the
-    name after ``#!``, and the argument after this name. None in two cases: ``file`` is not a script, or the starter must
-    leave the start of the script to the kernel (the interpreter is not packed or is itself a script, or not every user
-    may execute the script).
+    name after ``#!``, and the argument after this name. None if ``file`` is not a script, and if the starter must
+    leave the start of the script to the kernel. The starter must do so in three cases: the interpreter is not packed,
+    the interpreter is itself a script, or not every user may execute the script.
     """
     script = interpreter_of(known.root, file.path)
     interpreter = known.at(script.program) if script else None

@@ -1,12 +1,13 @@
 """Read and write the list of digests in part A. The list names the expected files of part B, so that the
 checker finds damaged files (docs/internals/integrity.md).
 
-All numbers have 32 bits, little-endian. A header of 12 bytes has ``QSPARTB3`` and the number of entries. Then
-comes one entry for each member of part B, in the order of the members: st_mode, uid, gid, size, ``same_as``,
-CRC-32, the length of the name with its NUL, the length of the link's target, the name, and the target. The
-CRC-32 is computed as in zlib and gzip (IEEE 802.3), over the whole content of a regular file. For all other
-members, the field CRC-32 is 0. ``same_as`` is 0 unless the entry is a hard link to an earlier entry, which
-has the content. In this case, ``same_as`` is 1 + the number of the earlier entry.
+All numbers have 32 bits, little-endian. A header of 12 bytes has ``QSPARTB3`` and the number of entries. Then comes
+one entry for each member of part B, in the order of the members. The fields of an entry are st_mode, uid, gid, size,
+``same_as``, CRC-32, the length of the name with its NUL, the length of the link's target, the name, and the target.
+
+The CRC-32 is computed as in zlib and gzip (IEEE 802.3), over the whole content of a regular file. For all other
+members, the field CRC-32 is 0. ``same_as`` is 0 unless the entry is a hard link to an earlier entry, which has the
+content. In this case, ``same_as`` is 1 + the number of the earlier entry.
 
 Each file has one digest, however long the file is. docs/adr/0009-digest.md gives the reasons for this, and
 for the choice of CRC-32.

@@ -1,9 +1,11 @@
 """Collect the packed facts: the facts that must still be true of the root volume for a fast start. In the
 guest, init and the command /usr/sbin/quickstart compare them with the volume (docs/users/never-stale.md).
 
-There are three kinds of facts: those of the files that processes open from /fast; those of the paths where a
-stock boot looks first, so that a file at such a path would be used in place of a packed file; and those of
-everything that decides how the unit starts.
+They are the facts about:
+
+- the files that processes open from /fast
+- the paths where a stock boot looks first: a file at such a path would be used in place of a packed file
+- everything that decides how the unit starts
 """
 
 from __future__ import annotations
@@ -142,10 +144,11 @@ def _is_sayable(place: PurePosixPath) -> bool:
 
 
 def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]) -> Deciding:
-    """The paths where a stock boot looks before it finds the files that are served from /fast. There are
-    several kinds, for example: /usr/local/bin/NAME for a packed /usr/bin/NAME; a library in a directory that
-    ld.so searches earlier than the packed library's directory; and such an earlier directory itself, if it
-    does not exist yet.
+    """The paths where a stock boot looks before it finds the files that are served from /fast. Examples are:
+
+    - /usr/local/bin/NAME for a packed /usr/bin/NAME
+    - a library in a directory that ld.so searches earlier than the packed library's directory
+    - such an earlier directory itself, if it does not exist yet
     """
     files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
     places = {PurePosixPath("/etc/ld.so.conf.d")}
@@ -205,8 +208,9 @@ def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[Pu
 
 
 def _is_inside(root: ImageRoot, path: PurePosixPath) -> bool:
-    """Whether ``path`` can be examined on this host: its parent directory exists in the image, and no directory
-    on the way to ``path`` is a link. A link that is dangling in the image may lead to a directory of this host.
+    """Whether ``path`` can be examined on this host. This is so if its parent directory exists in the image, and no
+    directory on the way to ``path`` is a link. A link that is dangling in the image may lead to a directory of this
+    host.
     """
     return root.resolve(path.parent).canonical == path.parent
 

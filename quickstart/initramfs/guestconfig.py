@@ -55,8 +55,8 @@ class Cards:
 
 
 class Naming(enum.Enum):
-    """Where a boot may take the name of a machine that has none of its own. The values are words in init's
-    configuration (take_from_lease in initramfs/init/second).
+    """Where a boot may take the name of a machine that has none of its own. The value is written as NAMING into
+    init's configuration, where take_from_lease in initramfs/init/second reads it.
     """
 
     NOWHERE = ""
@@ -71,10 +71,10 @@ class Given:
     """What a boot gives to a machine and what may matter to the application before it is ready: the machine-id, the
     name servers and the network (pack/given.py). With ``machine_id``, the application reads the machine-id, so
     init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
-    servers, so init writes those of its DHCP lease before it starts the application. With ``network``, a stock boot waits
-    for the network, and so does init: for the lease, and it writes the lease's name servers if the hand-off would.
-    ``naming`` is for a machine without a name. ``cards`` says which network cards have which name. With ``udev``, the
-    application looks for udev's directory of devices, so init makes the directory.
+    servers, so init writes those of its DHCP lease before it starts the application. With ``network``, a stock boot
+    waits for the network, so init waits for its DHCP lease. Init then also writes the lease's name servers if the
+    hand-off would write them. ``naming`` is for a machine without a name. ``cards`` says which network cards have
+    which name. With ``udev``, the application looks for udev's directory of devices, so init makes the directory.
     """
 
     machine_id: bool = False

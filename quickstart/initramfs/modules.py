@@ -92,9 +92,10 @@ class ModuleSet:
 
 
 def queues(settings: Iterable[KernelSetting]) -> tuple[str, ...]:
-    """The modules of the queueing disciplines that ``settings`` make the default. A stock boot loads such a module
-    when it makes the setting; in the initramfs, the kernel would find no modprobe. Only the last few count: each
-    setting replaces the ones before it, and each network card's line of the modloader's table has all their modules.
+    """The modules of the queueing disciplines that ``settings`` make the default. In a stock boot, the kernel loads
+    such a module by modprobe when the setting is made. The initramfs has no modprobe. Only the last few settings
+    count, because a later setting replaces an earlier one, and because the line of every network card in the
+    modloader's table has all these modules.
     """
     names = (f"{_QUEUE}{each.value}" for each in settings if each.key == _DEFAULT_QUEUE)
     return tuple(dict.fromkeys(name for name in names if _NAME.fullmatch(name)))[-_MOST_QUEUES:]
@@ -143,8 +144,8 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
     """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they
     require.
 
-    Raises StartSetError when the kernel lacks a module of ``NEEDED`` or a wanted module of ``IMAGE_MODULES``:
-    the module is neither in a file nor built in.
+    Raises StartSetError when the kernel lacks a module of ``NEEDED`` or a wanted module of ``IMAGE_MODULES``. The
+    kernel lacks a module that is neither in a file nor built in.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:

@@ -138,14 +138,18 @@ def _encode(name: str) -> bytes:
 def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
     """Write one archive to ``stream``, padded to a multiple of 512 bytes. Return the number of bytes written.
 
-    The same entries always give the same bytes: inodes are numbered from 1 in the order of the entries, and
-    hard links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. What was
-    written before an error stays in the stream.
+    The same entries always give the same bytes. Inodes are numbered from 1 in the order of the entries, and hard
+    links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. What was written before
+    an error stays in the stream.
 
-    Raises BadInputError for an entry that the kernel would not unpack correctly: its parent directory does
-    not come earlier in the archive; its name is a duplicate, absolute, not normalised or too long; its data
-    do not match its type or have 4 GiB or more; or it is a hard link without a matching earlier file. Raises
-    ArtefactError for a host file that cannot be read, or whose size changes while it is read.
+    Raises BadInputError for an entry that the kernel would not unpack correctly, in four cases:
+
+    - The entry's parent directory does not come earlier in the archive.
+    - The entry's name is a duplicate, absolute, not normalised or too long.
+    - The entry's data do not match its type, or have 4 GiB or more.
+    - The entry is a hard link without a matching earlier file.
+
+    Raises ArtefactError for a host file that cannot be read, or whose size changes while it is read.
     """
     written = 0
     is_directory: dict[str, bool] = {}

@@ -1,8 +1,8 @@
 """Check that an archive is exactly what ``newc.write_archive`` writes for its members.
 
-The kernel and a reader may understand an unusual archive differently (init/initramfs.c), for example an archive with
-hard links across devices, a trailer with data, a directory with data, or a name in two spellings. So code that shows
-or judges an archive from somebody else accepts only the form that ``write_archive`` writes.
+The kernel and a reader may understand an unusual archive differently (init/initramfs.c). Examples are archives with
+hard links across devices, with data in a trailer or directory, or with a name in two spellings. So code that shows or
+judges an archive from somebody else accepts only the form that ``write_archive`` writes.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Exactness:
         return ""
 
     def _inode(self, entry: CpioEntry, header: Header) -> int | None:
-        """The inode number that the member must have. None when the member is a further name of an earlier file,
-        and is wrong: it differs from the file's first entry, it has data, or the file already has as many names as
-        its first header says.
+        """The inode number that the member must have. None when the member is a further name of an earlier file, but
+        is wrong. Such a member is wrong if it differs from the file's first entry, if it has data, or if the file
+        already has as many names as its first header says.
         """
         first = self._linked.get(header.inode)
         if first is None:

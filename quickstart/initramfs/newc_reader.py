@@ -1,7 +1,7 @@
 """Read newc cpio archives of any origin (``quickstart.initramfs.newc`` describes the format).
 
-A file that was cut off is detected, with two exceptions: an empty file, and a file that ends after a complete
-archive, because the format does not say whether another archive or padding follows.
+A file that was cut off is detected, unless it is empty or ends after a complete archive. The format does not say
+whether another archive or padding follows a complete archive.
 
 Like the kernel, the reader also accepts a compressed stream in place of an archive
 (``quickstart.initramfs.payload``). The file may be untrusted, so it is read in pieces and within ``Limits``.
@@ -68,8 +68,9 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CpioMember:
-    """One member. ``data`` is its content or link target. ``offset`` is the position of its header in bytes:
-    in the file or, when ``in_stream`` is true, in the unpacked content of its compressed stream.
+    """One member. ``data`` is its content or link target. ``offset`` is the position of its header in bytes. The
+    position is relative to the file or, when ``in_stream`` is true, to the unpacked content of the member's
+    compressed stream.
 
     ``archive`` is the number of its archive in the file, from 0. The hard links of a file have the same
     ``archive`` and ``inode``, and an ``nlink`` above 1. One of them has the data: the first in our archives,
@@ -109,13 +110,19 @@ def walk_archive(
     the caller has not read by then are skipped.
 
     Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
-    Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError, with
-    the offset, in four cases: bytes are not a member; padding is not zero; ``limits`` are exceeded; the
-    stream does not end after a trailer. An empty stream has no members.
+    Zstandard streams. Offsets are relative to the stream's position at the call. An empty stream has no members.
+    Raises ArtefactError, with the offset, in four cases:
 
-    With ``exact``, ArtefactError is raised in three more cases: an archive is not exactly what
-    ``write_archive`` writes (newc_exact.py); a compressed stream has more than one archive; the header of a
-    compressed stream is not the one that `payload.packing` writes.
+    - Bytes are not a member.
+    - Padding is not zero.
+    - ``limits`` are exceeded.
+    - The stream does not end after a trailer.
+
+    With ``exact``, ArtefactError is raised in three more cases:
+
+    - An archive is not exactly what ``write_archive`` writes (newc_exact.py).
+    - A compressed stream has more than one archive.
+    - The header of a compressed stream is not the one that `payload.packing` writes.
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)

@@ -1,11 +1,11 @@
-"""Read and write the payload, the form in which the parts of the initramfs are stored (payload.md): as newc
-archives, or each part as one compressed stream.
+"""Read and write the payload, the form in which the parts of the initramfs are stored (payload.md). A part is stored
+as newc archives or as one compressed stream.
 
 Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream
 after the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c), and recognises
-the form of a stream by its first bytes. The kernel reads LZ4's legacy frame format (lib/decompress_unlz4.c,
-lz4's lz4_Frame_format.md): a magic number, and then blocks of at most 8 MiB, each preceded by its length.
-Four zero bytes end the stream when another stream follows.
+the form of a stream by its first bytes. The kernel reads LZ4's legacy frame format (lib/decompress_unlz4.c, lz4's
+lz4_Frame_format.md). This format has a magic number and then blocks of at most 8 MiB. In front of every block is its
+length. Four zero bytes end the stream when another stream follows.
 """
 
 from __future__ import annotations

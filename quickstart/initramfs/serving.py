@@ -49,12 +49,11 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     """The packed files that the unit opens by their ordinary paths, and that are therefore bind-mounted over
     the volume's files in the unit's mount namespace.
 
-    These are packed files below /usr with a package's code. Two kinds of files are left out, because
-    processes open them from /fast without a bind mount: libraries that the loader finds by name, and programs
-    that only the starter starts. Data, configuration and the administrator's own files are left out, because
-    a change of them has to take effect at a reload. Files that the unit may write to are left out, too. The
-    result is empty for a unit without a mount namespace of its own, because QuickStart does not create a
-    namespace only for bind mounts.
+    These are packed files below /usr with a package's code. Libraries that the loader finds by name, and programs
+    that only the starter starts, are left out, because processes open them from /fast without a bind mount. Data,
+    configuration and the administrator's own files are left out, because a change of them has to take effect at a
+    reload. Files that the unit may write to are left out, too. The result is empty for a unit without a mount
+    namespace of its own, because QuickStart does not create a namespace only for bind mounts.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -165,10 +164,9 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The files of the start set that are compared with the volume. There are four kinds: programs;
-    libraries; ``bound`` files; and links that lead to such a file or to a directory that contains such a
-    file. Programs and libraries that stay on the volume are included, because processes find their names in
-    /fast.
+    """The files of the start set that are compared with the volume. These are programs, libraries and ``bound``
+    files. Links that lead to such a file, or to a directory with such a file, are compared, too. Programs and
+    libraries that stay on the volume are included, because processes find their names in /fast.
 
     Processes open all other files by their ordinary names on the root volume, where they may change freely.
     The links of a merged /usr do not count, because no image changes them.

@@ -67,8 +67,8 @@ class Inodes:
     _references: dict[int, int] = field(default_factory=dict)
 
     def add(self, number: int, reference: int, *, is_directory: bool) -> None:
-        """Record an inode. Raises ValueError when another inode has this number, and when a directory has a second
-        name, because the kernel keeps only one of a directory's names.
+        """Record an inode. Raises ValueError when another inode has this number. Also raises ValueError when a
+        directory has a second name, because the kernel keeps only one of a directory's names.
         """
         is_known = number in self._references
         if is_known and (is_directory or self._references[number] != reference):
@@ -91,9 +91,9 @@ class Order:
         self._mark = next(self.marks, None)
 
     def begin_run(self, position: int, place: tuple[int, int], name: bytes) -> None:
-        """Check a run of entries that begins at ``position`` in the list (in bytes). ``place`` is where the run
-        begins in the directory table: the position of a metadata block, as in ``Mark``, and an offset in that
-        block. ``name`` is the name of the run's first entry. Raises ValueError when the index does not match.
+        """Check a run of entries that begins at ``position`` in the list (in bytes). ``place`` says where the run
+        begins in the directory table. It consists of the position of a metadata block, as in ``Mark``, and an offset
+        in that block. ``name`` is the name of the run's first entry. Raises ValueError when the index does not match.
         """
         if self._mark is None or position < self._mark.position:
             return

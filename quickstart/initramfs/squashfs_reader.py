@@ -5,9 +5,9 @@ without limits on number and size. This reader writes nothing and stays within `
 returned in pieces of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
-fs/squashfs/squashfs_fs.h): a superblock, data blocks, and then tables of inodes, directories and fragments in
-metadata blocks of at most 8 KiB. The only supported compression is LZ4, which our images use. Extended
-attributes are not read, and an image that has any is refused.
+fs/squashfs/squashfs_fs.h). An image has a superblock, then data blocks, and then tables of inodes, directories and
+fragments. The tables consist of metadata blocks of at most 8 KiB. The only supported compression is LZ4, which our
+images use. Extended attributes are not read, and an image that has any is refused.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _HINT = "build the artefact again"
 class ImageFile:
     """A file in a SquashFS image. ``name`` is relative to the image's root, ``mode`` is a complete st_mode, and
     ``target`` is the target of a link. ``mtime_s`` is the time of the last change, in seconds since 1970. ``place``
-    says where the content of a regular file lies in the image: files with the same place have the same content
+    says where the content of a regular file lies in the image. Files with the same place have the same content
     (mksquashfs stores equal content once).
     """
 

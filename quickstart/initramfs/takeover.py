@@ -16,8 +16,8 @@ _UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wick
 def network_service(root: ImageRoot) -> str:
     """``ifupdown`` or ``networkd``, whichever is enabled. When both are enabled, the result is ``networkd``.
 
-    Raises UnsupportedUnitError in two cases: another network service is enabled, and would remove the address
-    that init has set; or no network service is enabled.
+    Raises UnsupportedUnitError when no network service is enabled, and when another network service is enabled, which
+    would remove the address that init has set.
     """
     enabled = {path.name for path in root.glob(_ENABLED / "*.service")}
     for name in _UNKNOWN:

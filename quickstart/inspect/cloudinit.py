@@ -34,8 +34,8 @@ _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
 
 def has_cloud_init(root: ImageRoot) -> bool:
-    """Whether a boot of the image runs cloud-init: a unit of cloud-init's first stages is enabled and not masked,
-    and the file /etc/cloud/cloud-init.disabled does not exist.
+    """Whether a boot of the image runs cloud-init. This is so if a unit of cloud-init's first stages is enabled and
+    not masked, and the file /etc/cloud/cloud-init.disabled does not exist.
     """
     if root.resolve(_DISABLED).canonical is not None:
         return False

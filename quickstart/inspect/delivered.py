@@ -14,10 +14,14 @@ _INFO = PurePosixPath("/var/lib/dpkg/info")
 
 
 def changed(root: ImageRoot, paths: Iterable[PurePosixPath]) -> frozenset[PurePosixPath]:
-    """Those of the canonical guest paths ``paths`` whose content is not the content that a package delivered. A
-    path is in the result in three cases: no package has the file; the package's list of MD5 sums does not name the
-    file; the list has another sum for the file. A package's configuration files count as changed, because the
-    package's list does not name them.
+    """Those of the canonical guest paths ``paths`` whose content is not the content that a package delivered. A path
+    is in the result in three cases:
+
+    - No package has the file.
+    - The package's list of MD5 sums does not name the file.
+    - The package's list has another sum for the file.
+
+    A package's configuration files count as changed, because the package's list does not name them.
     """
     wanted = frozenset(paths)
     by_list: defaultdict[PurePosixPath, set[PurePosixPath]] = defaultdict(set)

@@ -34,9 +34,9 @@ Canonical = Callable[[str], PurePosixPath | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The package that owns a file. For a link of update-alternatives(1), ``alternative`` is the alternative's
-    name, ``file`` is the file that the alternative leads to at present, and ``package`` is the package of this
-    file, or empty when no package has the file.
+    """The package that owns a file. For a link of update-alternatives(1), ``alternative`` is the alternative's name,
+    and ``file`` is the file to which the alternative leads at present. ``package`` is then the package of this file,
+    or empty when no package has the file.
     """
 
     package: str
@@ -151,7 +151,7 @@ def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
     cannot be read or is damaged.
 
     The file has three lines for each diversion: the diverted path, the new path, and the package that diverts the
-    path; this package's own file keeps the diverted path. For the administrator's own diversion, the third line is
+    path. This package's own file keeps the diverted path. For the administrator's own diversion, the third line is
     ``:``.
     """
     content = _read(root, _DATABASE / "diversions")
@@ -181,8 +181,8 @@ def _alternatives(
 def _alternative_names(root: ImageRoot) -> Iterator[str]:
     """The names of all alternatives, both masters and slaves, from update-alternatives' files.
 
-    The format of such a file is: one line with the state, one line with the master's link, two lines for each
-    slave, an empty line, and the choices.
+    Such a file has one line with the state, one line with the master's link, two lines for each slave, an empty line,
+    and then the choices.
     """
     directory = _DATABASE / "alternatives"
     left_bytes = _MOST_ALTERNATIVES_BYTES

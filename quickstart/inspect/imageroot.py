@@ -1,8 +1,7 @@
-"""Use a directory on the host as a root: guest paths are resolved inside this directory and never lead out of
-it.
+"""Use a directory on the host as a root. Guest paths are resolved inside this directory and never lead out of it.
 
-The rules are those of path_resolution(7) for a process that is chrooted into the directory: an absolute link
-target starts at the directory, a ``..`` does not lead out of it, and more than 40 links are an error.
+The rules are those of path_resolution(7) for a process that is chrooted into the directory. An absolute link target
+starts at the directory, a ``..`` does not lead out of the directory, and more than 40 links are an error.
 """
 
 from __future__ import annotations
@@ -207,8 +206,8 @@ class ImageRoot:
         return found
 
     def look_up(self, path: PurePosixPath) -> Resolution:
-        """Follow a path as `resolve` does. But a path that leads through more than 40 links counts as a path
-        that does not exist, because a process that looks it up gets an error.
+        """Follow a path as `resolve` does. But a path that leads through more than 40 links counts as a path that
+        does not exist, because a process that looks up such a path gets an error.
         """
         return self._followed(path)[0]
 

@@ -44,7 +44,7 @@ def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
 @dataclass
 class _Read:
     """The totals over all configuration files read so far: the number of ``include`` entries without wildcards
-    (``plain``), the number of those with wildcards (``patterns``), and the number of characters.
+    (``plain``), the number of ``include`` entries with wildcards (``patterns``), and the number of characters.
     """
 
     plain: int = 0

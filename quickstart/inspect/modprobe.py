@@ -1,9 +1,11 @@
 """Find what the image's modprobe.d(5) says of the kernel modules in part A.
 
-A stock boot loads these modules by libkmod, in the distribution's initramfs (initramfs-tools copies modprobe.d into it)
-or by udev. libkmod gives them the options of modprobe.d, and so does init's modloader. libkmod also loads other modules
-before them (softdep), executes a command in their place (install), or does not load them for a device (blacklist). The
-modloader does none of this. Apart from reading the image, the functions are pure.
+A stock boot loads these modules by libkmod. This happens in the distribution's initramfs, into which initramfs-tools
+copies modprobe.d, or later by udev. libkmod and init's modloader give the modules the options of modprobe.d. Lines of
+three more kinds have an effect in libkmod, but not in the modloader: libkmod loads other modules first (softdep),
+executes a command in place of loading the module (install), or does not load the module for a device (blacklist).
+
+Apart from reading the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ def module_options(root: ImageRoot, unit: str, modules: Collection[str]) -> tupl
     """The options that modprobe.d gives to ``modules``, the modules in part A, as (module, options) in the order in which
     libkmod puts them together.
 
-    Raises UnsupportedUnitError if a line of modprobe.d has another effect on one of ``modules``, or options that are
-    too long or no text, or that are not for all users to read: part A is for all who may read OUT.
+    Raises UnsupportedUnitError for a line of modprobe.d that has another effect on one of ``modules``, or whose
+    options are too long or not plain text. Also raises it for a line in a file that not all users may read, because
+    everybody who may read OUT can read part A.
     """
     found: list[tuple[str, str]] = []
     lengths = Counter[str]()

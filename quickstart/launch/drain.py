@@ -137,7 +137,7 @@ class BoundedLog:
         yield rest
 
     def tail(self, size_bytes: int) -> bytes:
-        """The last ``size_bytes`` bytes of the log, or fewer when memory has fewer."""
+        """The last ``size_bytes`` bytes of the log, or fewer when less of the log is in memory."""
         with self._lock:
             return bytes(self._newest[-size_bytes:])
 

@@ -47,15 +47,19 @@ _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/m
 def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
     """What programs of ``units`` looked for in a traced boot, and whether a stock boot waits for the network.
 
-    ``name_servers`` is true in two cases. In the first case,
-    a program read the name servers after the rest of the boot had written them, and it may read them only once
-    (trace/resolvers.py). In the second case, any program looked up names, and a stock boot starts the units only when
-    the network is up (``stock_waits``): a name that does not resolve may change what the program does, for example
-    which virtual hosts Apache has. ``network`` is true if a stock boot starts the units only when the network is up,
-    whatever the programs did in a traced boot: the application's configuration may change after the build, and name
-    an address or a host then, and an application may go on without it (redis' `bind -192.0.2.1`). cloud-init may have
-    written on a machine that ifupdown waits. ``udev`` is true if a
-    program looked for udev's directory of devices, or for a file there.
+    ``name_servers`` is true in two cases, provided that /etc/resolv.conf has the name servers before init starts a
+    unit (``can_await_name_servers``). In the first case, a program read the name servers after the rest of the boot
+    had written them, and the program may read them only once (trace/resolvers.py). In the second case, any program
+    looked up names, and a stock boot starts the units only when the network is up (``stock_waits``). A name that does
+    not resolve may change what a program does, for example which virtual hosts Apache has.
+
+    ``network`` is true if a stock boot starts the units only when the network is up. What the programs did in a
+    traced boot does not matter: after the build, somebody may add an address or a host name to the application's
+    configuration, and some applications start without an address that is missing (redis' `bind -192.0.2.1`). In an
+    image with cloud-init, cloud-init may be the cause of the wait: in the first boot, it writes an ifupdown
+    configuration with `auto` for the card.
+
+    ``udev`` is true if a program looked for udev's directory of devices, or for a file there.
     """
     opened = {event.path for trace in traces for event in trace.events if event.op is Op.OPEN}
     changed = {path for trace in traces for path in trace.changed.before_unit}

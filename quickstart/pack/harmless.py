@@ -98,8 +98,8 @@ def may_be_copied(name: str) -> bool:
 
 
 def is_asked_for(name: str) -> bool:
-    """Whether the unit is harmless only for some applications: an application whose own unit is directly ordered after
-    this unit (After=) must not start before it.
+    """Whether the unit is harmless for all applications except those whose own unit names this unit in After=. Such
+    an application must not start before this unit.
     """
     return name in _ON_DEMAND
 

@@ -1,8 +1,10 @@
 """Find the local sockets of other processes to which a unit's programs connect (pure).
 
-In an early start, nobody listens there yet. The message bus, systemd's own sockets and udev's are such sockets, so
-this finds systemctl, hostnamectl or busctl in a script, and a library that speaks to D-Bus, by what they do.
-sendmsg(2) is not recorded: with an address, it is used for the notify socket and journald's, which are there early.
+In an early start, nobody listens at these sockets yet. Examples are the sockets of the message bus, of systemd and of
+udev. So these connections show when a script calls systemctl, hostnamectl or busctl, or when a library uses D-Bus.
+
+sendmsg(2) is not recorded, because programs use it with an address only for the notify socket and for journald's
+sockets, which exist in an early start, too.
 """
 
 from __future__ import annotations

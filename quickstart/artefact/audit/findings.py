@@ -13,9 +13,12 @@ MOST_FINDINGS = 1000
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``. ``object`` says what the finding is about: ``.`` stands for
-    OUT itself; a name without a leading slash is a file in OUT; a name with a leading slash is a member of our
-    initramfs or a file of the start set. ``mend`` says how to remedy the finding.
+    """A finding. ``severity`` is ``error`` or ``note``. ``mend`` says how to remedy the finding. ``object`` says what
+    the finding is about:
+
+    - ``.``: OUT itself
+    - a name without a leading slash: a file in OUT
+    - a name with a leading slash: a member of our initramfs, or a file of the start set
     """
 
     severity: str

@@ -45,8 +45,8 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class OutFile:
-    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is the file's SHA-256, or empty when the
-    manifest has no SHA-256 for this file, or when the file has not the manifest's size. ``marks`` are the
+    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is the file's SHA-256. It is empty when the
+    manifest has no SHA-256 for this file, or when the file's size is not that in the manifest. ``marks`` are the
     texts of LAUNCH_MARKS that the file contains; they show that the launch agent or a tracer is in the file.
     """
 

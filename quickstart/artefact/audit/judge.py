@@ -61,8 +61,9 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 
 def judge(given: Given) -> Findings:
-    """The findings, errors first. Among findings of the same severity, those about OUT's files come first, then
-    those about the initramfs as a whole, and then those about its members, in the order of the members (pure).
+    """The findings, errors first. Findings of the same severity come in this order: findings about OUT's files,
+    findings about the initramfs as a whole, and findings about the initramfs's members in the order of these members
+    (pure).
     """
     return counted(_all(given))
 
@@ -235,8 +236,11 @@ def _digests(given: Given) -> Iterator[Finding]:
 
 
 def _agreement(given: Given) -> Iterator[Finding]:
-    """A finding for each file in three cases: start-set.json and part B differ in the file's name, kind or size;
-    start-set.json gives no reason for the file; or the file is packed, but start-set.json lists it as excluded.
+    """A finding for each file to which one of these applies:
+
+    - start-set.json and part B differ in the file's name, kind or size
+    - start-set.json gives no reason for the file
+    - the file is packed, but start-set.json lists it as excluded
     """
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
     listed = {file.path: file for file in given.start_set.files}

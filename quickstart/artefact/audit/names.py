@@ -54,8 +54,8 @@ def stays(name: str, target: str) -> bool:
 
 
 class Secrets:
-    """The globs by which a manifest names its secrets. The work of comparing paths with globs is limited, because
-    an untrusted manifest may have a hundred globs, and an untrusted archive ten thousand private files.
+    """The globs by which a manifest names its secrets. The work of comparing paths with globs is limited, because an
+    untrusted manifest may have a hundred globs, and an untrusted archive may have ten thousand private files.
     """
 
     def __init__(self, globs: Collection[str]) -> None:

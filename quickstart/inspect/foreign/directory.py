@@ -85,8 +85,8 @@ def _opened(top: int, path: str) -> Iterator[int]:
 
 def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple[Member, Iterator[bytes]]:
     """The member for the entry ``name`` of the open directory ``way``, with the entry's data. The entry must not be
-    a directory. ``first_names`` has the path at which each inode with several names was met first; at any other
-    path, the inode gives a hard link to this first path.
+    a directory. ``first_names`` has the first path at which each inode with several names was found. Any other path
+    of this inode gives a hard link to the first path.
     """
     status = os.stat(name, dir_fd=way, follow_symlinks=False)
     if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:

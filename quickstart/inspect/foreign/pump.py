@@ -17,8 +17,8 @@ from quickstart.host.unchanged import changed, exactly
 
 @contextmanager
 def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
-    """The descriptor of a pipe from which the content of the open file ``source`` can be read once, as long as the
-    ``with`` block runs.
+    """The descriptor of a pipe. The content of the open file ``source`` can be read from this pipe once, as long as
+    the ``with`` block runs.
 
     Raises BadInputError at the end of the ``with`` block when the file's SHA-256 differs from ``digest``. The
     reader's results must then be discarded.

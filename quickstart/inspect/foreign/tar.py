@@ -67,8 +67,9 @@ class _Headers:
         return self.stream.tell()
 
     def seek(self, place: int) -> int:
-        """Go forward to ``place``. Whoever reads an archive reads all data of each member, so that only the padding of
-        the last block is left: anything more has been counted by nobody, and is in no file.
+        """Go forward to ``place``. The caller has read all data of the member, so only the padding of the last block
+        is left. More data than that would belong to no file, and would escape the limits, so this function then
+        raises BadInputError.
         """
         if place - self.stream.tell() >= tarfile.BLOCKSIZE:
             raise BadInputError(
@@ -91,8 +92,8 @@ class _Archive(tarfile.TarFile):
 
 
 class _Strict(tarfile.TarInfo):
-    """A header that raises ReadError when it is damaged, or when the global headers before it are too large.
-    tarfile itself takes a damaged header for the end of the archive, unless it is the first header.
+    """A header that raises ReadError when it is damaged, or when the global headers before it are too large. Without
+    this class, tarfile would take a damaged header for the end of the archive, unless it is the first header.
     """
 
     @classmethod
@@ -147,8 +148,8 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
 
 
 def _read_padding(stream: BinaryIO) -> None:
-    """Read what is behind the archive's end, which a filter before us has to get rid of: padding up to the end of a
-    record, whose size `tar --blocking-factor` sets.
+    """Read the padding behind the archive's end, so that a filter that writes into our pipe can finish. The padding
+    goes up to the end of a record, whose size `tar --blocking-factor` sets.
     """
     left_bytes = _PADDING_BYTES
     while chunk := stream.read(CHUNK_BYTES):

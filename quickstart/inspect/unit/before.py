@@ -230,9 +230,12 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock
-    when systemd becomes PID 1, so an application that starts earlier would run with a clock that is hours off. A later
-    change is a stock boot: the script ``settings-files`` of init has the same rule (systemd ends a line at a carriage
-    return, too, so the word counts in any of the first three lines), and does not follow links.
+    when systemd becomes PID 1, so an application that starts earlier would run with a clock that is hours off. The
+    word LOCAL counts in any of the first three lines of /etc/adjtime, because systemd ends a line at a carriage
+    return, too.
+
+    If the file changes later, the machine boots the stock way, because the script ``settings-files`` of init has the
+    same rule. The script does not follow links.
     """
     if root.link_target(_CLOCK) is not None:
         raise UnsupportedUnitError(

@@ -1,5 +1,5 @@
-"""Find what a unit has to do with the system's message bus (docs/internals/bus.md): whether it is the bus, or a unit
-with Type=dbus, which has started when it owns its name on the bus (systemd.service(5), BusName=).
+"""Find what a unit has to do with the system's message bus (docs/internals/bus.md). The unit may be the bus itself.
+Or it may have Type=dbus: then it counts as started when it owns its name on the bus (systemd.service(5), BusName=).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def default_type(found: Collection[str]) -> str:
 
 
 def has_idle_name(source: Source) -> bool:
-    """Whether the unit has a name on the bus that does not say when it has started, because its type is another one.
-    systemd watches such a name as well.
+    """Whether the unit has a name on the bus (BusName=), but another type than `dbus`. Such a name does not say when
+    the unit has started, but systemd watches it as well.
     """
     return "BusName" in source.found and source.last("Type", "dbus") != "dbus"
 

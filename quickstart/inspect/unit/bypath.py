@@ -40,9 +40,9 @@ _MOST_BYTES = 256 << 10
 
 
 def is_found_by_path(root: ImageRoot, unit: str) -> bool:
-    """Whether the unit's init script would not find a process that starts early. This is so when two conditions are
-    true: the script finds processes by the path of their program, and a file of the image runs an action of the
-    script that systemd does not take over.
+    """Whether the unit's init script would not find a process that starts early. This is so when the script finds
+    processes by the path of their program, and a file of the image runs an action of the script that systemd does not
+    take over.
     """
     name = unit.removesuffix(".service")
     if not _has_script(root, name):

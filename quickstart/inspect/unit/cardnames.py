@@ -1,7 +1,8 @@
 """Find the names that files of the image give to network cards with certain MAC addresses (udev(7), systemd.link(5)).
 
-Init gives the machine's network card the name that the card had in the reference boot. On a machine whose card has
-another MAC address, such a file gives the card another name in a stock boot, or no longer this one.
+Init gives the machine's network card the name that the card had in the reference boot. The card of another machine
+has another MAC address. In a stock boot of this machine, such a file may give the card another name, or no longer
+give the card the recorded name.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
 
 def is_needless_early(command: UnitCommand) -> bool:
     """Whether an early start can leave out the command, because it has no effect before the hand-off. There are two
-    such commands: `systemctl unset-environment`, which removes variables from systemd's environment block; and
-    `systemctl reset-failed` with the prefix ``-``, which makes systemd forget failed starts.
+    such commands. `systemctl unset-environment` removes variables from systemd's environment block. `systemctl
+    reset-failed` with the prefix ``-`` makes systemd forget failed starts.
     """
     words = command.words
     if "-" in command.flags and _RESETS.fullmatch(" ".join(words)):

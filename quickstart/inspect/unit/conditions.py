@@ -114,9 +114,12 @@ def braces_expanded(pattern: str) -> tuple[str, ...]:
     """The patterns without braces that ``pattern`` stands for. The expansion is that of GLOB_BRACE (glob(3)),
     which systemd uses and init's C library lacks.
 
-    The result is empty in three cases: ``pattern`` is too long; ``pattern`` stands for too many patterns; or
-    glob(3) does not define the meaning of ``pattern``, because it has braces and a backslash, a brace without its
-    counterpart, or an empty pair of braces.
+    The result is empty in three cases:
+
+    - ``pattern`` is too long.
+    - ``pattern`` stands for too many patterns.
+    - glob(3) does not define the meaning of ``pattern``, because ``pattern`` has braces and a backslash, a brace
+      without its counterpart, or an empty pair of braces.
     """
     if not {"{", "}"} & set(pattern):
         return (pattern,)

@@ -1,9 +1,10 @@
 """Find out whether dockerd, as the image sets it up, can start early.
 
-dockerd starts containers and plugins again before it is ready, as their restart policies say. runc makes their control groups by
-asking systemd, which does not run before the hand-off: the containers would fail, and dockerd would not try again. So a machine
-that has such a container boots the stock way. The starter looks for them where dockerd keeps them (restore in daemon/daemon.go,
-plugin/manager.go, daemon/cluster and RestartPolicy in api/types/container of Docker 20.10 and 26.1).
+Before dockerd is ready, it restarts containers and plugins as their restart policies say. For the control group of
+such a container, runc asks systemd, which does not run before the hand-off. So the containers would fail, and dockerd
+would not try again. Therefore, a machine that has such a container boots the stock way. The starter looks for such
+containers in the directories of dockerd (restore in daemon/daemon.go, plugin/manager.go, daemon/cluster and
+RestartPolicy in api/types/container of Docker 20.10 and 26.1).
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def _kept(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def before_companions(unit: UnitStart, companions: Sequence[UnitStart]) -> tuple[UnitStart, ...]:
-    """``companions``, of which the first has the conditions of ``unit`` on containers, if ``unit`` has them: otherwise each boot
-    of a machine with containers would start the companions, and end them again.
+    """``companions``. If ``unit`` has conditions on containers, the first companion gets these conditions, too.
+    Otherwise, every boot of a machine with containers would start the companions and end them again.
     """
     if not companions or not set(_CONDITIONS) & set(unit.settings):
         return tuple(companions)

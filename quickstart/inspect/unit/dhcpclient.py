@@ -63,9 +63,9 @@ def client_gives_name(root: ImageRoot) -> bool:
 
 
 def client_with_identifier(root: ImageRoot, network: str) -> str:
-    """The image's DHCP client, if it is one that sends a client identifier (option 61) and whose identifier init finds in
-    the running machine: `networkd` or `dhclient`, otherwise empty. ``network`` is as in `sent_by_client`. Leases of
-    dhclient stay in the image when another client has taken its place.
+    """The image's DHCP client, `networkd` or `dhclient`, if this client sends a client identifier (option 61) that
+    init can find in the running machine. Otherwise, the result is empty. ``network`` is as in `sent_by_client`. The
+    leases of dhclient stay in the image even when another client has replaced dhclient.
     """
     if network == "ifupdown":
         return "dhclient" if _is_there(root, "/sbin/dhclient") else ""
@@ -92,8 +92,8 @@ def metric_of_client(root: ImageRoot, client: str, unit: str) -> str:
 
 
 def client_does_ipv6(root: ImageRoot, network: str) -> bool:
-    """Whether the image's DHCP client gives the network card its IPv6 addresses in the kernel's place. dhclient and udhcpc
-    leave them to the kernel. ``network`` is as in `sent_by_client`.
+    """Whether the image's DHCP client, and not the kernel, gives the network card its IPv6 addresses. dhclient and
+    udhcpc leave these addresses to the kernel. ``network`` is as in `sent_by_client`.
     """
     if network == "networkd":
         return True

@@ -135,7 +135,7 @@ def sent_by_dhclient(text: str) -> Sent:
 
 
 def gives_host_name(text: str) -> bool:
-    """Whether dhclient, with this dhclient.conf, takes a host name into a lease that may have none. dhclient's script
+    """Whether dhclient, with this dhclient.conf, adds a host name to a lease that may have none. dhclient's script
     then gives this name to a machine without a name.
     """
     return any(_DHCLIENT_OWN_NAME.fullmatch(statement) for statement in _statements(text))

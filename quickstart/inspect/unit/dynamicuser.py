@@ -1,9 +1,10 @@
 """DynamicUser=: a user that systemd makes up when the unit starts, and what such a unit may not do (systemd.exec(5)).
 
-systemd takes the first free number of these: the owner of a directory of the unit, and the hash of the user's name
-(pick_uid in src/core/dynamic-user.c). So the starter finds the number that systemd finds later, when it adopts the unit
-(docs/internals/dynamic-user.md). What the directive implies is in unit_patch_contexts of src/core/unit.c, and where the
-directories lie in setup_exec_directory of src/core/execute.c (exec-invoke.c of systemd 257). Read in systemd 252 and 257.
+For such a user, systemd first tries the ID of the owner of the unit's directory, and then a hash of the user's name.
+It takes the first of these IDs that is free (pick_uid in src/core/dynamic-user.c). So the starter finds the same ID
+that systemd finds later, when it adopts the unit (docs/internals/dynamic-user.md). The sources are those of systemd
+252 and 257: unit_patch_contexts in src/core/unit.c for what the directive implies, and setup_exec_directory in
+src/core/execute.c (exec-invoke.c of systemd 257) for the places of the directories.
 """
 
 from __future__ import annotations

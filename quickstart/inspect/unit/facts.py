@@ -189,10 +189,14 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """The directories of which every entry is a fact. Their paths are not resolved. There are seven kinds:
-    directories with drop-ins of the unit, of its socket units or of its slices; directories with links to the units
-    that the unit pulls in (`systemctl add-requires`); directories with drop-ins of system.conf; the administrator's
-    tmpfiles.d directories; directories with generators; directories with AppArmor profiles; and, for
-    dockerd, those of binfmt.d(5).
+
+    - directories with drop-ins of the unit, of its socket units or of its slices
+    - directories with links to the units that the unit pulls in (`systemctl add-requires`)
+    - directories with drop-ins of system.conf
+    - the administrator's tmpfiles.d directories
+    - directories with generators
+    - directories with AppArmor profiles
+    - for dockerd, the directories of binfmt.d(5)
     """
     pulled = dict.fromkeys(name for each in names_of(root, unit) for name in names_with_directories(each))
     sockets = handing_sockets(root, unit)

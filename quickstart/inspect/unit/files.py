@@ -173,10 +173,10 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_with_directories(unit: str) -> tuple[str, ...]:
-    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``: its own name, the name of
-    its template, the names with its prefixes (``a-.service`` for ``a-b.service``), and its type, such as
-    ``service`` (unit_file_find_dirs). The names of the unit's aliases are not included. Empty for a name that is
-    too long for a unit.
+    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit`` (unit_file_find_dirs). These
+    are the unit's own name, the name of its template, the names with its prefixes (``a-.service`` for
+    ``a-b.service``), and its type, such as ``service``. The names of the unit's aliases are not included. Empty for a
+    name that is too long for a unit.
     """
     own = tuple(_drop_in_names(unit))
     return (*own, unit.rpartition(".")[2]) if own else ()
@@ -312,8 +312,8 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
     """The path that may keep some users from reading ``file``, a canonical path. This path is ``file`` itself or a
-    directory above it, and either its mode excludes users other than the owner and the group, or it has an access
-    control list. None when there is no such path.
+    directory above it. Its mode excludes users other than the owner and the group, or it has an access control list.
+    None when there is no such path.
 
     Our initramfs does not keep such restrictions: every user who may read OUT can read all files in the
     initramfs.

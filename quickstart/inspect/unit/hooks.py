@@ -113,9 +113,9 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     load a packet filter unless it is on the list of harmless commands (``ifcommands``). The commands in files of
     udev rules are checked like those of ifupdown, unless the file is as a package has delivered it.
 
-    Also raises UnsupportedUnitError for two kinds of configurations: one that names other scripts or files, because
-    init would not compare these at boot; and one that gives the machine another network than init's DHCP client
-    does, for example a fixed address.
+    Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would not
+    compare these at boot. The error is also raised for a configuration that gives the machine another network than
+    init's DHCP client does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
@@ -151,8 +151,9 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
 
 
 def _joined(text: str) -> str:
-    """``text`` with its continued lines joined, in two versions one after the other: the first joins the lines by a
-    blank, and the second joins them without a blank. A ``text`` without continued lines is returned unchanged.
+    """``text`` with its continued lines joined. The result has two versions, one after the other. The first version
+    joins the lines by a blank, and the second version joins them without a blank. A ``text`` without continued lines
+    is returned unchanged.
     """
     continued = "\\\n"
     ways = [text.replace(continued, blank) for blank in (" ", "")]
@@ -299,9 +300,10 @@ def _dhclient_writes(root: ImageRoot) -> bool:
 
 
 def _has_other_writer(root: ImageRoot) -> bool:
-    """Whether a hook script of dhclient may write /etc/resolv.conf in another way. It is enough to check that none of them
-    mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as a package has delivered them. The
-    scripts for systemd-resolved, which come with trixie's dhclient, do nothing without systemd-resolved.
+    """Whether a hook script of dhclient may write /etc/resolv.conf in another way. It is enough to check that no
+    script mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as a package has
+    delivered them. The scripts for systemd-resolved, which come with trixie's dhclient, do nothing without
+    systemd-resolved.
     """
     idle = () if _is_there(root, _RESOLVED) else _OF_RESOLVED
     return any("make_resolv_conf" in root.read_text(each) for each in _scripts(root) if each.name not in idle)

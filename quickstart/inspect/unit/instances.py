@@ -1,4 +1,4 @@
-"""Find the instances that do the work of a wrapper, a unit that does nothing itself. For example,
+"""Find the instances that do the work of a wrapper. A wrapper is a unit that does nothing itself. For example,
 postgresql.service is the wrapper of postgresql@15-main.service.
 
 systemd can reload services but not targets. So a package whose work is done by instances of a template often has a

@@ -1,9 +1,9 @@
 """The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
 
-Init mounts only the root volume, the file systems of /dev, /proc, /sys and /run, and, if a stock boot of the image
-has one, a tmpfs on /tmp. At any other mount point, an application that starts early uses the directory of the root
-volume. When systemd mounts the file system later, the mount hides what the application has written there, and
-options such as noexec come too late.
+Init mounts only the root volume and the file systems of /dev, /proc, /sys and /run. If a stock boot of the image has
+a tmpfs on /tmp, init mounts one, too. At any other mount point, an application that starts early uses the directory
+of the root volume. When systemd mounts the file system later, the mount hides what the application has written there,
+and options such as noexec come too late.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "L
 
 @dataclass(frozen=True)
 class _Mount:
-    """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is false in
-    two cases: systemd makes the mount only for a unit that needs it; or only the units that need the mount have
+    """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is false if
+    systemd makes the mount only for a unit that needs it. It is also false if only the units that need the mount have
     files in the mounted file system (rpc_pipefs).
     """
 
@@ -146,8 +146,9 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
 
 
 def fstab_options(root: ImageRoot, place: str) -> str | None:
-    """The options of fstab's line for ``place``, one of /dev/shm, /proc and /tmp, that init adds to those which it
-    gives to this file system anyway. None when fstab has no such line, or one that init cannot follow.
+    """The options that init takes from fstab's line for ``place`` (/dev/shm, /proc or /tmp), in addition to the
+    options that init gives to this file system anyway. None when fstab has no such line, or one that init cannot
+    follow.
     """
     return _followed_options(root, list(_rows(root)), place)
 

@@ -1,5 +1,5 @@
-"""Find what other units of the image mean for a unit: sockets that systemd would pass to it, units that it
-requires, and instances of its template.
+"""Find what other units of the image mean for a unit. These are sockets that systemd would pass to the unit, units
+that the unit requires, and instances of its template.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
 
 def wanted_before(root: ImageRoot, unit: str) -> Mapping[str, str]:
     """The services that a stock boot starts before ``unit``, or whose sockets it binds before ``unit``, because the
-    unit itself says so. The result has their names, each with what the unit says of it.
+    unit itself says so. The keys are the services' names, and the values are what the unit says of them.
 
-    A service is one of these when the unit pulls it in and comes after it (Wants= with After=), or when the unit comes
-    after a socket unit that starts the service, as rabbitmq-server.service comes after epmd.socket. The image may be
-    without the service.
+    A service is in the result when the unit pulls it in and comes after it (Wants= with After=). It is also in the
+    result when the unit comes after a socket unit that starts the service, as rabbitmq-server.service comes after
+    epmd.socket. The image may be without the service.
     """
     wanted = {word for _, word in _dependencies(root, unit, ("Wants",)) if word.endswith(".service")}
     after = {word for _, word in _dependencies(root, unit, ("After",))}

@@ -118,8 +118,9 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
 
 
 def later_forwarding(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """What networkd.conf(5) says of forwarding, as the kernel settings that networkd writes when it starts, some seconds
-    after an early start (manager_set_ip_forwarding in networkd's networkd-sysctl.c, since systemd 256).
+    """The kernel settings for forwarding that networkd writes by its networkd.conf(5). networkd writes them when it
+    starts, some seconds after an early start (manager_set_ip_forwarding in networkd's networkd-sysctl.c, since
+    systemd 256).
     """
     paths = (each for pattern in _OF_MANAGER for each in root.glob(PurePosixPath(pattern)))
     files = (file for path in paths if (file := root.resolve(path).canonical) and root.host(file).is_file())

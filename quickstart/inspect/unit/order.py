@@ -60,8 +60,8 @@ Owned = tuple[PurePosixPath, tuple[str, ...], str]
 @dataclass
 class Budget:
     """A limit for the text of units: ``most`` characters altogether, of which ``used`` were read. ``what`` names
-    the text in messages. Each text counts as ``each_more`` characters more than it has, because a file takes time to
-    look up, and a drop-in may belong to any number of units.
+    the text in messages. ``each_more`` characters are added for every text, because a file takes time to look up, and
+    a drop-in may belong to any number of units.
     """
 
     what: str = "the units that the image starts, with their drop-ins,"
@@ -82,9 +82,14 @@ class Budget:
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
     """The units, existing or not, that start before ``unit``, directly or through other units. Another unit starts
-    before ``unit`` in three cases: ``unit`` names the other unit in After=; the other unit names ``unit`` in
-    Before=; or a target that is reached before ``unit`` pulls in the other unit. The result includes the aliases of
-    these units. It includes a template when any of the template's instances may start before ``unit``.
+    before ``unit`` in three cases:
+
+    - ``unit`` names the other unit in After=.
+    - The other unit names ``unit`` in Before=.
+    - A target pulls in the other unit, and this target is reached before ``unit``.
+
+    The result includes the aliases of these units. It includes a template when any of the template's instances may
+    start before ``unit``.
     """
     pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.

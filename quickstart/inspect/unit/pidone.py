@@ -32,22 +32,23 @@ def raises_nr_open(root: ImageRoot) -> bool:
 
 
 def limits_of_pid_one(root: ImageRoot) -> Directives:
-    """The limits that PID 1 gives to itself, so that its services have them too, as directives of system.conf
-    (Debian 13's PID 1 has no limit for core dumps; Debian 12's has the kernel's).
+    """The limits that PID 1 sets for itself and that its services inherit, as directives of system.conf. In Debian
+    13, PID 1 has no limit for core dumps. In Debian 12, it has the kernel's limit.
     """
     return {"DefaultLimitCORE": ("infinity",)} if _has(root, _RAISES_CORE_LIMIT) else {}
 
 
 def maps_owners(root: ImageRoot) -> bool:
-    """Whether the private directories of a unit with DynamicUser= belong to nobody on the volume, and to the unit's user in
-    its namespace only (Debian 13's; Debian 12's belong to the user).
+    """Whether the private directories of a unit with DynamicUser= belong to nobody on the volume, and to the unit's
+    user only in the unit's namespace. This is so in Debian 13. In Debian 12, they belong to the user on the volume,
+    too.
     """
     return _has(root, _MAPS_OWNERS)
 
 
 def has_own_tmp(root: ImageRoot) -> bool:
-    """Whether a unit with DynamicUser= and without PrivateTmp= has a new file system at /tmp (Debian 13's; Debian 12's has
-    a directory in /tmp).
+    """Whether a unit with DynamicUser= and without PrivateTmp= has a new file system at /tmp. This is so in Debian
+    13. In Debian 12, the unit has a directory in /tmp.
     """
     return _has(root, _OWN_TMP)
 

@@ -1,5 +1,5 @@
-"""Policies that the kernel applies only to processes that start after the policy was set up (audit, IMA, AppArmor's
-early policy), and commands that modprobe runs in place of loading a module.
+"""Policies (audit, IMA, AppArmor's early policy) that the kernel applies only to processes that start after the
+policy was set up, and commands that modprobe runs in place of loading a module.
 
 systemd or a service sets the policies up before any other service starts. A process that starts early would escape
 the policies, and init does not run the commands. So a build refuses an image that has such a policy or command.

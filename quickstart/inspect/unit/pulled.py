@@ -1,7 +1,7 @@
 """Find the units that pull in a unit of the image, directly or through other units (systemd.unit(5)).
 
-A boot does not start a unit just because its file exists: the default target must pull the unit in, directly
-or through other units.
+A boot does not start a unit just because its file exists. The default target must pull the unit in, directly or
+through other units.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def refuse_occasional(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when a boot starts ``unit`` only by way of a path or timer unit. The conditions of the
     path or timer unit, and what it waits for, decide whether the boot starts ``unit``.
 
-    A condition of a unit that pulls in ``unit`` decides nothing: systemd examines the condition when it starts the
-    pulling unit, and by then it has a start job for ``unit`` (systemd.unit(5), "Conditions and Asserts").
+    If another unit pulls in ``unit``, a condition of this other unit does not matter. systemd examines the condition
+    when it starts the other unit, and by then systemd already has a start job for ``unit`` (systemd.unit(5),
+    "Conditions and Asserts").
     """
     known = pulled_by(root)
     if started_of(root, (unit,), known) and not started_of(root, (unit,), known, on_occasion=False):
@@ -93,8 +94,8 @@ def refuse_occasional(root: ImageRoot, unit: str) -> None:
 def started_of(
     root: ImageRoot, units: Iterable[str], known: PulledBy | None = None, *, on_occasion: bool = True
 ) -> frozenset[str]:
-    """Those of ``units`` that a boot of the image starts: the units that the default target pulls in, directly or
-    through other units, and the init scripts that have a link for a run level. ``known`` is the result of
+    """Those of ``units`` that a boot of the image starts. These are the units that the default target pulls in,
+    directly or through other units, and the init scripts that have a link for a run level. ``known`` is the result of
     ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, units that only a path
     or timer unit triggers are left out.
     """
@@ -123,9 +124,9 @@ def started_of(
 
 
 def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, tuple[str, ...]]:
-    """A map with a key for each of ``units``, and for each unit or group that pulls one of ``units`` in, directly
-    or through others. The value has the units and groups that directly pull in or trigger the key, and the key's
-    other names. Each unit or group is examined once, even when it pulls in many others.
+    """A map whose keys are ``units`` and all units or groups that pull one of ``units`` in, directly or through
+    others. The value of a key has the units and groups that directly pull in or trigger the key, and the key's other
+    names. Each unit or group is examined once, even when it pulls in many others.
     """
     found: dict[str, tuple[str, ...]] = {}
     wrapper = _wrappers(root)

@@ -137,8 +137,8 @@ def read_unit(
 
 
 def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The records for the conditions of the unit, of the generator that starts it, and of the socket units, each of which
-    counts once.
+    """The records for the conditions of the unit, of the generator that starts it, and of the socket units. A socket
+    unit counts once.
     """
     yield from condition_records(unit, assignments(unit_texts(root, unit), "[Unit]"))
     yield from generating_conditions(unit)
@@ -147,9 +147,9 @@ def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iter
 
 
 def _source(root: ImageRoot, unit: str) -> Source:
-    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError in two cases: these files
-    have a directive or an empty assignment that an early start could not repeat; or these files or the files of the
-    unit's slices have a syntax fault.
+    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError if these files have a
+    directive or an empty assignment that an early start could not repeat. Also raises it if these files or the files
+    of the unit's slices have a syntax fault.
     """
     texts, manager = unit_texts(root, unit), manager_texts(root)
     assigned, defaults = assignments(texts, "[Service]"), assignments(manager, "[Manager]")

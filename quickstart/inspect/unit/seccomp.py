@@ -61,9 +61,13 @@ _PLAIN_POLICIES = (0, 3, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A condition on the low 32 bits of an argument. ``argument`` is the argument's index, from 0. One of the
-    other four fields says what must be true: the argument has at least one bit of ``any_bit``, has all bits of
-    ``all_bits``, is in ``one_of``, or is not in ``none_of``.
+    """A condition on the low 32 bits of an argument. ``argument`` is the argument's index, from 0. One of the other
+    four fields says what must be true:
+
+    - ``any_bit``: the argument has at least one of these bits
+    - ``all_bits``: the argument has all of these bits
+    - ``one_of``: the argument is one of these values
+    - ``none_of``: the argument is none of these values
     """
 
     argument: int

@@ -1,10 +1,18 @@
-"""Say which kernel settings change others: the kernel has settings with two names, and settings that set others as well (pure).
+"""Say which kernel settings change others. The kernel has settings with two names, and settings that set others as
+well (pure).
 
-The sources are the kernel's handlers of these settings: inet_forward_change in net/ipv4/devinet.c; addrconf_fixup_forwarding,
-addrconf_disable_change, addrconf_fixup_linkdown and the functions for addr_gen_mode and stable_secret in net/ipv6/addrconf.c;
-neigh_sysctl_template in net/core/neighbour.c; tcp_set_default_congestion_control in net/ipv4/tcp_cong.c; dirty_ratio_handler and
-its neighbours in mm/page-writeback.c; overcommit_kbytes_handler in mm/util.c; mm/hugetlb.c; fs/notify and kernel/ucount.c (one
-counter for both names); net/netfilter/nf_conntrack_standalone.c; and core_param(panic…) in kernel/panic.c.
+The sources are the kernel's handlers of these settings:
+
+- net/ipv4/devinet.c: inet_forward_change
+- net/ipv6/addrconf.c: addrconf_fixup_forwarding, addrconf_disable_change, addrconf_fixup_linkdown, and the functions
+  for addr_gen_mode and stable_secret
+- net/core/neighbour.c: neigh_sysctl_template
+- net/ipv4/tcp_cong.c: tcp_set_default_congestion_control
+- mm/page-writeback.c: dirty_ratio_handler and its neighbours
+- mm/util.c: overcommit_kbytes_handler
+- mm/hugetlb.c and net/netfilter/nf_conntrack_standalone.c
+- fs/notify and kernel/ucount.c: one counter for both names
+- kernel/panic.c: core_param(panic…)
 """
 
 from __future__ import annotations
@@ -75,8 +83,8 @@ _GROUPS = (
 
 
 def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[str, KernelSetting] | None:
-    """The first of the files ``paths`` and of ``settings`` so that the setting, written once more, may change something
-    that a write to the file has changed. None when there are no such two.
+    """A file of ``paths`` and one of ``settings`` that disagree: if the setting is written again, it may change
+    something that a write to the file has changed. The result is the first such pair, or None.
     """
     # Each pattern once: a trace may have many paths, but the groups have few.
     ours: dict[str, str] = {}

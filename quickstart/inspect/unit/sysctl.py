@@ -86,8 +86,9 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
     /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, for too many patterns, and for a file that is
     not world-readable and that init could not read as systemd-sysctl does.
 
-    With ``with_hidden``, the result is for a question about the rest of a boot, and not for our initramfs: it has the
-    values in files that are not world-readable, too, and the settings of a changed service, unless it is masked.
+    ``with_hidden`` is for callers that ask what the rest of the boot sets, and not for what goes into our initramfs.
+    The result then also has the values in files that are not world-readable, and the settings that a changed
+    systemd-sysctl.service would apply, unless this service is masked.
     """
     if _is_masked(root) if with_hidden else _is_changed(root):
         return ()
@@ -127,8 +128,8 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
 
 def _refuse_ambiguous(file: _File, found: Mapping[str, KernelSetting | None]) -> None:
     """Raise UnsupportedUnitError unless the script ``settings-of`` of init makes the settings in ``file`` as
-    systemd-sysctl does: each line has a plain key and a plain value, no other file has a word on one of its keys, and
-    the file is one of the administrator's.
+    systemd-sysctl does. The script does so if all lines have a plain key and a plain value, if no other file mentions
+    one of the keys, and if the file belongs to the administrator.
     """
     # A change of these is a stock boot, and they are in no list of sums.
     path = PurePosixPath(file.hidden_in)
@@ -275,9 +276,10 @@ def _files(root: ImageRoot) -> Iterator[_File]:
 
 
 def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
-    """A line for each of the packages' files with kernel settings, in the format of sha256sum(1): its content and its
-    name, without the leading slash. A file in the packages' directory that the administrator replaces or masks by one of
-    the same name has none. ``more`` are the packages' files of tmpfiles.d that have settings.
+    """A line for each of the packages' files with kernel settings, in the format of sha256sum(1). The line has the
+    sum of the file's content, and the file's path without the leading slash. If the administrator replaces or masks a
+    file in the packages' directory by a file of the same name, there is no line for the packages' file. ``more`` are
+    the packages' files of tmpfiles.d that have settings.
 
     The script ``settings-files`` of init makes the same lines in the guest. It does not know whether systemd-sysctl.service
     is masked or changed, so the lines are there in any case. Raises UnsupportedUnitError for a file with

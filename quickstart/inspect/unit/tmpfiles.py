@@ -84,9 +84,12 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     """The directories below /run that must exist before the unit starts, as `run-directory` records of the
     starter's description (starter.md). A parent comes before its children.
 
-    Three kinds of directories are left out: systemd's own directories; directories with a user or group that the
-    image does not have; and paths with quotes, with ``..`` or with a specifier, except a specifier for a directory
-    (such as %t) at the beginning.
+    Three kinds of directories are left out:
+
+    - systemd's own directories
+    - directories with a user or group that the image does not have
+    - paths with quotes, with ``..`` or with a specifier (a specifier for a directory, such as %t, is allowed at the
+      beginning of a path)
     """
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
@@ -102,10 +105,15 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     of places such as /tmp, /var/tmp and /run. In a stock boot, systemd-tmpfiles obeys such a line before the
     application starts. In a fast start, systemd-tmpfiles obeys the line only after the application has started.
 
-    In a file that belongs to no package, three more kinds of lines are refused: a line that makes a file below /run;
-    a line that gives an existing file another mode, owner or attribute; and a line that changes something below /dev,
-    /proc or /sys, unless init does the same before the application starts (``written_settings``). All other lines are
-    allowed. The reference boot shows whether the application uses the files that these lines make (pack/others.py).
+    In a file that belongs to no package, three more kinds of lines are refused:
+
+    - a line that makes a file below /run
+    - a line that gives an existing file another mode, owner or attribute
+    - a line that changes something below /dev, /proc or /sys, unless init does the same before the application starts
+      (``written_settings``)
+
+    All other lines are allowed. The reference boot shows whether the application uses the files that these lines make
+    (pack/others.py).
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
@@ -131,9 +139,9 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
 def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in their order. Of several
     lines for one file, the first counts, as for systemd-tmpfiles ("Duplicate line for path"). Init applies the settings
-    before the application starts. Only lines with a plain value are in the result, and only for files that keep the
-    value, because systemd-tmpfiles writes it again some seconds later. Files of tmpfiles.d that are not world-readable
-    are left out, because their content must not enter our initramfs.
+    before the application starts. Only lines with a plain value are in the result. systemd-tmpfiles writes the value
+    again some seconds later, so only lines for files that keep the value are in the result. Files of tmpfiles.d that
+    are not world-readable are left out, because their content must not enter our initramfs.
     """
     firsts: dict[str, KernelSetting] = {}
     for _, each in _written(root):
@@ -160,8 +168,8 @@ def _written(root: ImageRoot) -> Iterator[tuple[PurePosixPath, KernelSetting]]:
 
 def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """What lines of tmpfiles.d write into files below /proc/sys and /sys in each boot, some seconds after an early start.
-    Unlike ``written_settings``, this includes the lines that init cannot follow, and those of files that are not
-    world-readable, so it must not enter our initramfs.
+    Unlike ``written_settings``, the result includes lines that init cannot follow, and lines of files that are not
+    world-readable. So the result must not enter our initramfs.
     """
     return tuple(
         KernelSetting(what, " ".join(words[6:]), is_packages=True)

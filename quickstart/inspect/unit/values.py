@@ -169,9 +169,9 @@ def capabilities(value: str) -> int:
 def capability_set(values: Iterable[str], initial: int) -> int:
     """The bit mask of capabilities that results from successive assignments, beginning with the set ``initial``.
 
-    While the set equals ``initial``, a value replaces the set: by the named capabilities, or by all others if the
-    value begins with `~`. Later values add the named capabilities to the set, or remove them if the value begins
-    with `~`. An empty value clears the set, and a `~` alone sets all capabilities.
+    While the set equals ``initial``, a value replaces the set by the named capabilities, or by all others if the
+    value begins with `~`. Later values add the named capabilities to the set, or remove them if the value begins with
+    `~`. An empty value clears the set, and a `~` alone sets all capabilities.
     """
     found = initial
     for value in values:
