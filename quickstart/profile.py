@@ -233,8 +233,8 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile that comes with QuickStart and is called ``name``, or else the profile at the path ``name``, which
-    is a directory or a profile.toml.
+    """The profile ``name`` that comes with QuickStart. If there is none, the profile at the path ``name``, which is a
+    directory or a profile.toml.
 
     Raises BadInputError when there is no such profile, and ProfileError when the profile is invalid.
     """

@@ -1,4 +1,4 @@
-"""Choose an accelerator: KVM if a guest was *seen* to boot with it on this host, or else TCG.
+"""Choose an accelerator. The result is KVM if a guest was *seen* to boot with KVM on this host, and otherwise TCG.
 
 The existence of /dev/kvm is not enough, because nested KVM can hang or abort. So a tiny guest (the kernel and
 a BusyBox init that prints one line) must boot within a time limit. The result is kept in the store, and is

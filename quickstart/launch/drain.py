@@ -1,5 +1,5 @@
-"""Keep the output of a guest and its QEMU, which may be of any length, within limits: the beginning in a
-file, and the newest part in memory.
+"""Keep the output of a guest and its QEMU within limits. The beginning of the output is kept in a file, and the
+newest part in memory.
 
 QEMU writes into pipes, and one of our threads reads them at once, so the guest never waits for a reader. A
 guest may write gigabytes, but while it runs, a log takes at most HEAD_BYTES on the host's disk and about

@@ -88,8 +88,8 @@ def kvm_group() -> int | None:
 def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> Path:
     """Copy ``kernel`` into the jail, and return its name there.
 
-    Raises BadInputError in four cases: the file is not regular; it is too large for a kernel; it does not
-    have ``expected_bytes`` bytes; another process writes to it during the call.
+    Raises BadInputError when the file is not regular, is too large for a kernel, or does not have ``expected_bytes``
+    bytes. Also raises it when another process writes to the file during the call.
     """
     with opened_regular(kernel) as fd:
         size_bytes = os.fstat(fd).st_size
@@ -156,9 +156,9 @@ def limited(
     tool: str = "qemu-system-x86_64",
     memory_bytes: int | None = None,
 ) -> tuple[str, ...]:
-    """The argv of QEMU, or of ``tool``, with the arguments ``words``, under prlimit(1): no file may grow
-    beyond ``file_bytes`` bytes (setrlimit(2)), no core is dumped, and the program has at most ``memory_bytes``
-    bytes of address space. By default, its memory is not limited.
+    """The argv of QEMU, or of ``tool``, with the arguments ``words``, under prlimit(1). No file may grow beyond
+    ``file_bytes`` bytes (setrlimit(2)), and no core is dumped. The program has at most ``memory_bytes`` bytes of
+    address space. By default, its memory is not limited.
     """
     memory = () if memory_bytes is None else (f"--as={memory_bytes}",)
     limits = (f"--fsize={file_bytes}", door.core_limit(), *memory)
@@ -166,10 +166,11 @@ def limited(
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:
-    """Raise BadInputError for initramfs files that do not fit into the machine's memory. Without this check,
-    they would be copied into the jail, which is in the temporary directory, before QEMU refuses them. Raise
-    HostLacksError for a machine with unusually much memory that the host does not have: when its guest uses this
-    memory, the host's kernel would end some process.
+    """Raise BadInputError for initramfs files that do not fit into the machine's memory. Without this check, such
+    files would be copied into the jail, which is in the temporary directory, before QEMU refuses them.
+
+    Raise HostLacksError for a machine with unusually much memory that the host does not have. If the guest used all
+    this memory, the host's kernel would kill some process.
     """
     available_mib = available_bytes() // MIB
     if memory_mib > max(_USUAL_MIB, available_mib):

@@ -1,8 +1,8 @@
 """Convert a root disk from the format qcow2 to a raw image. The disk may come from somebody else.
 
-qemu-img reads bytes that are not trusted, so it runs as QEMU does: in a jail with a copy of the file, as a user of
-its own, without privileges. Limits apply to its memory and to the files that it writes. qemu-img needs no network
-and no other processes, so it gets namespaces of its own where the host allows them.
+qemu-img reads untrusted bytes, so it runs in a jail with a copy of the file, as a user of its own and without
+privileges, as QEMU does. Limits apply to its memory and to the files that it writes. qemu-img needs no network and no
+other processes, so it gets namespaces of its own where the host allows them.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def made_raw(disk: Path, place: Path) -> Path:
     image. The disk may be larger than the manifest says, because its user may have enlarged it. Parts of the disk
     without data become holes of the raw image.
 
-    Raises ArtefactError when the disk is not as `build` makes it, is damaged, or stands for more data than its
-    file has; HostLacksError when the raw image has no room on the host; and BadInputError when
-    another process writes to ``disk`` during the call.
+    Raises:
+
+    - ArtefactError when the disk is not as `build` makes it, is damaged, or stands for more data than its file has
+    - HostLacksError when the raw image has no room on the host
+    - BadInputError when another process writes to ``disk`` during the call
     """
     with jail.made_jail(place) as cell:
         with opened_regular(disk) as fd:

@@ -96,8 +96,8 @@ def unanswered_ns(log: Sequence[Request], now_ns: int) -> int:
     """The time in ns that the oldest unanswered request has waited at ``now_ns``. 0 when every request was
     answered.
 
-    A request whose answer is due at ``now_ns`` or earlier is left out: the guest has not read the answer yet,
-    so the guest causes the delay and not the volume.
+    A request whose answer is due at ``now_ns`` or earlier is left out. In this case, the guest has not read the
+    answer yet, so the guest causes the delay, and not the volume.
     """
     waiting = [each.arrival_ns for each in log if not each.done_ns and not 0 < each.due_ns <= now_ns]
     return now_ns - min(waiting) if waiting else 0

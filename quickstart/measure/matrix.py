@@ -96,9 +96,11 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
     """The matrix in ``text`` (TOML). ``profiles`` are the names of known profiles. In the matrix, a profile
     with a slash is the path of a profile's directory.
 
-    When a block (a table `[[block]]`) names no command lines, each of its profiles is read to find the
-    command line that a build of the profile would have. Raises MatrixError with every fault in the matrix,
-    and BadInputError when a profile that must be read is missing or invalid.
+    A block is a table `[[block]]`. When a block names no command lines, the profiles of the block are read, to find
+    the command line that a build of the profile would have.
+
+    Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be read is missing
+    or invalid.
     """
     try:
         raw = parse_toml(text)
@@ -139,9 +141,9 @@ def singular(key: str) -> str:
 
 
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
-    """All runs of ``plan``, as (cell, number of the run from 1), in rounds of one run for each cell. Every
-    second round is in reverse order, so that all configurations are affected alike when the host becomes
-    slower or faster during the bench.
+    """All runs of ``plan``, as (cell, number of the run from 1), in rounds of one run for each cell. Every second
+    round is in reverse order. So when the host becomes slower or faster during the bench, all configurations are
+    affected alike.
     """
     rounds = max((each.runs for each in plan), default=0)
     runs: list[tuple[Cell, int]] = []

@@ -1,5 +1,8 @@
-"""Compute three things (pure): the launches that a block of a matrix asks for; time dilation, which slows the
-storage down when machines share the host's processors; and the summary of several launches.
+"""Compute three things (pure):
+
+- the launches that a block of a matrix asks for
+- time dilation, which slows the storage down when machines share the host's processors
+- the summary of several launches
 
 Time dilation follows Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
 docs/users/measuring.md lists its assumptions.

@@ -123,8 +123,8 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The result of one run of a cell (paper section 4.1). When the guest did not become ready, the run is
-    censored: it has no times, but statistics count it as later than every other run.
+    """The result of one run of a cell (paper section 4.1). When the guest did not become ready, the run is censored.
+    A censored run has no times, but statistics count it as later than every other run.
 
     ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on
     the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched from the

@@ -1,5 +1,5 @@
-"""Run a cell once, which gives one Sample: fetch kernel and initramfs from the volume, boot, wait until
-ready, and read the counters (docs/users/times.md).
+"""Run a cell once. The run fetches kernel and initramfs from the volume, boots, waits until ready and reads the
+counters (docs/users/times.md). The result is one Sample.
 """
 
 from __future__ import annotations

@@ -64,8 +64,11 @@ def client_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def measure(readied: Readied, configuration: str, accelerator: str) -> Measurement:
-    """The measurement of one run. The formulas are: T_pr = (T_beacon - T_launch) - uptime at the beacon;
-    T_app = (T_probe - T_launch) - T_pr; T_total = T_probe - T_launch.
+    """The measurement of one run. The formulas are:
+
+    - T_pr = (T_beacon - T_launch) - uptime at the beacon
+    - T_app = (T_probe - T_launch) - T_pr
+    - T_total = T_probe - T_launch
     """
     t_pr_ns = (readied.beacon.received_ns - readied.launch_ns) - readied.beacon.uptime_ns
     t_total_ns = readied.ready.received_ns - readied.launch_ns

@@ -278,8 +278,8 @@ class StartSet:
 # ---------------------------------------------------------------- initramfs and artefact
 @dataclass(frozen=True, kw_only=True)
 class Initramfs:
-    """Our initramfs, in the form in which it is stored: part A (init, BusyBox, modules) and part B (the start
-    set), each a newc archive, possibly compressed.
+    """Our initramfs, in the form in which it is stored. It consists of part A (init, BusyBox, modules) and part B
+    (the start set). Both parts are newc archives, possibly compressed.
     """
 
     path: Path

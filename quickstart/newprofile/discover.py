@@ -175,8 +175,8 @@ def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, o
     """Wait until the guest's boot is complete, the unit is active, and its sockets no longer change. Then return the
     profile's table [ready] for the service, and the reason for this choice.
 
-    Raises NoProfileError in three cases: the service fails; this state is not reached within ``limit_s`` seconds;
-    or the service has nothing that a readiness request could use.
+    Raises NoProfileError when the service fails, when this state is not reached within ``limit_s`` seconds, or when
+    the service has nothing that a readiness request could use.
     """
     looks: list[Look] = []
     seen: list[Sockets] = []

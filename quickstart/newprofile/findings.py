@@ -107,8 +107,8 @@ def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
     """Whether all ``commands`` (of ExecStartPre=) do nothing but check files that ``start``, the command of
     ExecStart=, reads and checks again.
 
-    This is so if each command is of one of two kinds: the program of ``start`` with a test option, or a command
-    with a program or word such as `named-checkconf` or `configtest`. Without commands, the result is False.
+    A command only checks if it is the program of ``start`` with a test option, or if its program or one of its words
+    is, for example, `named-checkconf` or `configtest`. Without commands, the result is False.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)
@@ -168,8 +168,8 @@ def payload(initramfs_bytes: int) -> Payload:
 
 
 def memory_mib(used_mib: int) -> int:
-    """The memory in MiB for machines of the profile: at least 1 GiB, and at least twice ``used_mib``, the memory
-    that the watched stock boot used when the service was ready.
+    """The memory in MiB for machines of the profile. It is at least 1 GiB and at least twice ``used_mib``, which is
+    the memory that the watched stock boot used when the service was ready.
 
     ``used_mib`` comes from the guest, which may lie, and later machines take the memory from the host. So
     ``used_mib`` counts only up to WATCHED_MIB, the memory of the watched guest.

@@ -145,9 +145,13 @@ def make(
 
 
 def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Profile, str, tuple[str, ...]]:
-    """Return three values: ``draft`` with the unit that does the work and with the services that its units need;
-    the name of the wrapper that the user has named, or an empty string if the user has named no wrapper; and the
-    names of the added services. The user gets a note about the wrapper and about each added service.
+    """Return three values:
+
+    - ``draft`` with the unit that does the work, and with the services that its units need
+    - the name of the wrapper that the user has named, or an empty string if the user has named no wrapper
+    - the names of the added services
+
+    The user gets a note about the wrapper and about each added service.
     """
     draft, wrapper = with_own_unit(root, draft)
     draft, needed = with_needed(root, draft)
@@ -172,8 +176,11 @@ def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
 def _traced(
     subject: Subject, options: TraceOptions, context: Context
 ) -> tuple[Profile, tuple[PurePosixPath, ...], Traced]:
-    """Return three values: the profile with ``data`` rules for the files that the service writes, the paths of
-    these files, and the start set with its traces.
+    """Return three values:
+
+    - the profile with ``data`` rules for the files that the service writes
+    - the paths of these files
+    - the start set with its traces
     """
     draft = subject.profile
     traced = pipeline.trace_disk(subject, options, context)
@@ -186,8 +193,11 @@ def _traced(
 
 
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
-    """Return three values: the unit with its companions, as an early start would run them; the ExecStartPre= lines
-    of all these units; and whether an early start runs these lines, too.
+    """Return three values:
+
+    - the unit with its companions, as an early start would run them
+    - the ExecStartPre= lines of all these units
+    - whether an early start runs these lines, too
 
     Raises UnsupportedUnitError when the image does not have the unit, and NoProfileError with every reason
     against an early start.

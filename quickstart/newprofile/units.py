@@ -46,8 +46,10 @@ def own_name(root: ImageRoot, unit: str) -> str:
 
 
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
-    """Return two values: ``draft`` with the unit that does the work; and the name of the wrapper that this unit
-    replaces, or an empty string if the unit of ``draft`` was not a wrapper.
+    """Return two values:
+
+    - ``draft`` with the unit that does the work
+    - the name of the wrapper that this unit replaces, or an empty string if the unit of ``draft`` was not a wrapper
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
     several instances.
@@ -64,15 +66,19 @@ def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
 
 
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
-    """Return two values. The first is ``draft`` with two changes: a companion that is an alias or a wrapper is
-    replaced by the unit that does the work, and the services that the units need are added. These are the services that
-    a unit requires (Requires=, Requisite=, BindsTo=), those that it wants and comes after (Wants= with After=), and
-    those of the sockets that it comes after, unless an early start need not wait for them (pack/harmless.py). The
-    second value has each added service with the assignment or link that names it.
+    """Return two values. The first value is ``draft`` with two changes: a companion that is an alias or a wrapper is
+    replaced by the unit that does the work, and the services that the units need are added. The second value has
+    every added service with the assignment or link that names this service.
 
-    A service is not added in three cases: the image does not have it; its name is not allowed in a profile; or
-    the profile has MOST_UNITS units already. The build later refuses the unit that needs
-    this service. Raises UnsupportedUnitError as ``with_own_unit`` does.
+    A unit needs three kinds of services, unless an early start need not wait for them (pack/harmless.py):
+
+    - services that the unit requires (Requires=, Requisite=, BindsTo=)
+    - services that the unit wants and comes after (Wants= with After=)
+    - services whose sockets the unit comes after
+
+    A service is not added if the image does not have it, if its name is not allowed in a profile, or if the profile
+    already has MOST_UNITS units. The build later refuses the unit that needs this service. Raises
+    UnsupportedUnitError as ``with_own_unit`` does.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}

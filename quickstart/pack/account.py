@@ -27,9 +27,9 @@ _OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
 
 
 def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when systemd has loaded one of the following from other files than the unit reader
-    has read: a unit of the stack, a slice that contains such a unit, or a socket unit that passes sockets to such a
-    unit. Also raise the error when a unit of the stack comes after a socket unit of another service.
+    """Raise UnsupportedUnitError when systemd has loaded a unit of the stack from other files than the unit reader
+    has read. Slices that contain such a unit, and socket units that pass sockets to such a unit, are compared in the
+    same way. Also raise the error when a unit of the stack comes after a socket unit of another service.
     """
     names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
     for trace in traces:
@@ -71,8 +71,8 @@ def _names(unit: UnitStart) -> Iterator[str]:
 
 def _others(root: ImageRoot, loaded: LoadedUnit) -> Iterator[str]:
     """The differences between the files from which the boot has loaded the unit and the unit's files in the image, as
-    words for a message: the path of each file that only the boot had, and ``no PATH`` for each drop-in that only the
-    image has.
+    words for a message. A file that only the boot had is named by its path. A drop-in that only the image has is
+    named as ``no PATH``.
     """
     try:
         own_file: PurePosixPath | None = unit_file(root, loaded.name)

@@ -83,11 +83,14 @@ def looking_beside(
         return is_looked_in or tree in listed or _has_more(root, tree, code, directory, left)
 
     def looks_beside(program: PurePosixPath) -> bool:
-        """Whether ``program`` looks for files beside itself. There are three cases: it looks for a file in the
-        directory tree in which it is installed (``tree_of``); it looks up a path that begins with its own
-        directory and `..` (/usr/bin/../share/app); it looks in its own directory for a file whose name has a
-        suffix (/usr/bin/pyvenv.cfg). In the last case, a program finds its directory by argv[0]. So this case
-        counts only for a program that other programs find by its name in PATH, as they find python.
+        """Whether ``program`` looks for files beside itself. There are three cases:
+
+        - The program looks for a file in the directory tree in which it is installed (``tree_of``).
+        - The program looks up a path that begins with its own directory and `..` (/usr/bin/../share/app).
+        - The program looks in its own directory for a file whose name has a suffix (/usr/bin/pyvenv.cfg).
+
+        In the last case, a program finds its directory by argv[0]. So this case counts only for a program that other
+        programs find by its name in PATH, as they find python.
         """
         tree = tree_of(program)
         if tree is not None and has_own_files(tree):
@@ -201,8 +204,8 @@ def _place(root: ImageRoot, path: PurePosixPath) -> PurePosixPath:
 def _is_code(
     root: ImageRoot, executed: Collection[PurePosixPath], path: PurePosixPath, operation: Op
 ) -> bool:
-    """Whether ``path`` is a program, or a directory that ``operation`` does not list. A file that is only
-    opened is a program if it is in ``executed``: a shell may also read an executable file that nobody
+    """Whether ``path`` is a program, or a directory that ``operation`` does not list. A file that is only opened
+    counts as a program only if it is in ``executed``, because a shell may also read an executable file that nobody
     executes.
     """
     if root.look_up(path).canonical != path:

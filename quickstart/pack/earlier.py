@@ -1,9 +1,9 @@
 """Refuse an early start when the application would start before a unit that a stock boot starts first.
 
-The unit reader (inspect/unit) predicts from the image which units a boot starts before the application. This
-module uses the reference boot itself: systemd's report of that boot says which units were started, for
-whatever reason, and how they were ordered. So this module also finds a packet filter, a check or a mount that
-only a generator, a udev rule or a preset starts.
+The unit reader (inspect/unit) predicts from the image which units a boot starts before the application. This module
+uses the reference boot itself. systemd's report of that boot says which units were started, for whatever reason, and
+how they were ordered. So this module also finds a packet filter, a check or a mount that only a generator, a udev
+rule or a preset starts.
 
 Apart from reading drop-ins of the image, the functions are pure.
 """
@@ -185,7 +185,8 @@ def _is_below(path: str, *places: str) -> bool:
 
 def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
     """Whether the unit file or drop-in at ``drop_in`` may have a command. Also True when there is no file at
-    ``drop_in``: systemd's report separates paths by blanks, so ``drop_in`` may be a part of a path with blanks.
+    ``drop_in``. In this case, ``drop_in`` may be only a part of a path with blanks, because systemd's report
+    separates paths by blanks.
     """
     path = PurePosixPath(drop_in)
     file = root.resolve(path).canonical if path.is_absolute() else None

@@ -28,9 +28,9 @@ def data_read(
     """The parts of data files that the first requests read in at least one of ``traces``, by file. The files are in the
     order of their first reads. Data files are those that the profile's prefetch.data names and files.exclude does not.
 
-    ``blocks`` is the block map of the disk from which the traced boots ran. A block that a traced boot has given to
-    another file since then belongs to its file in ``blocks``: the guest may report anything, and at worst a boot reads a
-    part that it does not need.
+    ``blocks`` is the block map of the disk from which the traced boots ran. During a traced boot, a block may pass to
+    another file. Such a block still counts for the file that ``blocks`` names. This is harmless: whatever the guest
+    reports, at worst a boot reads a part that it does not need.
     """
     taken: dict[PurePosixPath, bool] = {}
     found: dict[PurePosixPath, list[Part]] = {}
@@ -58,9 +58,10 @@ def data_read(
 def plan_later(
     data: Mapping[PurePosixPath, tuple[Part, ...]], first: Prefetch, blocks: BlockMap
 ) -> Prefetch | None:
-    """The plan for the parts ``data`` on the volume with the block map ``blocks``: the parts in the order of ``data``,
-    and the metadata that lead to them. So a request that needs little does not wait for the reads of all others. Leaves
-    out what the plan ``first`` requests. None when nothing is left.
+    """The plan for the parts ``data`` on the volume with the block map ``blocks``: the parts in the order of
+    ``data``, and the metadata that lead to these parts. In this order, a request that needs few parts does not wait
+    until the parts for all other requests are read. Leaves out what the plan ``first`` requests. None when nothing is
+    left.
     """
     early = frozenset(first.files)
     every = ((path, offset, length) for path in data if path not in early for offset, length in data[path])

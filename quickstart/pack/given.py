@@ -108,12 +108,15 @@ def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], ro
 
 
 def stock_waits(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace] = ()) -> bool:
-    """Whether a stock boot starts one of ``units`` only when the network is up. This is so in three cases. In the first
-    case, the unit comes after networking.service, network.target or network-online.target, directly or through other
-    units, and ifupdown has an interface with `auto` (interfaces(5)), for which networking.service waits. In the
-    second case, the unit comes after network-online.target, and a service of networkd or ifupdown that waits for the
-    network is enabled. In the third case, a traced boot started a service that waits for the network before it, because
-    the unit itself wants this service, or because a generator, such as netplan's, enabled it.
+    """Whether a stock boot starts one of ``units`` only when the network is up. There are three cases:
+
+    - The unit comes after networking.service, network.target or network-online.target, directly or through other
+      units, and ifupdown has an interface with `auto` (interfaces(5)). networking.service waits for such an
+      interface.
+    - The unit comes after network-online.target, and a service of networkd or ifupdown that waits for the network is
+      enabled.
+    - A traced boot started a service that waits for the network before the unit. The unit itself wants this service,
+      or a generator, such as netplan's, enabled it.
     """
     if any(map(is_only_waiting, _before(traces, units))):
         return True
@@ -122,8 +125,8 @@ def stock_waits(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace] =
 
 
 def _may_wait_on_a_machine(root: ImageRoot, units: Sequence[str]) -> bool:
-    """Whether a stock boot may wait on a machine of an image with cloud-init, which writes ifupdown's configuration in the
-    first boot, with `auto` for the card.
+    """Whether a stock boot of a machine may wait for the network because of cloud-init. In the first boot, cloud-init
+    writes an ifupdown configuration with `auto` for the card.
     """
     return (
         has_cloud_init(root)
@@ -162,8 +165,8 @@ def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
 
 
 def _naming(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace]) -> Naming:
-    """Where a stock boot takes the name of a machine without a name, before it starts ``units``. ifupdown's DHCP clients
-    set it by their scripts. networkd sets it when it has the lease.
+    """Where a stock boot takes the name for a machine without a name, before it starts ``units``. The scripts of
+    ifupdown's DHCP clients set the name. networkd sets the name when it has the lease.
     """
     network = _network(root)
     if network == "ifupdown":
@@ -180,12 +183,14 @@ def _network(root: ImageRoot) -> str:
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
-    """Whether /etc/resolv.conf has the name servers of a stock boot before init starts a unit: init writes those of its
-    DHCP lease (take_resolver in initramfs/init/second), or the file has servers that do not depend on the lease
-    (``keeps_resolver``). It is not so in three cases: /etc/resolv.conf is
-    a link, which leads to another program's file; networkd is the image's DHCP client, and does not write
-    /etc/resolv.conf; or ifupdown's DHCP client writes something else into it than the lease's name servers
-    (``writes_resolver``).
+    """Whether /etc/resolv.conf has the name servers of a stock boot before init starts a unit. Either init writes the
+    name servers of its DHCP lease (take_resolver in initramfs/init/second), or the file has name servers that do not
+    depend on the lease (``keeps_resolver``). The result is False in three cases:
+
+    - /etc/resolv.conf is a link, which leads to another program's file.
+    - networkd is the image's DHCP client. networkd does not write /etc/resolv.conf.
+    - ifupdown's DHCP client writes something else into /etc/resolv.conf than the lease's name servers
+      (``writes_resolver``), and the file's name servers depend on the lease.
     """
     return not _is_written_by_another(root) and (writes_resolver(root) or keeps_resolver(root))
 

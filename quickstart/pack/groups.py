@@ -1,10 +1,10 @@
 """Judge by the reference boot what a unit with control groups of its own (Delegate=) does that an early start cannot have
 (pure).
 
-A unit with Delegate= may make groups below its own, hand controllers on to them, and set limits there. When systemd adopts
-such a unit, it makes the unit's group its own for the first time, and takes the controllers back (unit_update_cgroup in
-systemd's src/core/cgroup.c, 252 and 257): the limits would be lost. A restart does not have this problem, because the group
-is new then.
+A unit with Delegate= may make groups below its own, hand controllers on to them, and set limits there. When systemd
+adopts such a unit, systemd manages the unit's group for the first time and takes the controllers back, so the limits
+would be lost (unit_update_cgroup in systemd's src/core/cgroup.c, 252 and 257). A restart does not have this problem,
+because the group is new then.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def refuse_controllers_of_own(traces: Sequence[Trace], unit: str) -> None:
 
 
 def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
-    """Raise UnsupportedUnitError when a program of the stack of ``unit`` has executed dockerd, and none of the units names it
-    as its own program: the build does not know then where dockerd keeps its containers (inspect/unit/containers.py).
+    """Raise UnsupportedUnitError when a program of the stack of ``unit`` has executed dockerd, and no unit of the
+    stack names dockerd as its own program. In this case, the build does not know where dockerd keeps its containers
+    (inspect/unit/containers.py).
     """
     executed = any(event.op is Op.EXEC and event.path.name == DOCKER for event in _done(traces))
     if executed and not any(is_docker(each.start) for each in unit.all_units):
@@ -53,10 +54,10 @@ def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
 
 def told_of_systemd(traces: Sequence[Trace], unit: UnitStart) -> UnitStart:
     """``unit`` with the directory by which a program finds out whether systemd runs (sd_booted(3)), if a unit of the stack
-    has Delegate= and one of its programs looked for the directory in a traced boot. Such a program decides once who makes
-    its control groups, as dockerd does. It asks systemd only when it makes one.
+    has Delegate= and one of its programs looked for the directory in a traced boot. Such a program, for example
+    dockerd, decides once who makes its control groups. The program calls systemd only when it makes a control group.
 
-    Other programs do not get the directory: they would call systemd at once, which is not there yet.
+    Other programs do not get the directory, because they would call systemd at once, before systemd runs.
     """
     looked = any(path == _BOOTED for event in _done(traces) for path in (event.path, event.real))
     return _told(unit) if looked and any(each.delegates for each in unit.all_units) else unit

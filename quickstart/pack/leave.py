@@ -2,14 +2,18 @@
 
 A packed file is of use only if a process opens it below /fast. Programs find each other there by PATH, the
 loader finds libraries there by LD_LIBRARY_PATH, and the starter starts the unit's commands from there. All
-other files are opened by their ordinary paths. In the archive, such a file is a link to the volume's file:
-nobody would use a copy, and no boot would compare the copy with the volume. The prefetch requests the content
-of the volume's file (docs/internals/prefetch.md).
+other files are opened by their ordinary paths. In the archive, such a file is a link to the volume's file, because
+nobody would use a copy, and no boot would compare the copy with the volume. The prefetch requests the content of the
+volume's file (docs/internals/prefetch.md).
 
-Three kinds of files that are opened below /fast stay on the volume, too: programs that look for files beside
-themselves, programs by whose path others find the process, and large libraries of which a boot uses only a small part.
-So every packed file is a packed fact (docs/users/never-stale.md), and every link in the archive leads either to
-a packed file or to the volume.
+Three kinds of files that are opened below /fast stay on the volume, too:
+
+- programs that look for files beside themselves
+- programs by whose path others find the process
+- large libraries of which a boot uses only a small part
+
+So every packed file is a packed fact (docs/users/never-stale.md), and every link in the archive leads either to a
+packed file or to the volume.
 """
 
 from __future__ import annotations
@@ -70,9 +74,12 @@ class _Seen:
 def leave(
     start_set: StartSet, traces: Sequence[Trace], root: ImageRoot, unit: UnitStart, *, overlay: bool
 ) -> StartSet:
-    """``start_set`` with the kind LEFT for files that no process opens below /fast, for programs that look
-    for files beside themselves, for large files of which a boot uses only a small part, and for links that
-    lead only to files with the kind LEFT.
+    """``start_set`` with the kind LEFT for these files:
+
+    - files that no process opens below /fast
+    - programs that look for files beside themselves
+    - large files of which a boot uses only a small part
+    - links that lead only to files with the kind LEFT
 
     Programs and libraries that a rule of the profile names stay packed, unless they look beside themselves.
     ``overlay`` says whether packed files are bound over the volume's files (Delivery.OVERLAY).

@@ -1,8 +1,8 @@
 """Find out whether a unit looked up names or users before it was ready, and which services of the machine
 answer these look-ups (pure).
 
-A resolver on the machine itself comes before most applications by way of nss-lookup.target (systemd.special(7)), which
-does not say whether the application has any names to look up. The trace says it.
+A resolver on the machine itself comes before most applications by way of nss-lookup.target (systemd.special(7)). This
+order does not show whether the application looks up any names. The trace shows this.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MODULES = {"libnss_ldap.so.": "nslcd.service", "libnss_mdns": "avahi-daemon.ser
 
 
 def looks_up_names(traces: Sequence[Trace]) -> bool:
-    """Whether a program of the units looked up names before ready: it read the name servers, or it had a connection to
-    nscd or unscd, which read the name servers in its place.
+    """Whether a program of the units looked up names before ready. Such a program read the name servers, or it had a
+    connection to nscd or unscd, which read the name servers in its place.
     """
     cache = PurePosixPath(NAME_CACHE)
     return any(
@@ -35,9 +35,9 @@ def looks_up_names(traces: Sequence[Trace]) -> bool:
 
 
 def answering(traces: Sequence[Trace], application: LoadedUnit) -> frozenset[str]:
-    """The services, in the image or not, that answer what ``application`` looked up in a traced boot. systemd-resolved
-    is not among them, because it answers from the network (``refuse_names_too_early`` in given.py), nor are nscd and
-    unscd: without them, glibc asks by itself.
+    """The services, in the image or not, that answer what ``application`` looked up in a traced boot.
+    systemd-resolved is not in the result, because its answers come from the network, which ``refuse_names_too_early``
+    in given.py checks. nscd and unscd are not in the result, because glibc asks by itself when they do not run.
     """
     loaded = {event.path.name for trace in traces for event in trace.events if event.error is None}
     asked = (service for begin, service in _MODULES.items() if any(name.startswith(begin) for name in loaded))

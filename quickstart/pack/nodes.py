@@ -3,7 +3,7 @@
 In an early start, /dev has the nodes of the kernel's own drivers and of the modules in part A, and the links that init
 makes. The rest of a boot loads more modules, makes nodes that load a module when they are opened (kmod(8),
 static-nodes), and makes links to devices (udev). A program that can do without its device, such as watchdog(8), would
-run without the device for good.
+then run without the device permanently.
 """
 
 from __future__ import annotations

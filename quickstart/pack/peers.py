@@ -1,9 +1,9 @@
-"""Refuse an early start when the unit speaks to systemd, D-Bus or another service of the machine before it is ready, or
-runs a program that would do something else before systemd.
+"""Refuse an early start when the unit, before it is ready, speaks to systemd, D-Bus or another service of the
+machine. Also refuse it when the unit runs a program that would do something else before systemd runs.
 
-The unit reader (inspect/unit) sees the words of the unit's commands only. The reference boot also shows what scripts
-call, and what libraries do: `systemctl`, `hostnamectl` and every program that speaks to D-Bus connect to a socket
-that another process has bound. Apart from looking up names in the image, the functions are pure.
+The unit reader (inspect/unit) sees only the words of the unit's commands. The reference boot also shows what scripts
+call and what libraries do, because `systemctl`, `hostnamectl` and every program that speaks to D-Bus connect to a
+socket that another process has bound. Apart from looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
 
 
 def refuse_peers(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError if a program of the unit connected to a socket of another process in a traced boot, and
-    nobody would answer there in an early start; or if the unit executed a program that would do something else in an
-    early start (``why_elsewhere``).
+    """Raise UnsupportedUnitError if, in a traced boot, a program of the unit connected to a socket of another process
+    at which nobody would answer in an early start. Also raise it if the unit executed a program that would do
+    something else in an early start (``why_elsewhere``).
 
     A command that an early start leaves out does not count (``pre = false``). A command is known by its program's name.
     """

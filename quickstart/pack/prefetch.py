@@ -93,8 +93,8 @@ def foresee(
     bound: Collection[PurePosixPath] = (),
     interpreted: Collection[PurePosixPath] = (),
 ) -> Foreseen:
-    """The expected use of the root volume, from the traces. ``bound`` are the volume's files over which packed
-    files are mounted: their paths are looked up on the volume, but their content is not read there.
+    """The expected use of the root volume, from the traces. ``bound`` are the volume's files over which packed files
+    are mounted. The paths of these files are looked up on the volume, but their content is not read there.
     ``interpreted`` are scripts that are started by a packed interpreter.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT and not file.target)
@@ -231,9 +231,9 @@ class _Seen:
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
-        """Record that the file at ``path`` is read: in part if it is large, and otherwise completely. A file
-        of more than ``limit_bytes`` is large, unless it has at most 16 MiB and at least a third of it was in
-        the page cache of the traced boots. An empty file is ignored.
+        """Record that the file at ``path`` is read. A large file is read in part, and any other file completely. A
+        file of more than ``limit_bytes`` is large, unless it has at most 16 MiB and at least a third of it was in the
+        page cache of the traced boots. An empty file is ignored.
         """
         found = self.look(path)
         host = self.root.host(found) if found else None
@@ -320,10 +320,10 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """The numbers of blocks that the prefetch reads for the sake of large files outside the start set that the traced
-    boots did not read through the page cache. The volume is divided into pieces of 512 KiB (_PIECE_BYTES). In each
-    piece that has data of such a file, and from which the prefetch reads nothing else, one block is chosen. At most _PIECES
-    blocks are chosen for one file.
+    """The numbers of blocks that the prefetch reads for the sake of large files that are outside the start set, and
+    that the traced boots did not read through the page cache. The volume is divided into pieces of 512 KiB
+    (_PIECE_BYTES). In each piece that has data of such a file, and from which the prefetch reads nothing else, one
+    block is chosen. At most _PIECES blocks are chosen for one file.
 
     The prefetch cannot fill the page cache for reads with O_DIRECT. But when the prefetch reads one block of a piece,
     a cold volume fetches the whole piece from the slow storage behind it.
@@ -350,9 +350,9 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 
 def _is_read_through_cache(known: Resident) -> bool:
-    """Whether the traced boots read the file through the page cache, in which case ``known.parts`` are all that they
-    read of it. Of a file that is read with O_DIRECT, at most the head is in the page cache: a program looks at the
-    head before it decides how to read the rest.
+    """Whether the traced boots read the file through the page cache. If so, ``known.parts`` are all parts that the
+    boots read. Of a file that is read with O_DIRECT, only the head may be in the page cache, because a program looks
+    at the head before it decides how to read the rest.
     """
     return any(offset + length > _HEAD_BYTES for offset, length in known.parts)
 

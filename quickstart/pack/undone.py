@@ -1,9 +1,9 @@
 """Refuse an early start when the rest of the boot would undo what the unit does (pure, apart from reading sysctl.d).
 
-systemd-sysctl, systemd-tmpfiles and systemd-networkd write the image's kernel settings some seconds after an early start. In a
-stock boot they come before the unit, so a unit that writes one of these settings itself, as dockerd does with
-net.ipv4.ip_forward, has the last word there. What counts is what a setting changes, and not its name:
-net.ipv4.conf.all.forwarding is the same switch.
+systemd-sysctl, systemd-tmpfiles and systemd-networkd write the image's kernel settings some seconds after an early start.
+In a stock boot, these services write the settings before the unit starts. So the value that the unit itself writes,
+as dockerd does with net.ipv4.ip_forward, stays in a stock boot. What counts is what a setting changes, and not its
+name. For example, net.ipv4.conf.all.forwarding is the same switch as net.ipv4.ip_forward.
 """
 
 from __future__ import annotations

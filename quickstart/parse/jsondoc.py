@@ -1,9 +1,9 @@
 """Parse untrusted JSON within limits on the depth of nesting, the number of values and the length of numbers.
 
 `json.loads` recurses as deep as the text is nested. It also accepts numbers of any length, NaN, Infinity, and
-duplicate keys (the last one counts). `parse` raises ValueError in all these cases: for a text that is nested
-too deep, a number that is too long, NaN, Infinity, or a duplicate key. `parse` takes time proportional to the
-text's length.
+duplicate keys (the last one counts). `parse` raises ValueError in all these cases, which are a text that is nested
+too deep, a number that is too long, NaN, Infinity, and a duplicate key. `parse` takes time proportional to the text's
+length.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ def brief(text: str) -> str:
 
 
 def command(*words: str) -> str | None:
-    """The command line of ``words``, quoted where necessary, for a user to paste into a shell. None when a
-    user should not paste one of the words: when it has a character that cannot be printed, when it has a
-    backtick (which ends a command in our messages), or when it is too long.
+    """The command line of ``words``, quoted where necessary, for a user to paste into a shell. None when a user
+    should not paste one of the words. Such a word has a character that cannot be printed, has a backtick (which ends
+    a command in our messages), or is too long.
     """
     if any(shown(word) != word or "`" in word or len(word) > _PASTED_CHARACTERS for word in words):
         return None

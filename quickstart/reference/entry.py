@@ -91,8 +91,8 @@ def newest_kernel(root: ImageRoot) -> str | None:
 
 
 def version_key(version: str) -> tuple[str | int, ...]:
-    """A sort key for kernel versions, by the rules of deb-version(7): numbers are compared by value, ``~``
-    sorts before the end of the text, and the end sorts before everything else.
+    """A sort key for kernel versions, by the rules of deb-version(7). Numbers are compared by value. ``~`` sorts
+    before the end of the text, and the end sorts before everything else.
     """
     parts = re.split(r"(\d+)", version.replace("~", "\0") + "\1")
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))

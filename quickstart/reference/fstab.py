@@ -27,8 +27,11 @@ class RootLine:
 def root_volume(fstab: str) -> RootLine | None:
     """The UUID or label that the text ``fstab`` has for /, or None when it has no line for /.
 
-    Raises BadInputError, with the line, in three cases: the line for / names the volume neither by UUID nor by
-    label; the file system of / is not ext4; or a line mounts another disk without `noauto` or `nofail`.
+    Raises BadInputError, with the line, in three cases:
+
+    - The line for / names the volume neither by UUID nor by label.
+    - The file system of / is not ext4.
+    - A line mounts another disk without `noauto` or `nofail`.
     """
     if len(fstab) > _MAX_CHARACTERS:
         raise BadInputError(

@@ -213,9 +213,8 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
     """Unpack the tar archive at ``path`` below ``tree``. No file is written outside of ``tree``, and no link is
     followed.
 
-    Return what is not unpacked (device nodes, sockets). Raises BadInputError in three cases: the archive cannot be
-    unpacked completely; it has more data than a disk of ``disk_bytes`` bytes can hold; or its SHA-256 is not
-    ``digest``.
+    Return what is not unpacked (device nodes, sockets). Raises BadInputError when the archive cannot be unpacked
+    completely, has more data than a disk of ``disk_bytes`` bytes can hold, or has another SHA-256 than ``digest``.
     """
     try:
         with foreign_members(path, "tar", _check_tar(path), digest) as members:

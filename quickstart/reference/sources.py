@@ -103,9 +103,9 @@ def parse_targets(text: str, suite: str) -> Sources:
     """The package archives in ``text``, the output of apt-get indextargets. Each line has a URI, a codename
     and a component.
 
-    Only archives with plain http are used, because a minimal Debian can fetch only from these: https needs
-    certificates, and methods such as mirror+file need files of the host. A URI with a password is not used,
-    because the password would stay in the image.
+    Only archives with plain http are used, because a minimal Debian can fetch only from these. https needs
+    certificates, and methods such as mirror+file need files of the host. A URI with a password is not used, because
+    the password would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

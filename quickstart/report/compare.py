@@ -1,5 +1,5 @@
-"""Compare two results of the same cells: which times are longer in the second result, in which phase, and which
-changes may explain this (pure; compare.md).
+"""Compare two results of the same cells (pure; compare.md). The comparison says which times are longer in the second
+result, in which phase, and which changes may explain the difference.
 """
 
 from __future__ import annotations
@@ -334,8 +334,8 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells with too few runs. There are two kinds of notes: a cell has so few runs that it can never
-    count as later; or it has so few runs that it could count as later by chance.
+    """Notes about cells with too few runs. A note says either that a cell has so few runs that it can never count as
+    later, or that it has so few runs that it could count as later by chance.
     """
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:

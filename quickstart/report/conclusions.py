@@ -68,8 +68,8 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells in the report's first picture: those on the first measured clock in results.CLOCKS that have
-    the slowest measured storage model and the smallest measured machine size.
+    """The cells in the report's first picture. They have the slowest measured storage model and the smallest measured
+    machine size. Their clock is the first clock in results.CLOCKS that was measured.
     """
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
@@ -123,8 +123,8 @@ def headline(results: Results) -> Headline | None:
 def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:
     """The cell of ``configuration`` with which our ``cell`` is compared.
 
-    Both cells have the same command line, with one exception: when a distribution's own boot was not measured
-    with the kernel options of a build, the result is its cell with the stock command line.
+    The result has the same command line as ``cell``, with one exception. When a distribution's own boot was not
+    measured with the kernel options of a build, the result is the cell of this boot with the stock command line.
     """
     same = cell.beside(configuration)
     alone = configuration in STOCK_CONFIGURATIONS and cell.command_line == BUILT and same not in samples
@@ -269,8 +269,8 @@ def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:
 
 
 def _differences(known: Mapping[Cell, int], axis: str, more: str, less: str) -> list[int]:
-    """Differences in ns: the time of each cell whose field ``axis`` has the value ``more``, minus the time of
-    the cell that has ``less`` in this field and is otherwise the same.
+    """Differences in ns. A difference is the time of a cell whose field ``axis`` has the value ``more``, minus the
+    time of the cell that has ``less`` in this field and is otherwise the same.
     """
     change: dict[str, Any] = {axis: less}
     others = {cell: known.get(replace(cell, **change)) for cell in known if getattr(cell, axis) == more}

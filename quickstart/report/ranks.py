@@ -1,10 +1,10 @@
 """Compare two series by their ranks (pure), with the exact Mann-Whitney test and the interval of shifts that
 this test accepts (compare.md).
 
-This is a permutation test of ranks. Under the null hypothesis, each way to divide all values between the two
-series is equally likely, whatever their distribution is (Mann and Whitney, "On a test of whether one of two
-random variables is stochastically larger", 1947). When there are many values, the normal distribution is used
-in place of the exact count.
+This is a permutation test of ranks. Under the null hypothesis, all ways to divide the values between the two series
+are equally likely, whatever the distribution of the values is (Mann and Whitney, "On a test of whether one of two
+random variables is stochastically larger", 1947). When there are many values, the normal distribution is used in
+place of the exact count.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MOST_ADDITIONS = 1 << 18
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The one-sided p-value. A pair has one value of each series. p is the probability, if only chance is at
-    work, that in at least as many pairs as observed the value of ``second`` is later than that of ``first``.
-    Each series must have at least one value.
+    """The one-sided p-value. A pair has one value of each series. In some of the observed pairs, the value of
+    ``second`` is later than that of ``first``. p is the probability that chance alone gives at least as many such
+    pairs. Each series must have at least one value.
 
     A pair of two equal values does not count as later, so ties can only make p larger.
     """
@@ -117,8 +117,8 @@ def _normal(first: int, second: int) -> tuple[float, float]:
 
 @functools.cache
 def _ways(first: int, second: int) -> tuple[int, ...]:
-    """For k = 0, 1, 2 …: the number of ways to divide ``first`` + ``second`` values into two series so that
-    in k pairs the value of the second series is the later one.
+    """For k = 0, 1, 2 …, the number of ways to divide ``first`` + ``second`` values into two series with k pairs in
+    which the value of the second series is the later one.
 
     The numbers are the coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 - x^i)
     for i from 1 to ``first``.

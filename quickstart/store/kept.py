@@ -129,8 +129,9 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = None) -> Iterator[Path]:
-    """What has a name by ``pattern`` in the stages' directories of the store. A stage that is a link is left out,
-    and ``note`` is called with a line about it: what is there is not the store's to remove.
+    """The files and directories in the stages' directories of the store whose names match ``pattern``. A stage that
+    is a link is left out, because what is behind a link does not belong to the store. ``note`` is then called with a
+    line about this link.
     """
     for stage in sorted(root.glob("*")):
         if not stage.is_symlink():

@@ -37,7 +37,7 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
     that another process writes to during the call. Raises ForeignOwnerError for a file whose owner our user
     namespace does not map, because the namespace shows it as nobody's.
 
-    With ``as_copied_s``, the result is the hash that a copy of the tree by inspect.foreign.home would have: device
+    With ``as_copied_s``, the result is the hash that a copy of the tree by inspect.foreign.home would have. Device
     nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
     """
     top = os.fsencode(root)
@@ -68,7 +68,7 @@ def _in_order(
     pool: ThreadPoolExecutor, work: Callable[[Sequence[bytes]], T], batches: Iterator[Sequence[bytes]]
 ) -> Iterator[T]:
     """The results for the batches, in order. This function takes only a few batches in advance, because a foreign
-    tree may have a million long paths; `pool.map` would take all batches at once.
+    tree may have a million long paths. `pool.map` would take all batches at once.
     """
     waiting: deque[Future[T]] = deque()
     for batch in batches:
@@ -82,10 +82,10 @@ def _in_order(
 def _second_name(first: bytes) -> bytes:
     """The bytes to hash for a further name of a file that was already hashed under the name ``first``.
 
-    A name may have any bytes. If every name were hashed as it is, somebody who chooses the names and contents
-    of files could find in seconds a name that equals another file's 32-byte hash. Two different trees would
-    then have the same hash. With a name of plain characters, this takes about 2**74 tries. So only a plain
-    name is hashed as it is.
+    A name may have any bytes. If every name were hashed as it is, an attacker who chooses the names and contents of
+    files could give two different trees the same hash. For this, the attacker needs a name that equals another file's
+    32-byte hash. Among all names, such a name is found in seconds. Among names of plain characters, the search takes
+    about 2**74 tries. So only a plain name is hashed as it is.
     """
     return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 

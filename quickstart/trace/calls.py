@@ -43,10 +43,15 @@ _OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
 
 
 def uses_network(call: Call) -> bool:
-    """Whether a call of the kinds ``ASKING`` says that a process asks for the machine's addresses and routes
-    (rtnetlink(7), netdevice(7)), binds a socket to one of the machine's addresses other than loopback, joins a group of
-    multicast, or connects or sends to another machine. A call that failed counts, too: the reference boot's machine may
-    not have the address. sendmsg(2) is not recorded, because most of its calls are those of the message bus.
+    """Whether a call of the kinds ``ASKING`` shows that a process uses the network. There are four cases:
+
+    - The process asks for the machine's addresses and routes (rtnetlink(7), netdevice(7)).
+    - It binds a socket to one of the machine's addresses other than loopback.
+    - It joins a multicast group.
+    - It connects or sends to another machine.
+
+    A call that failed counts, too, because the reference boot's machine may not have the address. sendmsg(2) is not
+    recorded, because most of its calls are those of the message bus.
     """
     if call.name == "socket":
         # For getifaddrs(3), and for getaddrinfo(3) with AI_ADDRCONFIG.
@@ -76,8 +81,9 @@ def is_bare(call: Call) -> bool:
 
 
 def forgets(call: Call) -> bool:
-    """Whether a process has executed a command of systemctl that has no effect in an early start: it forgets a variable
-    or a failed start of a systemd that has neither yet (``is_needless_early`` in inspect/unit/commands.py).
+    """Whether a process has executed a command of systemctl that makes systemd forget a variable or a failed start.
+    In an early start, such a command has no effect, because systemd does not run yet and has nothing to forget
+    (``is_needless_early`` in inspect/unit/commands.py).
     """
     return call.name in _EXECS and _FORGETS.search(call.arguments) is not None
 

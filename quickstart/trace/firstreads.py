@@ -1,5 +1,6 @@
-"""Trace which parts of the root volume a boot reads from ready to the end of the profile's first requests: the words of
-the kernel's command line that switch the trace on, and the parser of the log of tracers/reads-all (pure).
+"""Trace which parts of the root volume a boot reads from ready to the end of the profile's first requests (pure).
+This module has the words of the kernel's command line that switch the trace on, and the parser of the log of
+tracers/reads-all.
 
 The log has only places on the volume and times. So the trace also has reads that bypass the page cache, and nothing
 of what was read leaves the guest.

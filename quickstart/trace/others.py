@@ -1,9 +1,8 @@
 """Find what the rest of a boot has changed before a unit's programs use it (pure).
 
-A service that starts early comes before the rest of the boot. A file that a generator, a rule of
-tmpfiles.d or another service would make is still missing then, and a file that one of these would change or remove
-still has its old state. The log of the reference boot shows such files, whatever program makes, changes or removes
-them.
+A service that starts early comes before the rest of the boot. At this time, generators, rules of tmpfiles.d and other
+services have not made, changed or removed their files yet. The log of the reference boot shows these files, whatever
+program makes, changes or removes them.
 """
 
 from __future__ import annotations

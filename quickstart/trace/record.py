@@ -2,7 +2,7 @@
 ready. Then the logs are copied to the host.
 
 The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the trace.
-At the end, the agent sends the log to the host. The recording fails unless the log is complete: strace must
+At the end, the agent sends the log to the host. The recording fails unless the log is complete. For this, strace must
 have ended, and the log's SHA-256 in the guest must equal the SHA-256 on the host.
 """
 

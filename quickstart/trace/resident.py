@@ -1,9 +1,9 @@
 """Find the large files that the unit opened, and the parts of these files that were in the guest's page cache
 at ready (pure, apart from looking up names in the image).
 
-tracers/resident writes the log. The page cache belongs to the whole machine: a part may also be in it because
-another program read it, or because the kernel read ahead. The reference boot reads ahead by 16 KiB at most
-(tracers/strace-init).
+tracers/resident writes the log. The page cache belongs to the whole machine. So a part may also be in the page cache
+because another program read this part, or because the kernel read ahead. The reference boot reads ahead by 16 KiB at
+most (tracers/strace-init).
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ Program = tuple[str, str]
 class Resolvers:
     """Follows what programs do with the files of resolvers. Two resolvers read /etc/resolv.conf again when it changes:
 
-    - glibc's (resolv.conf(5)) looks the file up and opens it with O_CLOEXEC. When a process does this for the first
-      time, it opens /etc/host.conf in between. The thread does nothing else in between.
-    - Go's opens the file with O_CLOEXEC, and then /etc/nsswitch.conf, neither of which it has looked up.
+    - glibc's resolver (resolv.conf(5)) looks the file up, and then opens it with O_CLOEXEC. Between these two
+      actions, the thread does nothing else. Only when a process does this for the first time, it opens /etc/host.conf
+      in between.
+    - Go's resolver opens the file with O_CLOEXEC, and then opens /etc/nsswitch.conf. It looks up neither file before.
 
     Any other program may keep what it has read, for example squid, c-ares, or a module of Perl, Python or Go.
 

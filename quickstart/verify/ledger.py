@@ -27,10 +27,9 @@ _MOST_PIECES, _NAMES_IN_PIECE = 1 << 18, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """The content of an artefact's start set, by path in the image. ``files`` has the size of each packed file
-    in bytes, ``links`` has the target of each link, ``excluded`` has the rule for each excluded file,
-    ``interpreters`` has the ELF interpreters of each program, and ``firsts`` has the first name of each further
-    name (hard link) of a file.
+    """The content of an artefact's start set, by path in the image. ``files`` has the sizes of packed files in bytes,
+    ``links`` the targets of links, ``excluded`` the rules that exclude files, and ``interpreters`` the ELF
+    interpreters of programs. For a further name (hard link) of a file, ``firsts`` has the file's first name.
     """
 
     files: Mapping[PurePosixPath, int]

@@ -1,5 +1,5 @@
-"""Serve a volume with the delays of a storage model: start our NBD server (emulator/*.c, compiled into the
-store), end it, and read its log (docs/users/storage.md).
+"""Serve a volume with the delays of a storage model (docs/users/storage.md). This module starts our NBD server
+(emulator/*.c, compiled into the store), ends the server, and reads the server's log.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class StorageModel:
     from.
 
     ``seek_ns`` is the longest time that a disk's head needs to move from the end of one request to the
-    beginning of the next one, or 0 for storage without a head. With ``nfs_rate``, a real NFS server behind a
-    link of this rate replaces the model on the real clocks; the rate is in the notation of tc(8).
+    beginning of the next one, or 0 for storage without a head. With ``nfs_rate``, a real NFS server behind a link of
+    this rate replaces the model on the real clocks. The rate is in the notation of tc(8).
     """
 
     name: str

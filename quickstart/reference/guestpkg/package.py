@@ -119,8 +119,8 @@ def guest_package() -> GuestPackage:
 
 
 def _installed_kib(files: list[PackageFile]) -> int:
-    """The value of Installed-Size in KiB, as deb-substvars(5) and dpkg-gencontrol define it: the size of a
-    file is rounded up to 1 KiB, and a directory counts as 1 KiB.
+    """The value of Installed-Size in KiB, as deb-substvars(5) and dpkg-gencontrol define it. The size of a file is
+    rounded up to 1 KiB, and a directory counts as 1 KiB.
     """
     directories = {parent for file in files for parent in file.path.parents} - {PurePosixPath("/")}
     return len(directories) + sum(-(-len(file.data) // 1024) for file in files)
