@@ -1,9 +1,9 @@
 #!/bin/sh
-# in-overlay.sh LOWER WORK CONFINER OPTION COMMAND...: run COMMAND by CONFINER (with OPTION, unless that is empty) in a root that
-# shows LOWER; what changes in it goes to a tmpfs and is gone afterwards. WORK is a directory for it; when something cannot be
+# in-overlay.sh LOWER WORK CONFINER OPTION COMMAND...: run COMMAND by CONFINER (with OPTION, unless OPTION is empty) in a root that
+# shows LOWER. Changes in this root go to a tmpfs, which is gone afterwards. WORK is a directory for the mounts. When something cannot be
 # mounted, WORK/failed says why.
-# It is started in mount and PID namespaces of its own. In a bare chroot mounts may reach the outer namespace all the same, so they
-# are undone as well.
+# This script is started in mount and PID namespaces of its own. But in a bare chroot, the mounts may still reach the outer
+# namespace, so the script also unmounts them at the end.
 set -eu
 lower=$1
 top=$2/top

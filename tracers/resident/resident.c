@@ -1,6 +1,6 @@
 // usage: resident FILE...
-// Prints which parts of the files are in the page cache (mincore(2)): for each file a line "== SIZE NAME", then a line "OFFSET LENGTH" for
-// each part, all in bytes. A file that cannot be opened has no lines. The last line says that all files were looked at.
+// Prints which parts of the files are in the page cache (mincore(2)). A file has a line "== SIZE NAME", and then a line "OFFSET LENGTH" for
+// every part, in bytes. A file that cannot be opened has no lines. The last line says that all files were examined.
 
 #define _GNU_SOURCE
 

@@ -4,9 +4,9 @@
 // capabilities would lose their effect, and the reference boot would not be a boot of the image. Root may install a filter without it
 // (seccomp(2)), so this prctl leaves the attribute alone.
 //
-// strace's filter stops a process for each call of a set, whatever its arguments are. A third of these calls of a boot name no file: stat of a
-// descriptor, and mappings that are not executable. Others do not tell whether the network is used: data for a connected socket, and options of
-// other levels than IP. This prctl puts a filter in front that lets them pass.
+// strace's filter stops a process for every call in a set, whatever the call's arguments are. In a boot, a third of these calls name no file,
+// such as stat of a descriptor, and mappings that are not executable. Other calls do not tell whether the network is used, such as data for a
+// connected socket, and options of other levels than IP. This prctl puts a filter in front that lets all these calls pass.
 //
 // A filter sees a name's address only. So a newfstatat(2) with AT_EMPTY_PATH passes even if its name is not empty, and the trace does not have
 // this look-up.

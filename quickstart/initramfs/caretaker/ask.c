@@ -1,5 +1,5 @@
-/* Asks the application the profile's HTTP request on the machine itself, as the agent does (docs/internals/agent.md). The application may be
-   hostile: the time and the answer are limited, and of the answer nothing counts but the status. */
+/* Sends the profile's HTTP request to the application on the machine itself, as the agent does (docs/internals/agent.md). The application may be
+   hostile, so the time and the length of the answer are limited, and only the status of the answer counts. */
 #include "caretaker.h"
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
 /*
- * The starter under another name. In one file, the two programs share the code of the C library.
+ * The caretaker is the starter's file under another name. So the two programs share the code of the C library.
  *
  * caretaker take-away     unmounts the start set from every mount namespace of the machine
  * caretaker bind PID      binds the lines of stdin in the mount namespace of that process: ro|rw, required|optional, source, target, with tabs

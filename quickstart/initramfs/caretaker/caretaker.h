@@ -1,4 +1,4 @@
-/* Our work in the machine after the application has started. Others may change the same files meanwhile, so each step works by
+/* Our work in the machine after the application has started. Others may change the same files meanwhile, so every step uses
    descriptors, and no program is executed in a namespace that is not our own (docs/users/hand-off.md). */
 #pragma once
 #define _GNU_SOURCE

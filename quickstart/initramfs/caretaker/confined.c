@@ -1,6 +1,7 @@
-/* Programs that AppArmor confines in a stock boot. Its profiles are loaded some seconds after an early start, and the kernel gives a process a
-   profile only when it executes a program: by the path of what it executes, for a script that of the script and not of its interpreter
-   (apparmor_bprm_creds_for_exec and profile_transition in the kernel's security/apparmor/domain.c). */
+/* Programs that AppArmor confines in a stock boot. AppArmor's profiles are loaded some seconds after an early start, but the kernel gives a
+   profile to a process only when the process executes a program. The kernel chooses the profile by the path of the program. For a script, this
+   is the path of the script and not of its interpreter (apparmor_bprm_creds_for_exec and profile_transition in the kernel's
+   security/apparmor/domain.c). */
 #include "caretaker.h"
 #include "starter.h"
 

@@ -1,5 +1,5 @@
-/* What a user has in the System V and POSIX IPC. systemd makes up no user who has something there, and removes it when the unit ends
-   (clean_ipc_internal in its src/shared/clean-ipc.c; docs/internals/dynamic-user.md). */
+/* What a user has in the System V and POSIX IPC. systemd does not make up a user who has something there, and removes what such a user has
+   when the unit ends (clean_ipc_internal in its src/shared/clean-ipc.c; docs/internals/dynamic-user.md). */
 #include "caretaker.h"
 
 #include <dirent.h>

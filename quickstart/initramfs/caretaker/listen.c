@@ -1,5 +1,5 @@
-/* Binds the sockets that systemd would pass to the unit, and journald's, and executes init's second half, which keeps them (docs/internals/sockets.md). We are
-   PID 1, so a failure must not end us: init gets the reason in UNBOUND, and boots the stock way. */
+/* Binds the sockets that systemd would pass to the unit, and journald's sockets. Then it executes init's second half, which keeps these sockets
+   (docs/internals/sockets.md). This program is PID 1, so a failure must not end it. Init gets the reason in UNBOUND, and boots the stock way. */
 #include "caretaker.h"
 #include "starter.h"
 

@@ -1,6 +1,6 @@
 /* Leaves names of the packed programs in the volume's own directory /fast. A process may have learned the path of a program below /fast
-   (from /proc/self/exe, PATH or argv[0]) and use it again when /fast has gone: it then finds the volume's program. Libraries leave no
-   names, because LD_LIBRARY_PATH would lead to them before the places that a program names itself (DT_RUNPATH). */
+   (from /proc/self/exe, PATH or argv[0]), and may use this path again after /fast was unmounted. It then finds the volume's program. Libraries
+   leave no names, because LD_LIBRARY_PATH would lead to them before the places that a program names itself (DT_RUNPATH). */
 #include "caretaker.h"
 
 #include <dirent.h>

@@ -1,6 +1,6 @@
-/* Watches the system's message bus from its early start until systemd is on it. dbus-daemon starts most services through systemd
-   (--systemd-activation, bus_activation_activate_service in its bus/activation.c): who asks for one waits until systemd comes, and the bus
-   gives up after 25 s. In a stock boot, systemd is there when the bus is. So nobody may wait for long. */
+/* Watches the system's message bus from its early start until systemd is connected to it. dbus-daemon starts most services through systemd
+   (--systemd-activation, bus_activation_activate_service in its bus/activation.c). Whoever calls such a service waits until systemd comes, and
+   the bus gives up after 25 s. In a stock boot, systemd is there when the bus is, so no caller waits for long. */
 #include "bus.h"
 #include "caretaker.h"
 #include "starter.h"

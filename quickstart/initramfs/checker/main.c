@@ -1,6 +1,6 @@
 // usage: checker ROOT LIST DAMAGE [pclmul|plain]
-// The status is 0 when all files below ROOT agree with LIST. It is 1 when one does not, and DAMAGE then names it: "/NAME (what)". It is 2
-// for a wrong call, and for an implementation that the CPU does not support. One line goes to the kernel's log.
+// The status is 0 when all files below ROOT agree with LIST. It is 1 when a file does not agree, and the file DAMAGE then names this file:
+// "/NAME (what)". It is 2 for a wrong call, and for an implementation that the CPU does not support. One line goes to the kernel's log.
 
 #include "checker.h"
 

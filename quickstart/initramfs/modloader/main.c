@@ -1,7 +1,7 @@
 // usage: modloader MODULES TABLE SYS disks|present|late|again|image|all
 // Loads modules from the directory MODULES that TABLE names for the devices below SYS/bus. `disks` are the modules that a root volume and its
-// file system may need. `present` are those for all other devices. `late` adds drivers that only a root volume needs and that have not been
-// loaded yet; `again` is the same without messages. `image` are the modules that mount an image, and `all` are all modules. A module that cannot
+// file system may need. `present` are the modules for all other devices. `late` are drivers that only a root volume needs and that have not been
+// loaded yet. `again` is the same without messages. `image` are the modules that mount an image, and `all` are all modules. A module that cannot
 // be loaded is no failure: the next steps show what is missing. Status 2: a wrong call.
 
 #include "modloader.h"

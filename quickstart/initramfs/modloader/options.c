@@ -1,5 +1,5 @@
-// The options of a module, as libkmod puts them together: those of modprobe.d(5), which are in the table, and then those on the kernel's
-// command line (modprobe(8)). The kernel itself reads the latter only for what is built in.
+// The options of a module, as libkmod puts them together. The options of modprobe.d(5), which are in the table, come first, and then the
+// options on the kernel's command line (modprobe(8)). The kernel itself reads options on its command line only for built-in modules.
 
 #include "modloader.h"
 

@@ -1,5 +1,5 @@
-// Reads several files as one batch of io_uring(7). The reads begin under one plug of the block layer, which makes one request for what is
-// side by side on the volume. posix_fadvise(2) would make a request for each file.
+// Reads several files as one batch of io_uring(7). The reads begin under one plug of the block layer, so files that are
+// side by side on the volume are read by one request. posix_fadvise(2) would make a request for each file.
 
 #include "prefetcher.h"
 

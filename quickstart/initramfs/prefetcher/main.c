@@ -1,7 +1,7 @@
 // usage: prefetcher DEVICE ROOT RANGES NAMES PARTS KIB
 // Asks DEVICE for all of RANGES at once, and does not wait. Its child then asks for the content of all files of NAMES below ROOT, and another
-// child for the parts of files of PARTS (docs/internals/prefetch.md). KIB is the volume's largest request. A useless request only costs a
-// read, so its only error status is 2, for a wrong call.
+// child for the parts of files of PARTS (docs/internals/prefetch.md). KIB is the volume's largest request. A useless request costs only
+// one read, so the program's only error status is 2, for a wrong call.
 
 // O_NOATIME
 #define _GNU_SOURCE

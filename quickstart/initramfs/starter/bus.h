@@ -1,5 +1,5 @@
-/* A small client of the system's message bus (dbus.freedesktop.org, "D-Bus Specification"). It asks only the bus itself. The bus and its
-   clients may be hostile: time and lengths are limited. */
+/* A small client of the system's message bus (dbus.freedesktop.org, "D-Bus Specification"). It sends requests only to the bus itself. The bus
+   and its clients may be hostile, so time and lengths are limited. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* DynamicUser=: the user that systemd makes up, and the directories that only his unit sees (docs/internals/dynamic-user.md). systemd makes
-   them, too, when it adopts the unit, so everything here is to be as it would find and leave it (setup_exec_directory in its src/core). */
+/* DynamicUser=: the user that systemd makes up, and the directories that only this user's unit sees (docs/internals/dynamic-user.md). When
+   systemd adopts the unit, it makes the user and the directories itself. So this code leaves everything as systemd would make and expect it
+   (setup_exec_directory in systemd's src/core). */
 #include "starter.h"
 
 #include <errno.h>

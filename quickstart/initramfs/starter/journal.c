@@ -1,5 +1,5 @@
-/* The output of a command goes to journald, by a stream as systemd opens it (connect_logger_as in its src/core). PID 1 has bound the socket;
-   the kernel keeps what is written until journald reads it (docs/internals/output.md). */
+/* The output of a command goes to journald, by a stream as systemd opens it (connect_logger_as in systemd's src/core). PID 1 has bound the
+   socket. The kernel keeps the output until journald reads it (docs/internals/output.md). */
 #include "starter.h"
 
 #include <errno.h>

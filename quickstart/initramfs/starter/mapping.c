@@ -1,5 +1,6 @@
-/* Mounts on which nobody's files are the unit's user's (mount_setattr(2), "ID-mapped mounts"). systemd 257 gives a unit with DynamicUser= such
-   directories, so that nothing has to be given away (setup_exec_directory in its src/core/exec-invoke.c). */
+/* ID-mapped mounts, in which files that belong to nobody on the volume belong to the unit's user (mount_setattr(2), "ID-mapped mounts").
+   systemd 257 mounts the directories of a unit with DynamicUser= in this way, so the files on the volume need no new owner
+   (setup_exec_directory in systemd's src/core/exec-invoke.c). */
 #include "starter.h"
 
 #include <fcntl.h>

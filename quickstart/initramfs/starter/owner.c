@@ -1,5 +1,5 @@
-/* Type=dbus: the unit has started when one of its processes owns its name on the bus (systemd.service(5), BusName=). systemd hears of it from
-   the bus (service_bus_name_owner_change in its src/core); we ask. */
+/* Type=dbus: the unit has started when one of its processes owns its name on the bus (systemd.service(5), BusName=). The bus tells systemd
+   when this happens (service_bus_name_owner_change in systemd's src/core). The starter asks the bus instead. */
 #include "bus.h"
 #include "starter.h"
 

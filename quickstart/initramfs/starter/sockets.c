@@ -1,5 +1,5 @@
-/* The sockets that systemd would pass to the units of a stack (systemd.socket(5), sd_listen_fds(3)). PID 1 binds them before any unit starts
-   and keeps them, as systemd does, as descriptors from FIRST_SOCKET on. The starter inherits them (docs/internals/sockets.md). */
+/* The sockets that systemd would pass to the units of a stack (systemd.socket(5), sd_listen_fds(3)). Like systemd, PID 1 binds these sockets
+   before any unit starts, and keeps them. The starter inherits them as descriptors from FIRST_SOCKET on (docs/internals/sockets.md). */
 #include "starter.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 /*
- * path_resolution(7) name by name, by descriptors. A link is followed only if no one but root can have made it: it belongs to root, and it
- * is in a directory that only root can write to. systemd's CHASE_SAFE is the model; this is stricter.
+ * Resolves a path name by name, by descriptors (path_resolution(7)). A link is followed only if it belongs to root and is in a directory that
+ * only root can write to, because then only root can have made the link. The model is systemd's CHASE_SAFE, but this is stricter.
  */
 #define _GNU_SOURCE
 #include "walk.h"

@@ -1,12 +1,15 @@
 #!/bin/sh
-# usage: serve.sh client PLACE IMAGE RATE WORD... <SOCKET : an NBD server on SOCKET, which listens, for IMAGE, which it reads from an NFS
-# server. The NBD server is started by WORD..., which takes its rights away: its client may be a guest that has taken its QEMU over.
+# usage: serve.sh client PLACE IMAGE RATE WORD... <SOCKET
+# Starts an NFS server and an NBD server. The NBD server reads IMAGE from the NFS server, and serves it on SOCKET, which already listens. The
+# command WORD... starts the NBD server without rights, because its client may be a guest that has taken over its QEMU.
 #
-# Runs as root, as the first process of mount, PID and network namespaces (host/namespaces.py): what it starts and makes ends with it.
-# This network is the client's; the server has another one, and a veth pair is the wire between them. RATE, as tc(8) has it, is the
-# wire's in both directions, `none` leaves it as fast as the host is. PLACE/ganesha.conf is there already and exports IMAGE's directory,
-# read-only, as /export; IMAGE is its name in a URL. What is written goes to a file without a name in PLACE/written, which belongs to the
-# user that the NBD server becomes; it does not get into PLACE by a name.
+# Runs as root, as the first process of mount, PID and network namespaces (host/namespaces.py). So all processes and mounts end with this
+# script. The NBD server is in this network namespace, and the NFS server is in another one. A veth pair connects them. RATE is the rate
+# of this link in both directions, in the notation of tc(8). With `none`, the link is as fast as the host.
+#
+# PLACE/ganesha.conf already exists, and exports IMAGE's directory, read-only, as /export. IMAGE is the image's name in a URL. Written data
+# go to a file without a name in PLACE/written. This directory belongs to the user that the NBD server becomes. That user cannot open PLACE
+# by a name.
 set -eu
 
 ROLE=$1 PLACE=$2 IMAGE=$3 RATE=$4
