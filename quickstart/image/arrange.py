@@ -1,9 +1,9 @@
 """Move directories and files next to each other on an ext4 image, so that few requests read all of them
 (docs/internals/prefetch.md).
 
-Inodes are not moved; only the block numbers in them change. Nothing is mounted, and root is not needed: the
-content is copied within the image, and debugfs(8) changes the metadata. Finally, e2fsck(8) must find no
-fault. (The tool e4rat also moves the files of a boot next to each other, but on a mounted volume.)
+Inodes are not moved. Only the block numbers in them change. The content is copied within the image, and debugfs(8)
+changes the metadata, so nothing is mounted and root is not needed. Finally, e2fsck(8) must find no fault. (The tool
+e4rat also moves the files of a boot next to each other, but on a mounted volume.)
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def _checked_length(head: bytes) -> int:
 
 def data_bytes(fd: int, most_bytes: int) -> int:
     """The size of all clusters with data in the image that is open as ``fd``. A conversion to a raw image writes at
-    most so many bytes. `virtual_bytes` must have accepted the image. Counting stops as soon as the result is more
-    than ``most_bytes``.
+    most this number of bytes. `virtual_bytes` must have accepted the image. Counting stops as soon as the result is
+    more than ``most_bytes``.
 
     Raises ValueError in three cases:
 

@@ -220,8 +220,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
-    """Append one more archive with files of the image. These files may be secret, so the initramfs file gets
-    the mode 0600: only its owner may read it.
+    """Append one more archive with files of the image. These files may be secret, so the initramfs file gets the mode
+    0600, and only its owner may read it.
     """
     initramfs.path.chmod(0o600)
     more, unpacked = _append(initramfs.path, entries, Payload.CPIO)

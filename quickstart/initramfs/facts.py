@@ -1,7 +1,7 @@
-"""Collect the packed facts: the facts that must still be true of the root volume for a fast start. In the
-guest, init and the command /usr/sbin/quickstart compare them with the volume (docs/users/never-stale.md).
+"""Collect the packed facts. These facts must still be true of the root volume for a fast start. In the guest, init
+and the command /usr/sbin/quickstart compare the packed facts with the volume (docs/users/never-stale.md).
 
-They are the facts about:
+The packed facts are about:
 
 - the files that processes open from /fast
 - the paths where a stock boot looks first: a file at such a path would be used in place of a packed file
@@ -52,7 +52,7 @@ class Watched:
     ``files`` are those links and regular files of the image that are in ``names`` or are entries of
     ``places``. ``ways`` are directories whose modes and owners are compared. ``enabled`` is a list from which
     init decides whether a unit that is enabled after the build prevents a fast start. ``parents`` are the
-    directories, existing or not, on the way to all compared paths; none of them is a link.
+    directories, existing or not, on the way to all compared paths. None of these directories is a link.
     """
 
     names: tuple[PurePosixPath, ...] = ()

@@ -46,8 +46,8 @@ class HandOff(enum.Enum):
 @dataclass(frozen=True, kw_only=True)
 class Cards:
     """The network cards that the image's files name by their MAC addresses (udev(7), systemd.link(5)), as patterns of
-    MAC addresses. ``own`` are the cards to which the files give the name of the recorded card, if the recorded card
-    is one of them; otherwise ``own`` is empty. ``others`` are the cards to which the files give another name.
+    MAC addresses. ``own`` are the cards to which the files give the name of the recorded card. But if the recorded
+    card is not one of these cards, ``own`` is empty. ``others`` are the cards to which the files give another name.
     """
 
     own: tuple[str, ...] = ()
@@ -94,20 +94,18 @@ class GuestConfig:
     image that part B consists of, or empty when part B has plain files. ``bound`` are the packed files that
     are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
     compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
-    and tmpfiles.d(5), and ``content_sums`` are of the packages' files with such settings (sysctl.content_sums).
-    ``confined`` are the paths to which the image's AppArmor profiles attach (apparmor.confined_paths).
-    ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
-    ``tmp_options`` are the option strings for the tmpfs on /tmp; init tries them in order until a mount
+    and tmpfiles.d(5), and ``content_sums`` are the sums of the packages' files with such settings
+    (sysctl.content_sums). ``confined`` are the paths to which the image's AppArmor profiles attach
+    (apparmor.confined_paths). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
+    ``tmp_options`` are the option strings for the tmpfs on /tmp. Init tries these strings in order until a mount
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further options for /dev/shm and
-    /proc. ``nologin`` says whether ordinary users are kept from logging in
-    during the boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a
-    part of a machine's configuration, such as the network's. ``resolver`` says whether the DHCP client writes
-    /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves the card's IPv6 addresses to networkd or dhcpcd.
-    ``client`` is the image's DHCP client if it sends a client identifier (dhcpclient.client_with_identifier), and
-    ``metric`` the metric of its default route.
-    ``sent`` says which options the image's own DHCP client sends
-    (dhcpclient.sent_by_client). ``given`` says whether the application needs the machine-id and the name
-    servers before it is ready.
+    /proc. ``nologin`` says whether ordinary users are kept from logging in during the boot (pam_nologin(8)).
+    ``cloud_init`` says whether the image has cloud-init, which writes a part of a machine's configuration, such as
+    the network's. ``resolver`` says whether the DHCP client writes /etc/resolv.conf. ``leaves_ipv6`` says whether
+    init leaves the card's IPv6 addresses to networkd or dhcpcd. ``client`` is the image's DHCP client if it sends a
+    client identifier (dhcpclient.client_with_identifier), and ``metric`` the metric of its default route. ``sent``
+    says which options the image's own DHCP client sends (dhcpclient.sent_by_client). ``given`` says whether the
+    application needs the machine-id and the name servers before it is ready.
     """
 
     build: str

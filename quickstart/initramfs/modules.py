@@ -214,9 +214,9 @@ def modloader_table(modules: ModuleSet) -> str:
     - ``bus NAME`` and ``child NAME``: a bus whose devices all have aliases. The devices of a ``child`` bus exist
       only once drivers of other devices are loaded.
     - ``module NAME``: a module. These lines are in the order in which the modules are loaded.
-    - ``alias PATTERN NAME…``: the modules to load for a device, with the required modules first. For a
-      module in BESIDE, the line begins with ``beside`` instead of ``alias``; for a module in LATE, with ``late``.
-      A network card's line also has the queueing disciplines.
+    - ``alias PATTERN NAME…``: the modules to load for a device, with the required modules first. For a module in
+      BESIDE, the line begins with ``beside`` instead of ``alias``. For a module in LATE, it begins with ``late``. A
+      network card's line also has the queueing disciplines.
     - ``root NAME…``: the modules for the root's file system, unless it is built in. No device's alias names
       these modules. The kernel would request them in mount(2), but the initramfs has no modprobe.
     - ``image NAME…``: the modules for the file system of part B, when part B is an image.

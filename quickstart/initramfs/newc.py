@@ -2,13 +2,13 @@
 
 Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member
 is a 110-byte header (magic ``070701`` and 13 fields of eight hexadecimal digits), the name with its NUL, and
-the data. Name and data are each padded with zeros to a multiple of 4 bytes. A member named ``TRAILER!!!``
+the data. The name is padded with zeros to a multiple of 4 bytes, and so are the data. A member named ``TRAILER!!!``
 ends an archive. More archives may follow after zeros.
 
-Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) makes
-each later name a link to the first name, and does not truncate the file. So this module writes the content
-with the first name, and size 0 with each other name. GNU cpio and BusyBox do not create the names without
-content until they have read the name with the content.
+Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) makes all later
+names links to the first name, and does not truncate the file. So this module writes the content with the first name,
+and size 0 with all other names. GNU cpio and BusyBox do not create the names without content until they have read the
+name with the content.
 """
 
 from __future__ import annotations

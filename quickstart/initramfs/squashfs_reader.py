@@ -137,10 +137,10 @@ def walk_image(
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
     """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its entries.
 
-    The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip them.
-    Raises ArtefactError for an image that is damaged, exceeds ``limits``, or is not as mksquashfs writes it
-    (squashfs_exact.py). Raises ArtefactError also for another compression than LZ4, for extended attributes, and
-    for files that do not belong to root.
+    The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip these
+    pieces. Raises ArtefactError for an image that is damaged, exceeds ``limits``, or is not as mksquashfs writes it
+    (squashfs_exact.py). Raises ArtefactError also for another compression than LZ4, for extended attributes, and for
+    files that do not belong to root.
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():

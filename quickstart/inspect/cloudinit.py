@@ -44,9 +44,13 @@ def has_cloud_init(root: ImageRoot) -> bool:
 
 def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the image's configuration makes cloud-init run something at each boot, before
-    all services. There are three cases: the configuration has `bootcmd`; it gives a module the frequency `always`;
-    the image has a part handler. In each case, an early start would start the application before cloud-init has
-    done this work.
+    all services. There are three cases:
+
+    - The configuration has `bootcmd`.
+    - The configuration gives a module the frequency `always`.
+    - The image has a part handler.
+
+    In all these cases, an early start would start the application before cloud-init has done this work.
     """
     if not has_cloud_init(root):
         return

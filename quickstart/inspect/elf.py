@@ -85,11 +85,11 @@ def closure(
     path, so the order of ``starts`` does not matter. A file that is found through different links gives one
     dependency for each chain of links. Every glibc-hwcaps variant of a library is included in addition to the plain
     library. When a library that a start without PT_INTERP needs is not found, another start with the soname of this
-    library is used instead. ``read`` is the function that reads an ELF file; it may have a cache that several
-    closures share.
+    library is used instead. ``read`` is the function that reads an ELF file. This function may have a cache that
+    several closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image, for a
-    damaged ELF file and for a loop of links. A library that only a ``.note.dlopen`` names is optional: it may be
+    damaged ELF file and for a loop of links. A library that only a ``.note.dlopen`` names is optional, so it may be
     missing.
     """
     search = _Search(root, read)

@@ -39,11 +39,12 @@ _MAX_SEARCHED = 64
 class ElfFacts:
     """The facts that the loader uses from an ELF file.
 
-    ``interpreter_offset`` is the position of the PT_INTERP segment in the file, and ``interpreter_capacity`` is the
-    size of this segment with its final NUL, both in bytes. Both are 0 for a file without PT_INTERP. ``rpath`` and
-    ``runpath`` are directories, with $ORIGIN and other variables not expanded. ``dlopen_notes`` has one tuple for
-    each optional feature of a `.note.dlopen`. The tuple has the sonames of which the feature needs one, the best
-    first. ``elf_class`` is 32 or 64, and ``machine`` is the name of the ``e_machine`` value, such as ``EM_X86_64``.
+    ``interpreter_offset`` is the position of the PT_INTERP segment in the file, in bytes. ``interpreter_capacity`` is
+    the size of this segment with its final NUL, in bytes. The two numbers are 0 for a file without PT_INTERP.
+    ``rpath`` and ``runpath`` are directories, with $ORIGIN and other variables not expanded. ``dlopen_notes`` has one
+    tuple for each optional feature of a `.note.dlopen`. The tuple has the sonames of which the feature needs one, the
+    best first. ``elf_class`` is 32 or 64, and ``machine`` is the name of the ``e_machine`` value, such as
+    ``EM_X86_64``.
     """
 
     interpreter: str | None

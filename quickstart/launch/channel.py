@@ -1,5 +1,5 @@
-"""The host's end of the launch agent's stream (docs/internals/agent.md): parse the agent's messages (pure),
-and talk to the agent.
+"""The host's end of the launch agent's stream (docs/internals/agent.md). This module parses the agent's messages
+(pure), and talks to the agent.
 """
 
 from __future__ import annotations

@@ -247,8 +247,8 @@ def drained(*paths: Path) -> Iterator[Drained]:
 
 
 def hand_over(pipes: Drained) -> None:
-    """Close our writing ends. Call this function when the process has its own copies of them. Then each pipe
-    ends when the process ends.
+    """Close our writing ends. Call this function when the process has its own copies of the writing ends. Then all
+    pipes end when the process ends.
     """
     for writer in pipes.open_writers:
         os.close(writer)

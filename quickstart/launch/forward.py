@@ -1,5 +1,5 @@
-"""Use the port of the host's loopback address that is forwarded to a guest: check whether QEMU may open it,
-and send HTTP requests through it.
+"""Use the port of the host's loopback address that is forwarded to a guest. This module checks whether QEMU may open
+the port, and sends HTTP requests through the port.
 """
 
 from __future__ import annotations

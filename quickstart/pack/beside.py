@@ -1,7 +1,7 @@
 """Find the programs that look for files beside their own executables (pure, apart from looking up names in the
 image).
 
-Such a program finds its own path by /proc/self/exe, or by argv[0] and PATH. If it ran from /fast, it would
+Such a program finds its own path by /proc/self/exe, or by argv[0] and PATH. If the program ran from /fast, it would
 find only the files that the archive has, in their state at the build. So the program stays on the volume.
 """
 

@@ -27,8 +27,9 @@ _MAKE_BOOTED = ("run-directory", "0755", "root", "root", str(_BOOTED))
 
 
 def refuse_controllers_of_own(traces: Sequence[Trace], unit: str) -> None:
-    """Raise UnsupportedUnitError when a program of the units has handed controllers on from a control group to groups below
-    it. Init looks for the same in the units' own groups at each boot (hands_controllers_on in initramfs/init/hand-off).
+    """Raise UnsupportedUnitError when a program of the units has handed controllers on from a control group to the
+    groups below this group. At each boot, init checks the units' own groups for the same (hands_controllers_on in
+    initramfs/init/hand-off).
     """
     for event in _done(traces):
         if event.op is Op.WRITE and event.path.name == _HANDING_ON and event.path.is_relative_to(_GROUPS):

@@ -1,9 +1,9 @@
 """The units that a stock boot starts before the application, and for which an early start need not wait
 (pure).
 
-For each of these units, either init itself prepares what the unit of the package prepares, or no application depends
-on it. The list is true only for unit files as the packages deliver them. The names are written out, because a pattern
-such as ``systemd-*`` would also match units that do not come from systemd.
+Either no application depends on such a unit, or init itself prepares what this unit prepares. The list is true only
+for unit files as the packages deliver them. The names are written out, because a pattern such as ``systemd-*`` would
+also match units that do not come from systemd.
 """
 
 from __future__ import annotations

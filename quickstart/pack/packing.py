@@ -60,10 +60,10 @@ class PackOptions:
     """The options for packing a subject. The defaults are those of ``build``, with the payload ``cpio``.
 
     With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are
-    next to each other. ``times_of`` is the disk of a machine that has already run; packed files get the times
-    that they have on this disk. Values of ``served`` other than FAST are for configurations that the bench
-    compares: VOLUME packs no start set, and MEMORY packs every file that the application opens. With VOLUME and
-    MEMORY, there is no prefetch plan.
+    next to each other. ``times_of`` is the disk of a machine that has already run. Packed files get the times that
+    they have on this disk. Values of ``served`` other than FAST are for configurations that the bench compares:
+    VOLUME packs no start set, and MEMORY packs every file that the application opens. With VOLUME and MEMORY, there
+    is no prefetch plan.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -97,8 +97,8 @@ class Packed:
 
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
-    """The recipe of the initramfs. ``recipe.disk`` is the root disk with which the initramfs is used; it comes from
-    the store or is made now.
+    """The recipe of the initramfs. ``recipe.disk`` is the root disk with which the initramfs is used. This disk comes
+    from the store, or is made now.
 
     Raises UnsupportedUnitError when a unit cannot start early, StartSetError when the start set cannot be
     packed, and BadInputError for a file that is not on the used disk ``options.times_of``.
@@ -123,7 +123,9 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
 
 
 def data_of(subject: Subject, traced: Traced, context: Context) -> Mapping[PurePosixPath, tuple[Part, ...]]:
-    """The parts of data files that the first requests read. Empty when the profile does not ask for them."""
+    """The parts of data files that the first requests read. Empty when the profile does not name any data to
+    prefetch.
+    """
     if not subject.profile.data_prefetch.data:
         return {}
     with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):

@@ -47,8 +47,9 @@ _TOGETHER = "name both services in `units` of the profile, the other one first, 
 
 
 def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
-    """The files, existing or not, of those D-Bus services for which alone programs of the units have connected to the
-    bus. An early start without the bus is as in a stock boot as long as none of them exists.
+    """The files, existing or not, of certain D-Bus services. Some programs of the units have connected to the bus
+    only to call one of these services. As long as none of these files exists, an early start without the bus gives
+    such a program the same result as a stock boot.
     """
     programs = (peer.program for trace in traces for peer in trace.peers if peer.path == _BUS)
     return frozenset(_BUS_FILES / name for each in programs for name in _PARTNERS.get(each, ()))

@@ -64,9 +64,9 @@ class Foreseen:
     /fast are left out. All paths are canonical.
 
     The inodes of ``names`` are read. ``directories`` are searched for names. ``files`` are read completely.
-    ``large`` files are read in part, or with O_DIRECT. For each of the ``large`` files that the traced boots
-    read through the page cache, ``parts`` has the parts that they read. ``left`` are the files of the start
-    set that stay on the volume. ``makes`` says whether the application creates files.
+    ``large`` files are read in part, or with O_DIRECT. ``parts`` has the parts that the traced boots read of those
+    ``large`` files that they read through the page cache. ``left`` are the files of the start set that stay on the
+    volume. ``makes`` says whether the application creates files.
     """
 
     names: frozenset[PurePosixPath]

@@ -60,7 +60,7 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
 
 @cpu_limit("the image")
 def check_includes(root: ImageRoot, rules: FileRules) -> None:
-    """Raise StartSetError when `include` rules match nothing in the image. The message names them. This check
+    """Raise StartSetError when `include` rules match nothing in the image. The message names these rules. This check
     needs no trace.
     """
     builder = _Builder(root, rules)

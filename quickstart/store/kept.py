@@ -98,8 +98,9 @@ def check_trusted(root: Path, entry: Path) -> None:
     """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
     This function checks the directories on the way to the store, the store, the stage's directory, the entry
-    and the entry's direct contents, as far as they exist. Each of these files and directories must belong to a trusted user
-    (places.trusted). Inside the store, none of them may be a link, or writable for its group or for others.
+    and the entry's direct contents, as far as they exist. All these files and directories must belong to a trusted
+    user (places.trusted). Inside the store, no such file or directory may be a link, or writable for its group or for
+    others.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -185,7 +186,8 @@ def forget(root: Path, entry: Path, lock: BinaryIO) -> None:
 
 
 def discard(stage: int, key: str, *, partial_only: bool = False) -> None:
-    """Remove an entry from the open directory ``stage``, or with ``partial_only`` what is left of an unfinished one.
+    """Remove an entry from the open directory ``stage``. With ``partial_only``, remove only what is left of an
+    unfinished entry.
 
     The entry is first renamed to the name of an unfinished entry, so that no process can use a partly removed entry.
     """

@@ -27,8 +27,8 @@ _POLL_S = 0.05
 
 
 def document_of(path: Path) -> Mapping[str, Any]:
-    """The JSON document in the file at ``path``. Raises OSError when it cannot be read, and ValueError when it is
-    not a regular file, too long, or not a JSON object.
+    """The JSON document in the file at ``path``. Raises OSError when the file cannot be read. Raises ValueError when
+    the file is not a regular file, is too long, or does not have a JSON object.
     """
     try:
         found = parse(read_bounded(path, _DOCUMENT_BYTES))
@@ -80,8 +80,9 @@ def _check_lock(path: Path, mode: int) -> None:
 class Patience:
     """The limit of the time for which a process waits for the lock of the entry ``final``.
 
-    Other users can lock the lock files of an open stage, so there the time is limited. A quickstart that makes or
-    removes the entry has an unfinished entry beside it. In any other stage, there is no limit.
+    Other users can lock the lock files of an open stage, so in such a stage, the time is limited. While a quickstart
+    makes or removes the entry, there is an unfinished entry, and this time does not count (up to _MAKING_LIMIT_S). In
+    any other stage, there is no limit.
     """
 
     def __init__(self, final: Path) -> None:

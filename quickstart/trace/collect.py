@@ -50,10 +50,11 @@ class UnitLog:
     that have a process which executed a program.
 
     ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
-    the programs that set up an io_uring. ``network`` says that one of their programs looked for the network (calls.py,
-    ``uses_network``). ``changed`` has the paths that other processes of the boot had changed
-    before a program of the units, or systemd, used them, in the order of the first use. ``peers`` are the programs'
-    connections to sockets of other processes. ``lines`` is the number of the last line in the log that has an action.
+    the programs that set up an io_uring. ``network`` says that a program of the units used the network, or asked for
+    the machine's addresses (``uses_network`` in calls.py). ``changed`` has the paths that other processes of the boot
+    had changed before a program of the units, or systemd, used them, in the order of the first use. ``peers`` are the
+    programs' connections to sockets of other processes. ``lines`` is the number of the last line in the log that has
+    an action.
     """
 
     events: tuple[Event, ...]

@@ -94,7 +94,7 @@ class Gone(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A process has used the network, or has asked for the machine's addresses (calls.py, ``uses_network``)."""
+    """A process has used the network, or has asked for the machine's addresses (``uses_network`` in calls.py)."""
 
     line: int
     number: int

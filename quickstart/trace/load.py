@@ -90,8 +90,9 @@ def _is_file(name: str) -> bool:
 
 def load_trace(directory: Path, *units: str) -> Trace:
     """The trace of ``units``, from the logs that trace.record wrote to ``directory``. Raises TraceError when
-    a log is missing, incomplete or damaged, and when no process of one of ``units`` is in the logs. Raises
-    BadInputError when the logs take far more CPU time than logs of their size do: a guest has written them.
+    a log is missing, incomplete or damaged, and when no process of one of ``units`` is in the logs. The logs come
+    from a guest and are untrusted, so BadInputError is raised when reading them takes far more CPU time than reading
+    other logs of their size.
     """
     paths = [directory / name for name in (*_LOGS, _READS_LOG)]
     # That a log is missing is said later.

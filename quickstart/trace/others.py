@@ -33,8 +33,8 @@ class Others:
     used_by_manager: dict[str, None] = field(default_factory=dict)
 
     def change(self, paths: Iterable[str], *, by_unit: bool) -> None:
-        """Record that a process has made, changed or removed the files at ``paths``. ``by_unit`` says that it is a
-        process of the units; then the paths are removed from ``changed``.
+        """Record that a process has made, changed or removed the files at ``paths``. ``by_unit`` says that this
+        process belongs to the units. In this case, the paths are removed from ``changed``.
         """
         for path in map(in_run, paths):
             if by_unit:

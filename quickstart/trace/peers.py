@@ -46,8 +46,8 @@ class Met(NamedTuple):
 
 
 def local_socket(call: Call, number: int, lookup: Callable[[str], str]) -> Bound | Met | None:
-    """What ``call`` of the process ``number`` does with a local socket that has a name, or None. ``lookup`` is that of
-    the process's Place.
+    """What ``call`` of the process ``number`` does with a local socket that has a name, or None. ``lookup`` is the
+    method of the process's Place.
     """
     if call.name == "sendto":
         at = call.arguments.rfind(_FAMILY)

@@ -31,8 +31,8 @@ class Place:
     ``root`` are paths in the image.
 
     ``binds`` is the last bind mount, which refers to the earlier ones. The bind mounts show that a root directory
-    which systemd builds from them is the image's root. ``opened`` has the paths by which the process or its
-    parent opened its descriptors; they are needed for /proc/self/fd/N and for control groups.
+    which systemd builds from them is the image's root. ``opened`` has the paths by which the process or its parent
+    opened its descriptors. These paths are needed for /proc/self/fd/N and for control groups.
     """
 
     cwd: str = "/"

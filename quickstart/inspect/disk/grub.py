@@ -36,7 +36,8 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
     """The entry that GRUB starts when nobody presses a key. ``environment`` is the environment block, which names the
     entry when the configuration says ``saved``.
 
-    None when the default is an expression, or names no entry of the first level. Such a menu is not understood.
+    None when the default is an expression, or names no entry of the first level, because this module does not
+    understand such a menu.
     """
     entries = list(_entries(config))
     wanted = _default(config)

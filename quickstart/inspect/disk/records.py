@@ -27,8 +27,8 @@ class Record:
 
 
 def parse_records(data: bytes) -> tuple[Record, ...]:
-    """The records in ``data``. Each is a line ``NAME BYTES``, as many bytes, and a line break. The last one is
-    named ``end``.
+    """The records in ``data``. A record is a line ``NAME BYTES``, then BYTES bytes, and a line break. The last record
+    is named ``end``.
 
     Raises ValueError for other data.
     """

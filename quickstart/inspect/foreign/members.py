@@ -84,7 +84,7 @@ class Member:
 
     @property
     def block_bytes(self) -> int:
-        """The bytes of the blocks that hold the data. A sparse file of many pieces has a block for each."""
+        """The bytes of the blocks that hold the data. In a sparse file, every piece of data needs at least one block."""
         first = (at // _BLOCK_BYTES for at, _ in self.segments)
         end = (-(-(at + length) // _BLOCK_BYTES) for at, length in self.segments)
         return _BLOCK_BYTES * sum(end) - _BLOCK_BYTES * sum(first)

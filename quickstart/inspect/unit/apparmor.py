@@ -107,9 +107,9 @@ def confined_paths(root: ImageRoot) -> bytes:
     """The patterns of the paths to which the image's profiles attach, one a line, sorted. A pattern is a path, or the
     beginning and the end of paths with one star between them. Empty when the image loads no profiles.
 
-    ``refuse_profiles`` looks at the programs of the reference boot. With another configuration, the application may
-    start others, so init looks again at each hand-off (initramfs/caretaker/confined.c). Raises UnsupportedUnitError for
-    more than 1 MiB of patterns.
+    ``refuse_profiles`` checks the programs of the reference boot. With another configuration, the application may
+    start other programs, so init checks them again at each hand-off (initramfs/caretaker/confined.c). Raises
+    UnsupportedUnitError for more than 1 MiB of patterns.
     """
     if root.resolve(PARSER).canonical is None or not _is_enabled(root):
         return b""

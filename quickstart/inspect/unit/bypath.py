@@ -1,9 +1,9 @@
 """Find the services whose processes are looked up by the path of their program (start-stop-daemon(8), ``--exec``).
 
 A process that starts early from /fast has /fast/usr/sbin/lighttpd as its executable, so ``start-stop-daemon --exec
-/usr/sbin/lighttpd`` does not find it. For the usual actions of an init script (start, stop, reload …), the script
-is not run: systemd starts, stops or reloads the unit. But logrotate, cron and the hooks of the network also run
-other actions, for example ``invoke-rc.d lighttpd reopen-logs``. For such an action, the script itself is run
+/usr/sbin/lighttpd`` does not find it. For the usual actions of an init script (start, stop, reload …), systemd
+starts, stops or reloads the unit, and does not run the script. But logrotate, cron and the hooks of the network also
+run other actions, for example ``invoke-rc.d lighttpd reopen-logs``. For such an action, the script itself is run
 (invoke-rc.d(8)).
 """
 

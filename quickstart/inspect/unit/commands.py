@@ -96,9 +96,9 @@ def is_needless_early(command: UnitCommand) -> bool:
 
 
 def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
-    """Raise UnsupportedUnitError for a command that needs more than its own process: systemctl needs systemd, which
-    does not run before the hand-off. A runtime for containers and the tools of AppArmor would do something else
-    in an early start than later (``_ELSEWHERE``).
+    """Raise UnsupportedUnitError for a command that needs more than its own process. For example, systemctl needs
+    systemd, which does not run before the hand-off. A runtime for containers, or a tool of AppArmor, would do
+    something else in an early start than later (``_ELSEWHERE``).
     """
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(

@@ -48,9 +48,9 @@ _COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
 
 
 def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[Record]:
-    """The conditions that dockerd has no container to start by itself, no plugin and no swarm, if ``start`` starts dockerd.
-    Raises UnsupportedUnitError if dockerd keeps them in another place than /var/lib/docker, or if the image has any of
-    them.
+    """The conditions that dockerd has no plugin, no swarm and no container that it starts by itself, if ``start``
+    starts dockerd. Raises UnsupportedUnitError if dockerd keeps its data in another place than /var/lib/docker, or if
+    the image has such a plugin, swarm or container.
     """
     if not is_docker(start):
         return
@@ -105,7 +105,9 @@ def is_docker(start: UnitCommand) -> bool:
 
 
 def container_files(source: Source) -> Iterator[PurePosixPath]:
-    """The files, existing or not, that say where dockerd keeps its containers. A change of them leads to a stock boot."""
+    """The files, existing or not, that say where dockerd keeps its containers. When such a file changes, the machine
+    boots the stock way.
+    """
     yield _CONFIGURATION
     yield from _environment_files(source)
 

@@ -58,7 +58,7 @@ def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
 
 
 def client_gives_name(root: ImageRoot) -> bool:
-    """Whether ifupdown's DHCP client gives a machine without a name a name of its own configuration."""
+    """Whether ifupdown's DHCP client, by its own configuration, gives a name to a machine that has none."""
     return _is_there(root, "/sbin/dhclient") and gives_host_name(_text(root, "/etc/dhcp/dhclient.conf"))
 
 
@@ -74,8 +74,8 @@ def client_with_identifier(root: ImageRoot, network: str) -> str:
 
 def metric_of_client(root: ImageRoot, client: str, unit: str) -> str:
     """The metric that /etc/network/interfaces gives to the default route of ``client`` (`client_with_identifier`), or an
-    empty string. Only dhclient's route has to be the same as init's: networkd and dhcpcd make or replace routes of
-    their own.
+    empty string. Only dhclient's route has to be the same as init's, because networkd and dhcpcd make or replace
+    routes of their own.
 
     Raises UnsupportedUnitError if the files name several metrics, or no number.
     """

@@ -77,8 +77,8 @@ NO_NAME = HostName()
 
 
 class SearchRule(enum.Enum):
-    """How a client writes the domains of a lease into /etc/resolv.conf if it asks for a list of them (option 119). The
-    values are words in init's configuration (write_domains in initramfs/init/udhcpc).
+    """How a client writes the domains of a lease into /etc/resolv.conf if it asks for a list of domains (option 119).
+    The values are words in init's configuration (write_domains in initramfs/init/udhcpc).
     """
 
     NONE = ""
@@ -174,8 +174,8 @@ def takes_name_servers(text: str) -> bool:
 
 
 def takes_name_servers_of_dhcpcd(text: str) -> bool:
-    """Whether dhcpcd, with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted, asks for name servers for each
-    interface, and its hook writes them into /etc/resolv.conf.
+    """Whether dhcpcd asks for name servers for each interface, and its hook writes these name servers into
+    /etc/resolv.conf. The dhcpcd.conf is one that ``other_dhcpcd_line`` has accepted.
     """
     lines = [_words(line) for line in _lines(text)]
     own = (number for number, (keyword, *_) in enumerate(lines) if keyword in ("interface", "ssid"))

@@ -48,8 +48,9 @@ def is_dynamic(source: Source) -> bool:
 
 
 def with_implied(root: ImageRoot, source: Source) -> Source:
-    """``source`` with the assignments that DynamicUser=yes implies: ProtectSystem=strict and the others are on whatever the
-    unit says of them. A group of the user's name is the user's own. Without DynamicUser=, ``source`` itself.
+    """``source`` with the assignments that DynamicUser=yes implies. ProtectSystem=strict, NoNewPrivileges= and
+    RestrictSUIDSGID= apply whatever the unit assigns. A group with the user's name is the user's own group. Without
+    DynamicUser=, the result is ``source`` itself.
     """
     if not is_dynamic(source):
         return source
@@ -76,8 +77,8 @@ def _private_tmp(root: ImageRoot, source: Source) -> str:
 
 
 def user_of(source: Source) -> str:
-    """The name of the user: that of User=, or the unit's name up to `@`. Raises UnsupportedUnitError for a name that is
-    not valid for such a user: systemd makes another name up, or takes a number.
+    """The name of the user, which is the name in User=, or the unit's name up to `@`. Raises UnsupportedUnitError for
+    a name that is not valid for such a user, because systemd would then make up another name or take a number.
     """
     name = source.names.expand(source.last("User")) or source.names.prefix
     if not _NAME.fullmatch(name):
@@ -86,15 +87,15 @@ def user_of(source: Source) -> str:
 
 
 def dynamic_records(source: Source) -> Iterator[Record]:
-    """The record `dynamic-user NUMBER` of a unit with DynamicUser=yes: which number the user gets when no directory of
-    the unit says otherwise.
+    """The record `dynamic-user NUMBER` of a unit with DynamicUser=yes. NUMBER is the ID that the user gets, unless
+    the owner of a directory of the unit gives another ID.
     """
     if is_dynamic(source):
         yield "dynamic-user", str(number_of(user_of(source)))
 
 
 def mapping_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """The record `map-owners yes` of a unit with DynamicUser=yes: its private directories belong to nobody."""
+    """The record `map-owners yes` of a unit with DynamicUser=yes, whose private directories belong to nobody."""
     if is_dynamic(source) and maps_owners(root):
         yield "map-owners", "yes"
 

@@ -315,7 +315,7 @@ def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
     directory above it. Its mode excludes users other than the owner and the group, or it has an access control list.
     None when there is no such path.
 
-    Our initramfs does not keep such restrictions: every user who may read OUT can read all files in the
+    Our initramfs does not keep such restrictions, because every user who may read OUT can read all files in the
     initramfs.
     """
 

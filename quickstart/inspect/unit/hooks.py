@@ -1,10 +1,9 @@
 """The scripts that ifupdown and its DHCP client run while they bring the network up (interfaces(5),
 dhclient-script(8)).
 
-In a stock boot, these scripts run before an application that starts after the network. Init brings the
-network up without the scripts. Most of them only set up the interface, and an early start can do without
-them. But a script that loads a packet filter must run before the application, so a build refuses an image
-with such a script.
+In a stock boot, these scripts run before an application that starts after the network. Init brings the network up
+without the scripts. Most scripts only set up the interface, and an early start can do without such scripts. But a
+script that loads a packet filter must run before the application, so a build refuses an image with such a script.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def wrapper_of(root: ImageRoot, unit: str) -> str:
-    """The wrapper without which a boot would not start the instance ``unit``; empty when it has no wrapper."""
+    """The wrapper without which a boot would not start the instance ``unit``. Empty when ``unit`` has no wrapper."""
     stem, at, _ = _stem(unit).partition("@")
     if not at:
         return ""
@@ -112,8 +112,9 @@ def generating_files(unit: str) -> Iterator[PurePosixPath]:
 
 
 def generating_conditions(unit: str) -> tuple[tuple[str, ...], ...]:
-    """A record for the starter: without the file, the generator of the instance ``unit`` would start no such instance.
-    Its content is the application's own, which may change. Empty when the name does not say which file that is.
+    """A condition for the starter: the file must exist without which the generator would not start the instance
+    ``unit``. The content of this file may change, because it is the application's own. Empty when the name of
+    ``unit`` does not say which file that is.
     """
     stem, _, instance = _stem(unit).partition("@")
     version, dash, cluster = instance.partition("-")

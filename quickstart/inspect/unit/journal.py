@@ -83,8 +83,8 @@ def _sockets(root: ImageRoot, name: str) -> Iterator[ListeningSocket]:
 
 
 def output_records(source: Source) -> Iterator[Record]:
-    """The records for the unit's standard output and error, and for how journald labels what comes from them. Where
-    a record is missing, the starter uses systemd's default.
+    """The records for the unit's standard output and standard error, and for the labels that journald gives to this
+    output. Where a record is missing, the starter uses systemd's default.
     """
     out = _effective(source, "StandardOutput", "journal")
     error = _effective(source, "StandardError", _INHERIT)

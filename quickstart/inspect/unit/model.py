@@ -53,10 +53,9 @@ class UnitStart:
     (starter.md). ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is
     no timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main
     process in the order of the tuple (sd_listen_fds(3)). ``sockets_before`` is the number of sockets of other units
-    of the stack that PID 1 holds before these. ``journal_sockets`` are journald's, which PID 1 passes to
-    systemd only. ``companions`` are the other units of a stack, in the
-    order in which they start before this unit. ``on_bus`` says whether a companion is the system's message bus, and
-    starts before this unit.
+    of the stack that PID 1 holds before this unit's sockets. ``journal_sockets`` are journald's sockets, which PID 1
+    passes only to systemd. ``companions`` are the other units of a stack, in the order in which they start before
+    this unit. ``on_bus`` says whether a companion is the system's message bus, and starts before this unit.
     """
 
     unit: str

@@ -107,8 +107,8 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
 
 
 def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> Mapping[str, str]:
-    """The units, apart from those of ``stack``, that have to work before systemd starts ``unit``. The result has
-    their names, sorted, each with the assignment or link that requires it.
+    """The units, apart from those of ``stack``, that have to work before systemd starts ``unit``. The keys are the
+    units' names, sorted, and the values are the assignments or links that require these units.
     """
     beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}

@@ -1,8 +1,8 @@
-"""What the image's systemd sets as PID 1 before it starts anything, where its versions differ (main.c of systemd's
-src/core). Init does everything else of this kind for each image (initramfs/init/second).
+"""The steps that PID 1 of the image's systemd takes before it starts anything, as far as versions of systemd differ
+in them (main.c of systemd's src/core). Init does everything else of this kind for each image (initramfs/init/second).
 
-Distributions switch these steps off when they build systemd. So a step is looked for in the program itself: a step that
-is compiled in has a message of its own.
+Distributions may switch these steps off when they build systemd. So this module looks into the program itself, where
+a step that is compiled in has a message of its own.
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ class PulledBy:
     is a name that stands for several units: all units of a template, of a prefix or of a type (``_is_group``).
 
     ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit
-    that has a file and that nothing pulls in. ``by`` also has one special key for each group (``_all_of``); its
+    that has a file and that nothing pulls in. ``by`` also has one special key for each group (``_all_of``), whose
     value is the set of the group's members.
 
-    ``names`` are the names in the unit directories. It is None when there are implausibly many names; in this case,
-    no aliases are known. ``scripts`` are the names of the init scripts.
+    ``names`` are the names in the unit directories. When there are implausibly many names, ``names`` is None, and no
+    aliases are known. ``scripts`` are the names of the init scripts.
     """
 
     by: Mapping[str, set[str]]

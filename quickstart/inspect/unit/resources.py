@@ -1,9 +1,9 @@
 """Convert the limits of the unit's cgroup and of its slices into records of the starter's description, the text
 file by which the starter starts the unit.
 
-systemd.resource-control(5) explains the directives. The attributes and values are those that systemd 252
-writes (cgroup_context_apply); we did not compare later versions line by line. The starter writes the
-attributes before the unit's first process starts. The kernel defines the names and units of the attributes
+systemd.resource-control(5) explains the directives. The attributes and values are those that systemd 252 writes
+(cgroup_context_apply). We did not compare later versions line by line. The starter writes the attributes before the
+unit's first process starts. The kernel defines the names and units of the attributes
 (Documentation/admin-guide/cgroup-v2.rst).
 """
 

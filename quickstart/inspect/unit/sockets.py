@@ -110,8 +110,8 @@ class _Unit:
 
 
 def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> tuple[ListeningSocket, ...]:
-    """The sockets of all ``socket_units`` for the unit of ``source``. Raises UnsupportedUnitError when init
-    could not bind them or pass them to the unit.
+    """The sockets of all ``socket_units`` for the unit of ``source``. Raises UnsupportedUnitError when init could not
+    bind these sockets or pass them to the unit.
     """
     found: list[ListeningSocket] = []
     for name in socket_units:

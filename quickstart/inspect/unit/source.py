@@ -77,7 +77,7 @@ class Source:
 
     def plain_path(self, name: str, text: str) -> str:
         """``text`` with its specifiers expanded. Raises UnsupportedUnitError unless ``text`` is an absolute path
-        without `..`: systemd would ignore any other path, or would not start the unit.
+        without `..`, because systemd would ignore any other path, or would not start the unit.
         """
         path = self.names.expand(text)
         if not path.startswith("/") or ".." in path.split("/"):
@@ -85,9 +85,9 @@ class Source:
         return path
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash, except in
-        Environment= and UnsetEnvironment=: in all other directives, systemd removes the backslash without resolving
-        the escape.
+        """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash in any
+        directive other than Environment= and UnsetEnvironment=, because systemd there removes the backslash without
+        resolving the escape.
         """
         for value in self.all(name):
             if "\\" in value and name not in _WITH_ESCAPES:

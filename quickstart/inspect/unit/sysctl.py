@@ -1,6 +1,7 @@
 """Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before
 the application starts, because a process or a socket takes some of them only once (net.core.somaxconn,
-user.max_user_namespaces, vm.mmap_rnd_bits). Another content of a package's file is a stock boot (``content_sums``).
+user.max_user_namespaces, vm.mmap_rnd_bits). When the content of a package's file changes, the machine boots the stock
+way (``content_sums``).
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class KernelSetting:
     apply to the paths in ``spared``. A key that begins with a slash is a path, or a pattern, of its own
     (inspect/unit/tmpfiles.py).
 
-    ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes these anew, so
-    init compares their content, and not their times.
+    ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes its files
+    again, so init compares the content of these files, and not their times.
     """
 
     key: str
@@ -231,8 +232,8 @@ def _normalized(name: str) -> str:
 
 
 def unpacked_files(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The settings files in the packages' directories that are not as a package delivered them: whoever made the
-    image has put them there. Such files count as the administrator's.
+    """The settings files in the packages' directories that are not as a package delivered them. Whoever made the
+    image has put or changed these files there, so they count as the administrator's.
     """
     names = [path for each in _PACKAGES for path in _in(root, each)]
     targets = {path: file for path in names if (file := root.resolve(path).canonical) is not None}

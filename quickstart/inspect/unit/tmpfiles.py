@@ -180,8 +180,8 @@ def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The files of tmpfiles.d in the packages' directory that no package has: whoever made the image has put them
-    there. Such files count as the administrator's.
+    """The files of tmpfiles.d in the packages' directory that no package has. Whoever made the image has put these
+    files there, so they count as the administrator's.
     """
     below = root.resolve(PurePosixPath(_PACKAGES)).canonical
     names = root.names(below) if below is not None and root.host(below).is_dir() else []
