@@ -43,7 +43,7 @@ def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
 
 
 def _by_place(found: Iterable[Member]) -> Mapping[tuple[bool, str], Member]:
-    # In the guest what is in an image lies where part B's files do.
+    # In the guest, the files of an image are at the same places as part B's files.
     return {(each.part == "A", each.name): each for each in found}
 
 

@@ -44,7 +44,8 @@ from quickstart.model.rootdisk import RootDisk
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
 from quickstart.parse.printable import brief
 
-# The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
+# The kind of a reference image that was taken from an artefact's own disk. Such a disk may hold a machine's
+# data.
 USED_DISK = "disk"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
 # The disk of the target DISK, which has more than the root volume.

@@ -27,13 +27,15 @@ from quickstart.parse.printable import brief, command
 
 _FAST = "fast"
 _MAX_LINKS = 40
-# What part B has when the start set is an image in it (layout.image_part_b), and what init would mount (initramfs/init/first).
+# The members of part B when the start set is an image in it (layout.image_part_b). Init mounts this image
+# (initramfs/init/first).
 _IMAGES = f"{MARKER}."
 _BESIDE_IMAGE = frozenset({_FAST, OURS, IMAGE, MARKER})
-# Of these the content is held, up to this size: they say what the rest is to be.
+# The content of these files is kept in memory, up to this size, because they describe the other files.
 _HELD = frozenset({f"{OURS}/config", f"{OURS}/digests", MARKER})
 _HELD_BYTES = 8 << 20
-# What is looked at together, and so much of it again with what follows: longer than anything that is looked for.
+# How many bytes are searched at once, and how many of these are searched again with the next bytes. The
+# overlap is longer than anything that is searched for.
 _LOOK_BYTES = 1 << 18
 _OVERLAP_BYTES = 4096
 
@@ -125,7 +127,7 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
         member = _looked_at(met, sought, hold) if like is None else _with_digests(met.member, like)
         looked_at[met.same] = member
         found.append((member, met.key))
-    # One of a file's names has its content; it stands under every one of them.
+    # One name of a file has the file's content. The result has the content under every name.
     linked = {key: member for member, key in found if key is not None and member.size_bytes}
     return tuple(_with_content(member, linked[key]) if key in linked else member for member, key in found)
 

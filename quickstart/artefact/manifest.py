@@ -35,9 +35,9 @@ from quickstart.profile import MOST_SECRETS, MOST_UNITS, Account, Name, Unit
 SCHEMA = 1
 MANIFEST = "manifest.json"
 START_SET = "start-set.json"
-# A damaged OUT is not replaced by itself: its root disk may hold what a machine wrote.
+# A damaged OUT is not replaced automatically, because its root disk may hold what a machine wrote.
 REBUILD = "build it again with --force, which throws its root disk away"
-# Ours have 2 KiB, and some 400 bytes for each file of the start set.
+# Our manifests have 2 KiB. Our start-set.json has some 400 bytes for each file of the start set.
 _MANIFEST_BYTES = 1 * MIB
 _START_SET_BYTES = 16 * MIB
 # Of run.sh. Ours has 2 KiB.
@@ -76,9 +76,9 @@ _Path = Annotated[str, AfterValidator(_path)]
 # Each star of a glob costs time for each packed file.
 _Glob = Annotated[_Path, Field(max_length=512)]
 _Text = Annotated[str, AfterValidator(_text)]
-# newc has 32 bits for a file's size; no budget of a profile, by which the initramfs is bounded, is larger.
+# newc has 32 bits for a file's size, and no profile's memory budget, which limits the initramfs, is larger.
 _FileBytes = Annotated[int, Field(ge=1, le=4 * _GIB)]
-# Twice what a profile may ask for, and a disk may be made larger: 2**46 are 64 TiB.
+# Twice what a profile may ask for, because a disk may be made larger. 2**46 bytes are 64 TiB.
 _DiskBytes = Annotated[int, Field(ge=1, le=1 << 46)]
 _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
@@ -182,7 +182,7 @@ class Manifest(_Open):
     companions: Annotated[tuple[Unit, ...], Field(strict=False, max_length=MOST_UNITS - 1)] = ()
     ready: _Ready
     cmdline: _CommandLine
-    # An OUT from before there were kernel options has one line for both entries.
+    # An OUT from a version without kernel options has one command line for both entries.
     stock_cmdline: _CommandLine | None = None
     kernel_options: Literal["boot", "stock"] = "stock"
     memory_mib: Annotated[int, Field(ge=256, le=65536)]

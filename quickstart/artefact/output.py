@@ -40,7 +40,8 @@ _PLACE_HINT = (
     "choose an -o in a directory of yours, all the way to which nobody else but root may write; "
     "or chmod go-w what is named, where that is yours"
 )
-# A lower layer of an overlay file system; a mount point; somebody else's directory has the name in the meantime.
+# EXDEV: a lower layer of an overlay file system. EBUSY: a mount point. ENOTEMPTY: meanwhile, somebody
+# else's directory has the name.
 _FIXED = frozenset({errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY})
 _FULL_HINT = "free some space, or choose another -o"
 

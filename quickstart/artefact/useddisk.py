@@ -91,7 +91,8 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
             # A FIFO stays on the disk, too: nobody packs one.
             wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
             bring_home(wanted, tree, _limits(disk.path, planned_bytes), str(disk.path))
-        # Here, because what is made whole is kept, and hints of the store would name a copy that nobody can mend.
+        # This check is here because a complete copy stays in the store, and a later hint would name this
+        # copy, which nobody can repair.
         if (lacks := entry.lacking(ImageRoot(tree))) is not None:
             raise BadInputError(
                 f"{disk.path} has no {lacks}",

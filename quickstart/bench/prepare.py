@@ -38,7 +38,8 @@ from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 
 _INITRAMFS = "initramfs.img"
-# What only `quickstart` delivers they have not: the order of the disk is the distribution's, and nothing is handed off.
+# These configurations lack what only `quickstart` delivers. The disk has the distribution's order, and
+# there is no hand-off.
 _COMPARED = {
     "minimal": PackOptions(served=Served.VOLUME, hand_off=HandOff.STAY, arranged=False),
     "ramboot": PackOptions(served=Served.MEMORY, hand_off=HandOff.STAY, arranged=False),
@@ -111,7 +112,7 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
     root = ImageRoot(reference.tree)
     cmdline, attached = stock_line(disk.superblock.uuid), configuration != "ramboot"
     if not attached:
-        # It would be the only word of the command line that names something that is not there.
+        # This word would name a disk that does not exist.
         cmdline = cmdline.replace(f"root=UUID={disk.superblock.uuid} ro ", "")
     return Boot(
         configuration=configuration,

@@ -21,7 +21,8 @@ from quickstart.report import document
 from quickstart.report.wholefile import remove_partial
 
 RESULTS = "results.json"
-# The guest counts a request when it is done, the volume when it comes: those in flight at ready are the difference.
+# The guest counts a request when it is done, and the volume counts it when it arrives. So the two differ by
+# the requests that are in flight at ready.
 _FLIGHT_BYTES = 1024 * 1024
 _FLIGHT_SHARE = 0.02
 _MINUTE_S = 60

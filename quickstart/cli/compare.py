@@ -26,7 +26,7 @@ from quickstart.report.threshold import threshold_of
 _REGRESSION, _NOT_VALID = 1, 4
 # So many facts of a kind are named; JSON has them all.
 _NAMED = 12
-# Phases that are nearer to each other are not shown; JSON has them all.
+# Phases that differ by less are not shown. The JSON output has all phases.
 _SHOWN_NS = 20_000_000
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -14,7 +14,8 @@ from quickstart.profile import known_profiles
 _SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "quickstart"
 _VARIABLE = "_QUICKSTART_COMPLETE"
-# bash puts what we offer into the line as it is. Of any other name it could run a part, or read it as an option.
+# bash puts the completions into the line unchanged. It could run a part of any other name, or read the name
+# as an option.
 _PLAIN = re.compile(r"(?:[\w.+@%:,=/-]*/)?[\w.+@%:,][\w.+@%:,=-]*")
 
 

@@ -21,7 +21,7 @@ def followed(log: ConsoleLog) -> Iterator[None]:
         position, last = 0, False
         while not last:
             last = done.wait(0.1)
-            # A guest may go on as fast as we show it: then the end is in sight when what was there at the last look is.
+            # A guest may write as fast as we show its output, so this shows only what was there at the last look.
             end = log.size_bytes
             while position < end and (piece := log.read(position)).data:
                 if piece.position > position:

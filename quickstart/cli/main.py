@@ -81,8 +81,9 @@ def handle_signals() -> None:
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # More than one SIGHUP may come, of the terminal and of a shell or session that ends. That, or a terminal that is gone,
-        # where every write fails, is not to keep us from what comes now: a machine is shut down in order.
+        # More than one SIGHUP may come: from the terminal, and from a shell or session that ends. Neither
+        # further SIGHUPs nor a terminal that is gone, where every write fails, may keep us from shutting
+        # down a machine in order.
         if signal.SIGHUP in numbers:
             signal.signal(signal.SIGHUP, mute)
         if number == signal.SIGHUP:

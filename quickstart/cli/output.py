@@ -30,7 +30,8 @@ from quickstart.store.store import default_root
 _LOG = logging.getLogger(__name__)
 SCHEMA = 1
 _INTERRUPTED = 130
-# Of an error about a file: the exit code and the hint. Of what is in an image or an OUT, the code that reads it says so itself.
+# The exit code and the hint for an error about a file. For a file in an image or an OUT, the code that
+# reads it raises its own error.
 _NO_PLACE = (2, "give another path")
 _IN_THE_WAY = (2, "move what is there out of the way, or give another path")
 _FULL = (3, "free some space there")
@@ -42,7 +43,7 @@ _OF_FILES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NOT_OURS),
 }
-# Of an error, whose message may have words of an image, a guest or an artefact.
+# Limits for an error, because its message may have words from an image, a guest or an artefact.
 _MOST_LINE_CHARACTERS = 4096
 _MOST_DETAILS = 200
 
@@ -187,17 +188,17 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
 
     Whatever is at a path, which somebody else may have put there, ends a verb with a message.
     """
-    # Of the two names of a rename, the second one is where something is in the way.
+    # When a rename fails because something is in the way, this is at the second of the two names.
     path = error.filename2 or error.filename
     # A descriptor is no name.
     named = isinstance(path, str | bytes) and path and error.strerror
     if not named and error.errno == errno.ENOENT:
-        # getcwd(2), of a directory that was removed: an OUT, for example, which a build has replaced.
+        # getcwd(2) fails in a directory that was removed, for example in an OUT that a build has replaced.
         return _failed(verb, "the current directory was removed", "cd to another one", "OSError", 3)
     code, hint = _OF_FILES.get(error.errno or 0, _OTHER)
     if not named and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
         raise error
-    # Where a program of ours is at fault all the same, --verbose says where.
+    # If the error is a fault of QuickStart after all, --verbose shows where.
     _LOG.info("%s", error, exc_info=error)
     shown_path = brief(os.fsdecode(path)) if named else "a file"
     return _failed(verb, f"{shown_path}: {error.strerror}", hint, "OSError", code)

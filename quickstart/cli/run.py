@@ -50,7 +50,8 @@ _POWER_OFF_S = 120.0
 _EXEC_S = 3600.0
 # Of each of its two streams, in memory for the JSON.
 _EXEC_BYTES = 32 * MIB
-# Of an emulated machine on a busy host: the kernel has measured the counter of its processor against a timer that stood still.
+# This happens with an emulated machine on a busy host, when the kernel measures its processor's counter
+# against a timer that stands still.
 _FAST_CLOCK = "the guest's clock ran faster than this host's: only T_total and the numbers of reads say something of this boot"
 _FETCH_S = 10.0
 
@@ -172,7 +173,7 @@ def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) ->
         except GuestEndedError as error:
             if stock:
                 raise
-            # What a boot loader's default does for a machine whose first entry did not come up.
+            # A boot loader does the same when the first entry does not boot.
             why = f"fallback 2: {error.message}; booted the stock way"
             verb.display().note(why)
             for line in error.details:
@@ -205,7 +206,7 @@ def _one_boot(
             when = moment(artefact, options.when, stock, options.append, options.command is not None)
             ran = _while_ready(verb, artefact, guest, measure(readied, name, accelerator), options, when)
         finally:
-            # Whatever ended it, Ctrl-C too: what the guest wrote is to reach the disk.
+            # Whatever ended the run, also Ctrl-C, the guest's writes must reach the disk.
             if not options.snapshot and guest.is_running():
                 shut_down(verb, powered(guest))
     return ran

@@ -110,7 +110,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "payload": [payload_of(profile, options.payload).value, compressors()],
         "kernel_options": chosen(profile, options.kernel_options).value,
         "guest_package": options.tracing.guest_package,
-        # Both end up in part A: BusyBox as it is, starter and checker as cc compiles them.
+        # Both tools decide bytes of part A: it has BusyBox unchanged, and cc compiles starter and checker.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
     }
     return key_of("build", inputs)
@@ -192,7 +192,7 @@ def build(
     packing = packing_of(subject, traced, form, context)
 
     def made_meanwhile() -> bool:
-        # By a build beside this one. A machine may run from it by now.
+        # A parallel build may have made OUT, and a machine may run from it by now.
         return artefacts.check_output(options.out, key, options.force) is not None
 
     with output.new_directory(options.out, made_meanwhile) as directory:
@@ -233,7 +233,7 @@ def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[
 
 def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple[str, ...]:
     if options.rootfs is not None:
-        # The program that reads a compressed one is asked for with its first bytes (reference/rootfs.py).
+        # The first bytes of an archive decide which decompressor is needed (reference/rootfs.py).
         return (*_TOOLS, *(() if options.rootfs.is_dir() else ("tar",)))
     have = store.find("reference", _reference_inputs(profile, None, options)) is not None
     return (*_TOOLS, *(() if have else ("debootstrap", "gpgv", "unshare", "chroot")))

@@ -31,7 +31,7 @@ from quickstart.store.context import Context
 from quickstart.store.store import key_of, source_digest
 
 _TOOLS = ("unshare", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "musl-gcc")
-# fstab decides how the volume is found; of what reads the label nothing is left to make.
+# fstab decides how the volume is found. No remaining step reads the label.
 _LABEL = ""
 
 
@@ -58,7 +58,8 @@ def rebuild(
     manifest = read_manifest(out)
     options = kernel_options or KernelOptions(manifest.kernel_options)
     key = _key(profile, used, options)
-    # Somebody else can compute the key, too: only what we have made ourselves is up to date by it.
+    # Somebody else can compute the key, too. So an equal key shows only for our own artefacts that they are
+    # up to date.
     if before.build_key == key and is_remembered(out, context.store):
         return pipeline.Built(before, made=False)
     form = PackOptions(
@@ -72,7 +73,8 @@ def rebuild(
     with output.new_directory(out, lambda: _used_meanwhile(before, used)) as directory:
         with context.progress.step("initramfs"):
             packed = pack(packing, directory / "initramfs.img")
-        # Another name of the same file: the disk itself goes on. No machine starts from it meanwhile.
+        # The new OUT gets another name for the same file, so the disk itself stays. No machine starts from
+        # it meanwhile.
         artefacts.keep_disk(before.disk, directory)
         made = made_of(
             packed,

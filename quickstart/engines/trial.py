@@ -132,7 +132,7 @@ def _trial(artefact: Artefact, key: str, options: BuildOptions, context: Context
             with context.progress.step("trial: a stock boot"):
                 stock_ns, why = _boot(artefact, launcher, stock=True)
         if fallback and why:
-            # Neither boot says anything of the other, and the store is not to remember it.
+            # Without a ready boot, there is nothing to compare, and the store must not remember this trial.
             raise GuestError(
                 f"no boot of the trial was ready: {brief(fallback)}; {brief(why)}",
                 hint="--no-trial leaves it out",

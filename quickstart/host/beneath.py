@@ -17,7 +17,7 @@ from quickstart.errors import BadInputError
 from quickstart.host.owners import mounter_of
 
 _HINT = "give a directory whose files are plain ones, not links, pipes or devices"
-# O_NONBLOCK: to open a FIFO must not wait for its other end. Regular files do not heed it.
+# O_NONBLOCK: opening a FIFO must not wait for its other end. For regular files, this flag has no effect.
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
@@ -36,7 +36,8 @@ def open_regular(path: Path, *, writable: bool = False) -> int:
     does.
     """
     check_plain_name(path.name)
-    # A symbolic link fails with ELOOP, a socket or a device without a driver with ENXIO: lstat says it in plain words before.
+    # open(2) fails with ELOOP for a symbolic link, and with ENXIO for a socket or a device without a
+    # driver. A check by lstat before that gives a clearer message.
     _check_mode(path, path.lstat().st_mode)
     fd = os.open(path, _SAFE | (os.O_RDWR if writable else os.O_RDONLY))
     try:

@@ -17,16 +17,17 @@ from typing import Self
 from quickstart.errors import BadInputError
 
 LIMIT_S = 10.0
-# Of all files of an initramfs: unpacking and reading 100 MB takes two seconds.
+# For all files of an initramfs. Unpacking and reading 100 MB takes two seconds.
 INSIDE_LIMIT_S = 30.0
-# Of a guest's own trace: reading its million lines takes ten seconds.
+# For a guest's own trace. Reading a million lines takes ten seconds.
 TRACE_LIMIT_S = 30.0
-# Of an image and the log of a boot, of which the start set is computed. An application with a start set of some thousand
-# files takes some seconds, and several times as long on a slow host.
+# For an image and the log of a boot, from which the start set is computed. For a start set of some thousand
+# files, this takes some seconds, and several times as long on a slow host.
 START_SET_LIMIT_S = 60.0
-# Of two results.json. The largest of ours take a second.
+# For two results.json. Our largest ones take a second.
 RESULTS_LIMIT_S = 30.0
-# Of one results.json and its report, and for each application, size, storage and clock more: a figure takes about a second.
+# For one results.json and its report, and the additional time for each combination of application, size,
+# storage and clock. A figure takes about a second.
 REPORT_LIMIT_S, REPORT_PLACE_LIMIT_S = 60.0, 2.0
 _HINT = "look for files with very many or very long lines, and for `**` in many globs of a profile"
 RESULTS_HINT = "look for very many cells, runs, files or words in it"
@@ -63,7 +64,8 @@ class _Limit(ContextDecorator):
         self._what, self._limit_s, self._hint = what, limit_s, hint
         self._is_set = False
         self._former: _Handler = None
-        # What the outer block's timer had left when this block began, and what it has each time after that; 0 without one.
+        # The remaining time of the outer block's timer when this block began, and the interval of that
+        # timer. 0 without an outer block.
         self._outer_s, self._outer_again_s, self._began_s = 0.0, 0.0, 0.0
 
     def _recreate_cm(self) -> Self:

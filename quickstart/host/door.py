@@ -36,7 +36,8 @@ _PIPE_BYTES = 65536
 # linux/prctl.h; stdin, stdout and stderr.
 _PR_SET_PDEATHSIG, _STREAMS = 1, 3
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What a package download needs to leave the host, which may have a password in it: for who may fetch something, nobody else.
+# What a package download needs to leave the host. These variables may contain a password, so only programs
+# that may download something get them.
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -63,7 +64,8 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
     passed_on = {name: os.environ[name] for name in (_PROXIES if proxies else ()) if name in os.environ}
     if "TMPDIR" not in given:
         place = temporary_directory()
-        # Not the variable as it is: another user could make a directory that is missing.
+        # The variable is not passed on unchanged, because another user could make a directory that is
+        # missing.
         passed_on |= {"TMPDIR": str(place)} if "TMPDIR" in os.environ else {}
     base = {
         "PATH": _SEARCH_PATH,
@@ -288,7 +290,7 @@ def leave_behind(work: Callable[[int], None], kept: int) -> None:
         os.closerange(alone + 1, os.sysconf("SC_OPEN_MAX"))
         work(alone)
     finally:
-        # Nothing that waits for the end of the first process may run in its copy.
+        # Exit handlers of the first process must not run in its copy.
         os._exit(0)
 
 

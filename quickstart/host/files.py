@@ -60,7 +60,8 @@ def settle_temporary_directory() -> None:
 
 def _temporary_place() -> Path:
     chosen = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place, not a file of a known name
-    # Not Path.is_dir, which raises an error where we may not look: TMPDIR may be that of the user who called su.
+    # Path.is_dir would raise an error for a path that we may not read. TMPDIR may be that of the user who
+    # called su.
     return chosen.absolute() if os.path.isdir(chosen) else Path("/tmp")  # noqa: PTH112, S108
 
 

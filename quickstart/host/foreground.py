@@ -62,9 +62,10 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
         )
         streams.started()
         for each in streams.outputs:
-            # The program may open its end of a pipe again, and take back what was there to be read.
+            # The program may open its end of a pipe again and read the data itself, so our reads must not
+            # block.
             os.set_blocking(each, False)
-        # What it has said before its end is here already.
+        # The output from before the program's end is here already.
         while streams.outputs or process.poll() is None:
             _pass(streams)
         status = process.wait()

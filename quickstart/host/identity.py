@@ -20,13 +20,16 @@ from pathlib import Path
 from quickstart.errors import HostLacksError
 from quickstart.host.owners import OVERFLOW, Extent, mapped
 
-# Beyond what systemd gives to containers, within 31 bits (UIDS-GIDS of systemd): nobody has these.
+# These IDs are above those that systemd gives to containers, and have 31 bits (UIDS-GIDS of systemd), so
+# nobody uses them.
 _OWN_BASE, _OWN_COUNT = 0x7000_0000, 0x1000_0000
-# In a namespace that maps 65536 IDs: above users of a distribution, below those that systemd makes up (DynamicUser=).
+# In a namespace that maps 65536 IDs, these IDs are above a distribution's users and below the users that
+# systemd makes up (DynamicUser=).
 _LOW_BASE, _LOW_END = 40_000, 61_184
-# So many IDs in a row are tried: all of a namespace that maps 65536.
+# This many IDs are tried one after the other, which are all IDs of this range.
 _TRIES = _LOW_END - _LOW_BASE
-# capability.h: what it takes to become another user, to give files away, and to give up capabilities for good.
+# The capabilities (capability.h) that are needed to become another user, to give files away, and to give up
+# capabilities permanently.
 _CAP_CHOWN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 0, 6, 7, 8
 
 

@@ -14,7 +14,7 @@ def own_namespaces(*, network: bool = False) -> tuple[str, ...]:
     programs of its user.
     """
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    # In a bare chroot "/" is no mount, and there is nothing whose propagation could be changed.
+    # In a bare chroot, "/" is not a mount, so its propagation cannot be changed.
     propagation = "private" if any(fields[4] == "/" for fields in mounts) else "unchanged"
     options = ("--mount", "--propagation", propagation, "--pid", "--fork", "--kill-child=SIGKILL")
     return ("unshare", *options, *(("--net", "--ipc") if network else ()), "--")

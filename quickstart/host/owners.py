@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# As what a user namespace shows an id that it does not map (user_namespaces(7)).
+# The ID that a user namespace shows in place of an ID that it does not map (user_namespaces(7)).
 OVERFLOW = 65534
 UNKNOWN = -1
 # linux/magic.h, as statfs(2) says it.
@@ -48,7 +48,7 @@ def mounter_of(fd: int) -> int | None:
     try:
         return _mounter(os.fstat(fd).st_dev) if file_system(fd) == FUSE else None
     except OSError:
-        # Only a file system that is a program says no to one who has opened it.
+        # Only a FUSE file system refuses this to a process that has opened the file.
         return UNKNOWN
 
 

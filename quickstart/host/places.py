@@ -216,7 +216,7 @@ def _seen(fd: int, path: Path) -> Step:
         status, kind, owner = os.fstat(fd), file_system(fd), witness.owner_of(fd)
         acl = bool(status.st_mode & stat.S_IWGRP) and _has_acl(fd)
     except OSError:
-        # Only a file system that is a program says no to one who has opened it.
+        # Only a FUSE file system refuses this to a process that has opened the file.
         return Step(path=path, status=os.stat_result((0,) * 10), mounter=UNKNOWN)
     told = os.stat_result((*status[:4], owner.uid, owner.gid, *status[6:10]))
     return Step(path=path, status=told, mounter=owner.mounter, by_proc=kind == PROC, acl=acl)

@@ -18,7 +18,7 @@ from pathlib import Path
 from quickstart.errors import CommandError
 from quickstart.host import door
 
-# Of what a program says without end, the beginning and the newest part are kept.
+# Of a program's endless output, only the beginning and the newest part are kept.
 HEAD_BYTES = 32 << 20
 NEWEST_BYTES = 64 << 10
 CHUNK_BYTES = 1 << 16
@@ -102,7 +102,8 @@ def logged(
         stack.callback(kept.close)
         into, out = PipeEnds(stack), PipeEnds(stack)
         into.close(into.writing)
-        # It may open its end again, and take back what was there to be read.
+        # The program may open its end of the pipe again and read the data itself, so our reads must not
+        # block.
         os.set_blocking(out.reading, False)
         process = stack.enter_context(
             door.background(argv, stdin=into.reading, output=out.writing, env=env, proxies=proxies)

@@ -29,7 +29,8 @@ _CLONE_NEWUSER = 0x10000000
 _RANGE = re.compile(r"^\d+: \S+ (\d+) (\d+)$", re.MULTILINE)
 OR_ROOT = ", or run it as root"
 SYSCTL = Path("/proc/sys")
-# What forbids a user namespace on some hosts: the file there, the value that forbids, the line that mends.
+# Settings that forbid user namespaces on some hosts: the file, the value that forbids them, and the command
+# that allows them.
 _FORBIDDING = (
     ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
     ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=65536"),
@@ -39,7 +40,7 @@ _FORBIDDING = (
         "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 )
-# It waits in the namespace that we leave, where the user may map his ids.
+# This script waits in the namespace that we leave, because there the user may map his IDs.
 _MAP = """\
 read -r go || exit 1
 newuidmap "$1" 0 "$2" 1 1 "$3" 65535 && newgidmap "$1" 0 "$4" 1 1 "$5" 65535

@@ -24,7 +24,8 @@ def walk(
     Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory
     cannot be read. If ``on_error`` does not raise, the walk continues with the next directory.
     """
-    # By their directory, whose path all of its entries share: somebody may have made a million of long paths.
+    # An entry is kept as its name and its directory's path, which all entries of the directory share,
+    # because somebody may have made a million long paths.
     left = [(b"", top, True)]
     while left:
         parent, name, is_directory = left.pop()

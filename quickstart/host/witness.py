@@ -20,7 +20,8 @@ from functools import cache
 from quickstart.errors import HostLacksError
 from quickstart.host.owners import OVERFLOW, Extent, Owner, inside, mapped, maps_all, owner_here
 
-# What an answer has: whether the file could be looked at, its user, its group, and who mounted its file system.
+# The fields of an answer: whether the file could be examined, its user, its group, and who mounted its file
+# system.
 _ANSWER = struct.Struct("<?qqq")
 _NO_MOUNTER = -2
 _PACKETS = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -82,7 +83,8 @@ def owner_of(fd: int) -> Owner:
     outside = _State.outside
     if outside is None:
         return owner_here(fd)
-    # Each question has a socket of its own for its answer: threads and copies of this process ask as well.
+    # Each question has its own socket for the answer, because threads and copies of this process ask
+    # questions, too.
     ours, theirs = socket.socketpair(*_PACKETS)
     answer = b""
     with ours:

@@ -15,10 +15,12 @@ from quickstart.errors import HostLacksError
 from quickstart.host.files import check_temporary, remove_tree, temporary_directory
 from quickstart.host.locks import EXCLUSIVE, try_lock
 
-# Locked for as long as its process lives. A directory without one is kept by somebody, or not ours.
+# This file is locked as long as its process lives. A directory without this file is kept by somebody, or is
+# not ours.
 _OWNER = "owner"
 _HINT = "set TMPDIR to a local file system"
-# unix(7): sun_path has 108 bytes, the last of them zero; and the longest name that a socket of ours has, with its slash.
+# In unix(7), sun_path has 108 bytes, and the last one is zero. The second number is the longest name of our
+# sockets, with its slash.
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME_BYTES = 16
 # Where a path is short whatever TMPDIR is.
@@ -42,7 +44,8 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
         if not keep:
             stack.callback(remove_tree, made)
             stack.enter_context(_owned(made))
-            # Before the lock is let go of: else another run would take it for an orphan meanwhile.
+            # The directory is removed before the lock is released. Otherwise, another run would take it for
+            # an orphan.
             stack.callback(remove_tree, made)
         yield made
 

@@ -19,7 +19,8 @@ from quickstart.host import door
 from quickstart.image.blockmap import EXTENTS_IN_INODE, BlockMap, Kind, Owner
 from quickstart.image.ext4 import FIXED_TIME, BlockGroup
 
-# The place begins at a multiple of so many blocks: half a MiB, the piece in which a cloud volume fetches what it has not yet.
+# The place begins at a multiple of this number of blocks (half a MiB). A cloud volume fetches missing data
+# in pieces of this size.
 _ALIGNED_BLOCKS = 128
 # The low half of the first extent's block is the sixth word of the inode's map, and each extent has three words (kernel:
 # Documentation/filesystems/ext4/ifork.rst).
@@ -168,7 +169,8 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", image]
     script = "".join(f"{line}\n" for line in _commands(groups, moves))
     done = door.run(argv, timeout_s=600, env=FIXED_TIME, stdin=script.encode())
-    # Its status does not tell; beside its version it says something only when a command fails.
+    # debugfs' exit status does not show a failure. Apart from its version, debugfs prints something only
+    # when a command fails.
     faults = [line for line in done.stderr.decode(errors="replace").splitlines()[1:] if line.strip()]
     if faults:
         raise CommandError(done.argv, done.returncode, "\n".join(faults[:5]))

@@ -31,9 +31,9 @@ _EXTENT_MAGIC = 0xF30A
 _UNWRITTEN = 32768
 _DEEPEST = 5
 EXTENTS_IN_INODE = 4
-# Some 300 MiB of memory; an image of ours has a few ten thousand.
+# This many take about 300 MiB of memory. Our images have a few ten thousand.
 _MAX_RUNS = 1 << 20
-# Of all paths, in memory. Debian with a desktop has 350 000 files, whose paths take 70 MiB.
+# The limit for all paths in memory. Debian with a desktop has 350 000 files, whose paths take 70 MiB.
 _MAX_PATH_BYTES = 256 << 20
 _FAST_LINK_BYTES = 60
 
@@ -80,7 +80,7 @@ class BlockMap:
     inode_bytes: int
     _runs: tuple[Owner, ...]
     _paths: InodePaths
-    # Of a run of an inode table, by its first block: its first inode.
+    # The first inode of a run of an inode table, by the run's first block.
     _first_inode: dict[int, int]
 
     @cached_property
@@ -133,7 +133,8 @@ class BlockMap:
         inodes: tuple[PurePosixPath, ...] = ()
         if run.kind is Kind.INODE_TABLE:
             each = self.block_bytes // self.inode_bytes
-            # What another claims of a table is not the table's: a run of it may begin in its middle.
+            # A block of the table that another owner claims does not belong to the table, so a run may
+            # begin in the table's middle.
             begin = self._tables[bisect.bisect_right(self._tables, run.first_block) - 1]
             first = self._first_inode[begin] + (at - begin) * each
             numbers = range(first, first + (until - at) * each)
@@ -152,7 +153,8 @@ class BlockMap:
 def read_block_map(image: Path) -> BlockMap:
     """The map of the raw ``image``. Raises ArtefactError when it is damaged, is not ext4 or has the feature meta_bg."""
     with image.open("rb") as file:
-        # Of an empty file there is no map, and a layout that holds has a superblock at least.
+        # mmap(2) refuses an empty file. But an image with a valid layout is not empty, because it has a
+        # superblock.
         layout = read_layout(file, str(image))
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
             try:
@@ -169,7 +171,8 @@ class _Reader:
         self.runs: list[Owner] = []
         self.first_inode: dict[int, int] = {}
         self.paths = InodePaths()
-        # Blocks that lead to others, and blocks of directories: each is of one inode, and is read once.
+        # Blocks that lead to other blocks, and blocks of directories. Such a block belongs to one inode and
+        # is read once.
         self.trees: set[int] = set()
         self.directories: set[int] = set()
         self.path_bytes = 0
@@ -184,7 +187,7 @@ class _Reader:
                 kind = Kind.JOURNAL if number == self.journal_inode else Kind.RESERVED
                 self._blocks_of(number, kind, None, kind)
         for number in used:
-            # One that the bitmap has and the table has not takes no room in the volume.
+            # An inode that is only in the bitmap and not in the table takes no room in the volume.
             if number not in self.paths and self._u16(self._inode_at(number)):
                 # Removed while it was open, or of the file system's own.
                 self.paths.name(number, None, f"inode {number}")
@@ -277,7 +280,7 @@ class _Reader:
                 continue
             below = f"{path}/{name}"
             if len(below) >= PATH_MAX:
-                # So deep no path can name it, and each name has all above it.
+                # No path can name a file so deep, and every name would repeat all names above it.
                 self.paths.name(child, None, f"inode {child}")
             else:
                 self.paths.name(child, directory, name)

@@ -25,7 +25,8 @@ from quickstart.model.rootdisk import RootDisk
 from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
-# For each program that writes to an image, or the superblock's time of writing would differ.
+# Every program that writes to an image gets this variable. Otherwise, the superblock's time of writing
+# would differ.
 FIXED_TIME = {"E2FSPROGS_FAKE_TIME": str(IMAGE_TIME_S)}
 # libext2fs' words for a volume without a free block, inode, or room in a directory.
 _FULL = ("Could not allocate block", "Could not allocate inode", "No free space")
@@ -39,24 +40,28 @@ _INODE_UNINIT = 0x1
 _BLOCK_UNINIT = 0x2
 # Of a root volume; Debian with a desktop has a third of it.
 MAX_USED_INODES = 1 << 20
-# Of one directory, with names of 16 bytes: mke2fs takes some 20 s. Debian's largest, /var/lib/dpkg/info, has some thousand.
+# The limit for one directory, with names of 16 bytes. mke2fs takes about 20 s for it. Debian's largest
+# directory, /var/lib/dpkg/info, has some thousand entries.
 _MOST_ENTRIES, _NAME_BYTES = 25_000, 16
-# debugfs looks a device up so often: to make it, and to set each of its fields.
+# debugfs looks up a device this often: to make the device, and to set each of its fields.
 _DEVICE_LOOKUPS = 9
 # ext4_dir_entry_2 (directory.rst): inode, length of the entry, length of the name, kind.
 _ENTRY_HEAD_BYTES = 8
-# Of mke2fs and debugfs each, for what no bound here knows: 5 s for a GiB of data, and 3 s for 100 000 files, are ordinary.
+# CPU time for mke2fs, and for debugfs, so that unforeseen trees are limited, too. Ordinary are 5 s for a
+# GiB of data, and 3 s for 100 000 files.
 _CPU_S, _CPU_S_PER_GIB, _FILES_PER_CPU_S, _EMPTY_GIB_PER_CPU_S = 30, 30, 3000, 8
 # stat(2): the unit of st_blocks, whatever the file system.
 _STAT_BLOCK_BYTES = 512
-# Of files with several names, if each had one: mke2fs takes some 10 s. Debian's packages have less than ten such files.
+# The limit for files with several names. mke2fs takes about 10 s for it. Debian's packages have fewer than
+# ten such files.
 _MOST_HARD_LINKS = 200_000
 _NOT_ZERO = re.compile(rb"[^\0]")
 _ROOT_INODE = 2
 # mke2fs.conf(5): the features and sizes of each kind of file system.
 _SETTINGS = Path("/etc/mke2fs.conf")
 _FIRST_INODE = 11
-# debugfs(8) takes a longer line for two (BUFSIZ, 8192 with glibc), and runs a shell for one that begins with an exclamation mark.
+# debugfs(8) reads a longer line as two lines (BUFSIZ, 8192 with glibc), and a line that begins with an
+# exclamation mark runs a shell.
 _COMMAND_BYTES = 4096
 _BREAK = re.compile(r"[\r\n]")
 
@@ -156,7 +161,7 @@ def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
     for node in devices:
         holder, _, name = b"/".join((top, os.fsencode(node.path))).rpartition(b"/")
         directories[holder].add(name, _DEVICE_LOOKUPS)
-    # It looks through a list of all such files for each of their names.
+    # For every name of such a file, mke2fs looks through a list of all such files.
     if len(linked) * linked.total() > _MOST_HARD_LINKS**2:
         raise BadInputError(
             f"the image has too many hard links: {len(linked)} files have {linked.total()} names",
@@ -257,7 +262,8 @@ def _change(path: Path, commands: list[str], cpu_s: int) -> None:
             )
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", path]
     done = _run(argv, cpu_s, "".join(commands).encode(errors="surrogateescape"))
-    # Its status does not tell; beside its version it says something only when a command fails.
+    # debugfs' exit status does not show a failure. Apart from its version, debugfs prints something only
+    # when a command fails.
     faults = [line for line in done.stderr.decode(errors="replace").splitlines()[1:] if line.strip()]
     if faults:
         raise CommandError(done.argv, done.returncode, "\n".join(faults[:5]))

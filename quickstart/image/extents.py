@@ -11,7 +11,8 @@ from quickstart.image.ext4layout import read_layout
 
 # (offset, length) in bytes
 Extent = tuple[int, int]
-# A leaf of the tree: level/depth, entry/entries, logical from - to, physical from - to, length, perhaps "Uninit".
+# A line for a leaf of the tree: level/depth, entry/entries, logical from - to, physical from - to, length,
+# perhaps "Uninit".
 _LEAF = re.compile(
     r"\s*+(\d+)/\s*+(\d+)\s++\d+/\s*+\d+\s++(\d+)\s*+-\s*+(\d+)\s++([0-9]{1,15})\s*+-\s*+(\d+)\s++([0-9]{1,15})"
     r"(\s++Uninit)?\s*+$"

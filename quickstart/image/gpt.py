@@ -17,7 +17,8 @@ ESP = uuid.UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
 ROOT_X86_64 = uuid.UUID("4f68bce3-e8cd-4db1-96e7-fbcaf984b709")
 _ENTRIES, _ENTRY_BYTES = 128, 128
 _ENTRY_SECTORS = _ENTRIES * _ENTRY_BYTES // SECTOR_BYTES
-# The first usable sector is behind the MBR, the header and the entries; as much is at the end, without the MBR.
+# The first usable sector is behind the MBR, the header and the entries. The end of the disk has the same,
+# without the MBR.
 _FIRST_SECTOR = 2 + _ENTRY_SECTORS
 _HEADER = struct.Struct("<8sIIIIQQQQ16sQIII")
 _ENTRY = struct.Struct("<16s16sQQQ72s")

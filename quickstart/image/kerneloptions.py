@@ -14,7 +14,8 @@ from quickstart.model.words import KernelOptions
 
 # What an artefact may be built with; the first is the default.
 BUILDABLE = (KernelOptions.BOOT, KernelOptions.STOCK)
-# What was not seen to be of use, and what costs a running machine something, is not among them.
+# Options without a measured benefit, and options that cost a running machine something, are not in this
+# list.
 _BOOT = (
     "cryptomgr.notests",
     "no_timer_check",

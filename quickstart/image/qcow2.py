@@ -18,13 +18,15 @@ _VERSION = 3
 # and its place, the table of reference counts, its clusters; number of snapshots, and their place; incompatible, compatible
 # and autoclear features, bits of a reference count, length of the header.
 _HEADER = struct.Struct(">4sIQIIQIIQQIIQQQQII")
-# QEMU before 5.1 has no field for the kind of compression. Now there is one, of a byte, and seven that are 0.
+# QEMU before 5.1 has no field for the kind of compression. Newer headers have a field of one byte, and
+# seven bytes that are 0.
 _HEADER_LENGTHS = {_HEADER.size: b"", _HEADER.size + 8: bytes(8)}
 _EXTERNAL_DATA = 0x4
 _BITMAPS = 0x1
 _EXTENSION = struct.Struct(">II")
 _END, _FEATURE_NAMES, _BITMAPS_EXTENSION = 0, 0x6803F857, 0x23852875
-# What the extensions that we refuse name is another file, or a key. Of others the number is told.
+# The extensions that we refuse name another file or a key. For all other extensions, the message gives the
+# number.
 _REFUSED = {
     0xE2792ACA: "it rests on another file (it names the format of a backing file)",
     0x44415441: "it rests on another file (it names an external data file)",
@@ -39,7 +41,8 @@ _TABLE_COVERS_BYTES = _CLUSTER_BYTES // _ENTRY_BYTES * _CLUSTER_BYTES
 # 64 TiB. Each takes a read of a cluster.
 _MOST_TABLES = 1 << 17
 _MOST_CLUSTERS = 1 << 30
-# Of an entry of either table: the place in the file; of the second: compressed, and all zeros.
+# Bits of a table's entry. In both tables, an entry has the place in the file. In the second table, it also
+# says whether the cluster is compressed or all zeros.
 _PLACE = ((1 << 56) - 1) & ~0x1FF
 _COMPRESSED, _ZEROS = 1 << 62, 1
 
@@ -160,7 +163,8 @@ def _clusters(table: bytes, taken: _Taken) -> int:
     count = 0
     for entry in _entries(table):
         if entry & _COMPRESSED:
-            # Thousands of them may be in one place, and each takes the time of a cluster.
+            # Thousands of compressed clusters may be in one place, and unpacking each takes the time of a
+            # cluster.
             raise ValueError("it has compressed data, and neither build nor a machine compresses any")
         if entry & _PLACE and not entry & _ZEROS:
             taken.add(entry & _PLACE)

@@ -46,9 +46,10 @@ from quickstart.store.store import source_digest
 BUILD_DIGITS = 32
 # tmpfiles.d(5) of systemd's own: /run/nologin during a boot.
 _NOLOGIN = PurePosixPath("/usr/lib/tmpfiles.d/systemd-nologin.conf")
-# Of each part, beside the start set. Ours have 6 MiB, of which the modules are the half.
+# The limit for each part without the start set. Our parts have 6 MiB, and half of this are modules.
 _BESIDE_BYTES = 64 * MIB
-# zstd takes 0.3 s for programs and libraries, and 0.7 s for the worst that we have found; gzip 0.1 and 2.7 s, lz4 0.1 and 0.5 s.
+# For programs and libraries, zstd takes 0.3 s, gzip 0.1 s and lz4 0.1 s. For the worst data that we have found, zstd
+# takes 0.7 s, gzip 2.7 s and lz4 0.5 s.
 _S_OF_A_MIB = 3.0
 _SLOW = (
     "are the files in /lib/modules of the image those of its kernel's package? "
@@ -169,7 +170,7 @@ def _write(recipe: Recipe, target: Path) -> Initramfs:
     unpacked_bytes = a_unpacked_bytes + b_unpacked_bytes
     # Of memory: that is the same however the archive travels.
     _check_budget(profile, start_set, unpacked_bytes, "the initramfs has")
-    # A file that the profile names although it is secret makes a secret of the archive.
+    # If the profile names a secret file, the whole archive is secret.
     target.chmod(0o600 if profile.files.secrets else 0o644)
     return Initramfs(
         path=target,

@@ -30,7 +30,7 @@ from quickstart.model.reasons import ReasonSource
 STOCK_PATH = tuple(
     map(PurePosixPath, ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 )
-# ld.so(8): in each directory it prefers what is below these, where the CPU can do it.
+# In each directory, ld.so(8) prefers the libraries below these subdirectories, if the CPU supports them.
 _CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4")
 
 
@@ -100,7 +100,7 @@ def watched(
     )
     paths = sorted({*names, *entries}, key=os.fsencode)
     files = tuple(_file(root, path) for path in paths if _is_compared(root, path))
-    # A directory that is there has another size on the volume; as a name it says nothing.
+    # An existing directory may have another size on the volume, so it is not compared as a name.
     no_directories = tuple(path for path in names if not _is_directory(root, path))
     return Watched(
         names=no_directories,

@@ -228,7 +228,8 @@ def config_text(config: GuestConfig) -> str:
 
 def unit_config_text(unit: UnitStart) -> str:
     """The configuration of one companion of a stack, as shell assignments."""
-    # Init watches the bus until systemd is on it. The shell that reads this has the words of the last unit.
+    # Init watches the bus until systemd is connected to it. The shell that reads this already has the settings of the
+    # last unit.
     return _assignments({**_unit_values(unit), **({"BUS": "yes", "ON_BUS": ""} if is_bus(unit) else {})})
 
 
@@ -242,7 +243,7 @@ def _unit_values(unit: UnitStart) -> Mapping[str, str]:
         "SOCKETS": str(len(unit.sockets)),
         "JOURNAL_SOCKETS": str(len(unit.journal_sockets)),
         "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in unit.sockets)),
-        # What a fallback leaves in /run: PID 1 holds these sockets for the stock init.
+        # These sockets stay in /run at a fallback, because PID 1 holds them for the stock init.
         "JOURNAL_PATHS": " ".join(str(each.path) for each in unit.journal_sockets if each.path),
         **({"ON_BUS": "yes"} if unit.on_bus else {}),
     }

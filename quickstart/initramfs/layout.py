@@ -41,18 +41,20 @@ from quickstart.model import FileKind, StartFile, StartSet
 
 OURS = "fast/quickstart"
 COMPANIONS = f"{OURS}/companions"
-# These have names and sizes of files, also of those in directories that not everybody may enter. Only root reads them.
+# These files contain names and sizes of the image's files, also of files in directories that not everybody may enter.
+# So only root may read them.
 PRIVATE = 0o600
 PRIVATE_NAMES = (f"{OURS}/packed.", f"{OURS}/prefetch.")
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
 LOADER = "/fast/lib64/ld.so"
-# The amd64 ABI's; a program with another one (32 bits, musl) keeps it and is loaded from the root volume.
+# The interpreter of the amd64 ABI. A program with another interpreter (32 bits, musl) keeps it, and is loaded from
+# the root volume.
 _INTERPRETER = "/lib64/ld-linux-x86-64.so.2"
 _DIRECTORIES = (
     *("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", f"{OURS}/run"),
     *("newroot", "proc", "run", "sys"),
 )
-# The applets that init and its helpers call by name; the shell itself is not among them.
+# The applets that init and its helpers call by name. The shell itself is not in the list.
 _APPLETS = (
     *(
         "cat",
@@ -101,7 +103,8 @@ _APPLETS = (
         "xargs",
     ),
 )
-# In part B, in place of the start set: it as a file system, whose type the file's name ends with.
+# The start set as a file system in one file, which part B has in place of the start set. The file's name ends with
+# the file system's type.
 IMAGE = f"{OURS}/part-b.squashfs"
 MARKER = f"{OURS}/part-b"
 _SCRIPTS = (

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _LEAST_MATCH_BYTES = 4
-# A length that does not fit in its half of the token goes on in bytes of which each says at most 255.
+# A length that does not fit into its half of the token continues in further bytes, each of which adds at most 255.
 _HALF = 15
 _MOST = 255
 

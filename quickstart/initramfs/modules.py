@@ -15,9 +15,9 @@ from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import KernelSetting
 
-# Every disk, bus and network device that an image may meet on QEMU, Xen or EC2, and the port of the launch agent.
-# What the kernel has built in, or not at all, is left out. The first one makes the check of the others' signatures faster; udev
-# would load it as well, for the CPU.
+# The modules of every disk, bus and network device that an image may meet on QEMU, Xen or EC2, and of the launch
+# agent's port. Modules that the kernel has built in, or does not have at all, are left out. The first module makes
+# the check of the other modules' signatures faster. udev would load it as well, for the CPU.
 WANTED = (
     "sha256_ssse3",
     "virtio_pci",
@@ -36,12 +36,13 @@ WANTED = (
     "crc32c_generic",
     "ext4",
 )
-# Emulated disk controllers: every PC has one, nearly no root volume is on it, and their drivers take long to load. They come
-# when no other driver has brought the root volume.
+# Drivers of emulated disk controllers. Every PC has such a controller, but hardly any root volume is on it, and the
+# drivers take long to load. So they are loaded only when no other driver has found the root volume.
 LATE = ("ata_piix", "ahci")
-# What a start set that is an image takes to be mounted (payload.Payload.SQUASHFS), its file system last.
+# The modules that are needed to mount a start set that is an image (payload.Payload.SQUASHFS). Its file system is the
+# last.
 IMAGE_MODULES = ("loop", "squashfs")
-# What no root volume needs comes beside the mount of one.
+# Modules that no root volume needs are loaded while the root volume is mounted.
 BESIDE = ("virtio_net", "virtio_console", "xen_netfront", "ena")
 # Among them those of network cards.
 _CARDS = ("virtio_net", "xen_netfront", "ena")
@@ -50,21 +51,25 @@ _MOST_QUEUES = 4
 _DEFAULT_QUEUE, _QUEUE = "net/core/default_qdisc", "sch_"
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
-# What a machine of QEMU loads is there as it is; what most machines never load is packed, and unpacked by insmod when it is wanted.
+# The modules that a QEMU machine loads are stored uncompressed. All others, which most machines never load, are
+# compressed, and insmod unpacks them when they are needed.
 _PLAIN = ("sha256_ssse3", *NEEDED, "virtio_console", *IMAGE_MODULES)
 _ROOT = "ext4"
 _MAX_MODULE_BYTES = 64 << 20
-# What a reader of xz needs at most for what its own strongest preset writes (xz(1), -9).
+# The most memory that a reader of xz needs for data that xz's strongest preset has written (xz(1), -9).
 _MAX_XZ_MEMORY_BYTES = 80 << 20
-# What a module requires, ext4 with its five among them; the modloader's table has it once for each of the module's aliases.
+# The limit for the modules that a module requires (ext4 requires five). The modloader's table repeats them for each
+# of the module's aliases.
 _MAX_REQUIRED = 256
 # A module's name is one of C: the kernel's build replaces everything else.
 _NAME = re.compile(r"[A-Za-z0-9_]+")
-# The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
-# An alias of theirs begins so, a bus's devices are there below /sys/bus. Those of the second come with the drivers of the first.
+# The buses whose devices have a modalias in sysfs. Other aliases (block-major-…, fs-…) are requests of the kernel
+# itself. A pair has the beginning of the bus's aliases, and the name of the bus below /sys/bus. The devices of the
+# child buses exist only when drivers of the other buses are loaded.
 _BUSES = (("pci:", "pci"), ("xen:", "xen"), ("acpi", "acpi"))
 _CHILD_BUSES = (("virtio:", "virtio"), ("scsi:", "scsi"))
-# A CPU's alias, and where all of them have it in common. It comes first, with what the other modules are checked by.
+# The alias of a CPU, and the place where all CPUs have it in common. It comes first, because its module checks the
+# other modules' signatures.
 _CPU = "cpu:"
 _CPU_DEVICE = "devices/system/cpu"
 

@@ -26,7 +26,7 @@ MAGIC = b"070701"
 HEADER_BYTES = 110
 TRAILER = "TRAILER!!!"
 ARCHIVE_ALIGNMENT = 512
-# init/initramfs.c skips, without a word, any member whose name with its NUL, or whose link target, is longer.
+# init/initramfs.c silently skips a member whose name (with its NUL) or link target is longer.
 PATH_MAX = 4096
 MAX_FIELD = 0xFFFFFFFF
 CHUNK_BYTES = 1 << 20
@@ -261,7 +261,7 @@ def _member_bytes(entry: CpioEntry, inode: int) -> Iterator[bytes]:
 
 
 def _host_file_bytes(entry: CpioEntry, source: Path, inode: int) -> Iterator[bytes]:
-    # Asked before the opening, which would wait for ever for the other end of a FIFO.
+    # This is checked before the file is opened, because opening a FIFO would wait for its other end for ever.
     if not source.is_file():
         raise ArtefactError(
             f"{source}, packed as {entry.name!r}, is not a regular file", hint="build the image again"

@@ -39,11 +39,12 @@ _LZ4_LEVEL = 9
 _LZ4_SHORTEST_MATCH_BYTES = 12
 _GZIP_LEVEL = 9
 _ZSTD_LEVEL = 19
-# The guest has to find the window's room at boot; 8 MiB is what level 19 takes by itself, and what the format recommends at most.
+# The guest needs memory for the window at boot. 8 MiB is what level 19 uses by itself, and the most that the format
+# recommends.
 _ZSTD_WINDOW_LOG = 23
 _GZIP = 16 + zlib.MAX_WBITS
-# So little at once that what comes of it at most can be held: of gzip 4 MiB; of Zstandard, whose blocks of 128 KiB may take 4 bytes
-# each, 16 MiB; of LZ4 a block more than a MiB.
+# Only this much is read at once, so that the unpacked data always fit into memory. They are at most 4 MiB for gzip,
+# 16 MiB for Zstandard, whose blocks of 128 KiB may take 4 bytes each, and a block and a MiB for LZ4.
 _READ_BYTES = 4096
 _ZSTD_READ_BYTES = 512
 
@@ -54,7 +55,8 @@ _MAGICS = {
     Payload.ZSTD: b"\x28\xb5\x2f\xfd",
 }
 MAGIC_BYTES = 4
-# What GzipFile writes: no optional field, which the kernel would skip otherwise than zlib (RFC 1952, lib/decompress_inflate.c).
+# The header that GzipFile writes. It has no optional fields, which the kernel and zlib skip in different ways (RFC
+# 1952, lib/decompress_inflate.c).
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff"
 HEADER_MOST_BYTES = len(_GZIP_HEADER)
 # Of the kernel, where it is not the option of that name.
@@ -120,7 +122,7 @@ def _compressor(file: BinaryIO, payload: Payload) -> AbstractContextManager[Sink
         return _Lz4Writer(file)
     if payload is Payload.GZIP:
         return gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
-    # Part A knows what part B is to be: no sum is to be made of it once more.
+    # Part A has the digests of part B, so another checksum is not needed.
     parameters = zstandard.ZstdCompressionParameters.from_level(
         _ZSTD_LEVEL, window_log=_ZSTD_WINDOW_LOG, write_checksum=False, write_content_size=False
     )
@@ -300,7 +302,7 @@ class _Lz4Unpacker:
                 break
             at += _LENGTH.size
             block = bytes(self._held[at : at + length])
-            # Of n bytes no more than 255 n can come: so much room is made for it, and not always 8 MiB.
+            # n bytes unpack to at most 255 n bytes. Only this much memory is reserved, and not always 8 MiB.
             found.append(lz4.block.decompress(block, uncompressed_size=min(255 * length, _LZ4_BLOCK_BYTES)))
             at += length
         del self._held[:at]

@@ -14,16 +14,18 @@ from quickstart.host import door
 from quickstart.store.compiled import compiled
 from quickstart.store.store import Store
 
-# With glibc it would be 0.8 MB larger. musl-gcc knows nothing of the kernel's headers, which are glibc's neighbours.
+# With glibc, the program would be 0.8 MB larger. musl-gcc does not find the kernel's headers, which are beside those
+# of glibc.
 STARTER_COMPILER = "musl-gcc"
-# The caretaker is the same program: it would be 50 KB for itself.
+# The caretaker is in the same program. As a program of its own, it would have 50 KB.
 STARTER_SOURCES = ("starter", "caretaker", "walk")
 STARTER_FLAGS = (
     *("-std=c11", "-Os", "-static", "-s", "-ffunction-sections", "-Wl,--gc-sections"),
     *("-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"),
 )
-# They have no C library, so nothing of one may be taken for granted, nor what the stack protector wants of it. One segment for code
-# and constants: without it they are padded to whole pages, 4 to 7 KB more for each.
+# These programs have no C library, so they cannot use its functions, nor the stack protector, which needs it. Code
+# and constants are in one segment. Otherwise, they would be padded to whole pages, which are 4 to 7 KB more for each
+# program.
 FREESTANDING_FLAGS = (
     *("-std=gnu11", "-O2", "-static", "-s", "-nostdlib", "-ffreestanding", "-fno-pie", "-no-pie"),
     *("-ffunction-sections", "-Wl,--gc-sections", "-Wl,-z,noseparate-code"),

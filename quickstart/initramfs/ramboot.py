@@ -18,7 +18,8 @@ from quickstart.model import Event, FileRules, Op, StartSet, Trace
 
 # Made by the kernel or by init at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
-# What init's second half reads and writes by itself, and the starter for whatever user and environment the unit names.
+# The files that init's second half reads and writes itself, and those that the starter reads for any user and
+# environment of the unit.
 _OF_INIT = tuple(
     PurePosixPath(path)
     for path in (

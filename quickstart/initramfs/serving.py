@@ -57,7 +57,8 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
-    # What the unit itself puts there is not the volume's file. A file over which something is mounted is busy, and read-only.
+    # Where the unit itself mounts something, the volume's file is not visible. A file over which something is mounted
+    # is busy and read-only.
     hidden = set(_mounted(root, unit, _HIDES | _WRITABLE))
     found_by_name = {root.resolve(path).canonical for path in library_directories(root)}
     # The main program may execute itself again by its ordinary name, as haproxy's master does.
@@ -131,7 +132,7 @@ def fast_library_places(start_set: StartSet) -> tuple[PurePosixPath, ...]:
     holders = {
         file.path.parent for file in start_set.files if file.kind is FileKind.FILE and is_library(file.path)
     }
-    # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
+    # In LD_LIBRARY_PATH, these characters have a meaning for ld.so(8). So such a library comes from the root volume.
     return tuple(sorted(path for path in holders if not set(":;$") & set(str(path))))
 
 

@@ -17,7 +17,8 @@ from quickstart.host import door
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.newc import CpioEntry
 
-# What the kernel unpacks a block of, when something asks for it, is waited for: LZ4 takes a quarter of Zstandard's time.
+# When a process reads a block, it waits until the kernel has unpacked the block. LZ4 takes a quarter of Zstandard's
+# time.
 _OPTIONS = (
     *("-comp", "lz4", "-Xhc", "-mkfs-time", "0", "-all-time", "0", "-root-mode", "0755", "-no-xattrs"),
     *("-processors", "1", "-quiet", "-no-progress"),

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 METADATA_BYTES = 8192
-# In the size of a data block; the bit above says that the block is uncompressed.
+# The bits of a data block's size. The bit above them says that the block is uncompressed.
 BLOCK_LENGTH_MASK = (1 << 24) - 1
 _NUMBER_MASK = 0xFFFFFFFF
 

@@ -37,17 +37,18 @@ from quickstart.initramfs.squashfs_exact import (
     number_of,
 )  # fmt: skip
 
-# At most so many bytes from a place in the image; fewer only at its end.
+# Returns at most this many bytes from a place in the image, and fewer only at the image's end.
 Reader = Callable[[int, int], bytes]
 
-# Magic, inodes, time, block size, fragments; way of compression, log of the block size, flags, owners, version; then places: of the
-# root's inode, of the end, of the tables of owners, attributes, inodes, directories, fragments, exports.
+# Magic, inodes, time, block size, fragments; compression, log of the block size, flags, owners, version (2 numbers).
+# Then come the places of the root's inode, of the end, and of the tables of owners, attributes, inodes, directories,
+# fragments and exports.
 _SUPERBLOCK = struct.Struct("<5I6H8Q")
 _MAGIC = 0x73717368
 _LZ4 = 5
 # mksquashfs's default, 128 KiB.
 _BLOCK_LOG = 17
-# A byte of a match's length stands for so many bytes (lz4's block format).
+# A byte of a match's length stands for at most this many unpacked bytes (lz4's block format).
 _MOST_LZ4_RATIO = 255
 _MOST_SHARED_BYTES = 16 << 20
 _NO_TABLE = 0xFFFFFFFFFFFFFFFF
@@ -63,14 +64,15 @@ _PLACE = struct.Struct("<Q")
 _SIZE = struct.Struct("<I")
 # Type, mode, owner, group, time, number.
 _INODE = struct.Struct("<4H2I")
-# A directory's: block of its list, links, length of the list, place in that block, parent; the longer form by links, length, block,
-# parent, index, place, attributes.
+# A directory's inode: block of its list, links, length of the list, place in that block, parent. The long form:
+# links, length, block, parent, index, place, attributes.
 _DIRECTORY = struct.Struct("<IIHHI")
 _LONG_DIRECTORY = struct.Struct("<IIIIHHI")
-# A file's: place of its blocks, fragment, place in that, size; the longer form with size, holes, links and attributes.
+# A file's inode: place of its blocks, fragment, place in the fragment, size. The long form also has holes, links and
+# attributes.
 _FILE = struct.Struct("<IIII")
 _LONG_FILE = struct.Struct("<QQQIIII")
-# What a list of a directory has in excess of its bytes, for "." and "..".
+# The length of a directory's list is this much more than its bytes, for "." and "..".
 _LIST_EXCESS = 3
 _RUN = struct.Struct("<3I")
 # Position in the list, metadata block, length of the name less one.
@@ -188,7 +190,8 @@ class _Image:
         squashfs_exact.check_owners(owners, self._metadata(table)[0])
 
     def walk(self) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
-        # Lists that are not at their end, with the names of their directories: no recursion, and a loop ends by its length.
+        # The unfinished lists, with the names of their directories. This stack replaces recursion, and a loop of
+        # directories ends at the limits for files and names.
         root, inodes, blocks = self._inode(*_split(self._root)), Inodes(), Blocks()
         inodes.add(root.number, self._root, is_directory=True)
         stack = [(b"", self._entries(root))]

@@ -8,7 +8,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 
 _ENABLED = PurePosixPath("/etc/systemd/system/*.wants")
-# The unit that is enabled, and our word for it; the last two may be enabled beside each other.
+# The enabled unit, and our word for it. Both units may be enabled at the same time.
 _KNOWN = {"networking.service": "ifupdown", "systemd-networkd.service": "networkd"}
 _UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wicked.service")
 

@@ -18,13 +18,14 @@ _UNITS = (
 )
 _UNIT_DIRECTORIES = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 _CONFIGURED = PurePosixPath("/etc/cloud")
-# YAML and JSON may break a line anywhere, so the lines are joined. The guest package has the same rules (`runs_each_boot`).
+# YAML and JSON may break a line anywhere, so the lines are joined. `runs_each_boot` in the guest package has the same
+# rules.
 _BLANKS = str.maketrans("\n\t", "  ")
 _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 # In the list of modules it is `- bootcmd`.
 _BOOTCMD = re.compile(r"""[ {,"']bootcmd["']? *:(?! *\[ *\])""")
-# A module that runs at each boot, and not once for an instance: `[write-files, always]`, `frequency: always`. In a command,
-# `always` is not the second word.
+# A module that runs at each boot, and not only once for an instance: `[write-files, always]`, `frequency: always`. In
+# a command, `always` is not the second word.
 _ALWAYS = re.compile(
     r"""(?:\[ *["']?[\w.-]+["']? *,| - +- +["']?[\w.-]+["']? +-|frequency["']? *:) *["']?always["']? *(?:[\],}]| )"""
 )

@@ -25,7 +25,8 @@ _FIELD = re.compile(rb"^(Package|Status|Version|Architecture):(.*)$", re.MULTILI
 # Package names, versions and architectures (deb-control(5), deb-version(7)); anything else is damage.
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 
-# Of all lists of packages; a desktop has 30 MiB. Many names may be links to one long file. What is beyond it has no owner.
+# The limit for all lists of packages, because many names may be links to one long file. A desktop has 30 MiB. Files
+# in later lists have no owner.
 _MOST_LISTED_BYTES = 128 << 20
 _MOST_ALTERNATIVES_BYTES = 16 << 20
 
@@ -107,7 +108,7 @@ def _packages(
             diverted = (diversions or {}).get(line)
             if diverted is not None and diverted[1] != _encode(owner.package if owner else ""):
                 line = diverted[0]
-            # Of a hundred thousand lines few have a name that is asked for, and only these are resolved.
+            # Few of a hundred thousand lines have one of the wanted names, and only these lines are resolved.
             if line[line.rfind(b"/") + 1 :] in names and owner:
                 path = canonical(_decode(line))
                 # The directory of a package may be a link in the image, as /lib is.

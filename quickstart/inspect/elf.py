@@ -21,7 +21,7 @@ from quickstart.inspect.elf_file import ElfFacts, read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import library_directories
 
-# ld.so(8), "Hardware capabilities": which of them ld.so takes depends on the CPU that the guest will have.
+# ld.so(8), "Hardware capabilities": the guest's CPU decides which of these ld.so uses.
 HWCAPS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 
 _LIB = {32: ("lib/i386-linux-gnu", "lib"), 64: ("lib/x86_64-linux-gnu", "lib64", "lib")}
@@ -179,7 +179,8 @@ class _Search:
         if self._resolve(path).canonical is None:
             raise StartSetError(f"{path} is not in the image", hint="build the image and its trace again")
         found = self._open(path, None)
-        # A program's $ORIGIN is that of /proc/self/exe, which is canonical; a library's is as it was opened.
+        # The $ORIGIN of a program is the directory of /proc/self/exe, which is canonical. That of a library is the
+        # directory by which the library was opened.
         return replace(found, opened=found.path) if found and found.facts.interpreter else found
 
     def find(self, name: str, loader: _Object) -> list[_Object]:
@@ -193,7 +194,7 @@ class _Search:
             tried += [*_variants(directory, name), directory / name]
             if self._open(tried[-1], loader) is not None:
                 return self._open_all(tried, loader)
-        # ld.so.cache prefers a variant in whatever directory to the plain library of an earlier one.
+        # ld.so.cache prefers a variant in any directory to a plain library in an earlier directory.
         tried += (variant for each in self._directories for variant in _variants(each, name))
         plain = (each / name for each in self._directories)
         return self._open_all(tried, loader) + self._open_all(plain, loader)[:1]

@@ -25,8 +25,9 @@ MAGIC = b"\x7fELF"
 
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
 _DLOPEN_NOTE = (b"FDO\0", 0x407C0C0A)
-# More than any loader takes: of the program headers Linux (load_elf_phdrs), of a path limits.h; of the rest no file has a
-# hundredth. They keep a file that claims anything from costing time and memory.
+# These limits are above what any loader accepts: Linux for the program headers (load_elf_phdrs), and limits.h for a
+# path. For the other numbers, no real file has a hundredth of the limit. With these limits, a file with false sizes
+# costs little time and memory.
 _MAX_TABLE_BYTES = 1 << 16
 _MAX_PATH_BYTES = 4096
 _MAX_TEXT_BYTES = 1 << 20
@@ -169,7 +170,7 @@ class _Reader:
 
     def _dynamic_string(self, start: int, size: int, at: int) -> str:
         self._file.seek(start + at)
-        # Of a table that may have any size only as much as a string may have.
+        # The table may have any size, so only as many bytes are read as a string may have.
         text = self._file.read(max(0, min(size - at, _MAX_TABLE_BYTES)))
         end = text.find(b"\0")
         if end < 0:

@@ -26,7 +26,8 @@ def matches(path: PurePosixPath | str, glob: str) -> bool:
     text = str(path)
     head, middle, tail = _compiled(glob)
     if middle is None:
-        # Not by path.parents, which makes each of them: a stranger's path may have two thousand.
+        # path.parents is not used, because it makes an object for each parent, and a stranger's path may have two
+        # thousand.
         return text == head or text.startswith(tail)
     if not (text.startswith(head) and text.endswith(tail)) or len(text) < len(head) + len(tail):
         return False
@@ -75,7 +76,7 @@ class _Middle:
     """
 
     def __init__(self, tokens: list[str]) -> None:
-        # Where a star stands: what has been matched up to there stays matched for the next character, too.
+        # The positions of stars. What was matched up to a star stays matched for the next character, too.
         self._any = self._within_name = length = 0
         self._plain: dict[str, int] = defaultdict(int)
         self._wild: dict[str, int] = defaultdict(int)

@@ -21,18 +21,20 @@ from quickstart.parse.bounded import PATH_MAX, read_whole
 from quickstart.parse.printable import brief
 
 MAX_LINKS = 40
-# Configuration, unit files, dpkg's lists: what is larger is none of these. A kernel module or library may be.
+# Configuration, unit files and dpkg's lists are not larger than the first limit. A kernel module or library may be.
 MAX_TEXT_BYTES = 16 << 20
 MAX_WHOLE_BYTES = 64 << 20
 # A list of a few hundred lines: passwd, group.
 MAX_TABLE_BYTES = 2 << 20
-# Of a path with all that its links say: the kernel's own limit of 40 links of a page each is far above. Each component is looked up
-# from the top, so the time grows with the square. A file of a deep node_modules has 50.
+# The limit for the components of a path, including those of its links. The kernel's own limit (40 links of a page
+# each) is far above. Each component is looked up from the root, so the time grows with the square. A file in a deep
+# node_modules has 50.
 _MAX_COMPONENTS = 512
 _MAX_MATCHES = 65536
-# Of all look-ups of one ImageRoot, and of all files that it reads: files of an image may ask for each other any number of times. A
-# build of nginx takes 150 000 components and 3000 files of 7 MiB altogether, one of mariadb 9 MiB. Most of that is dpkg's database,
-# which is read eight times for each unit, and which has 35 MiB on a desktop.
+# The limits for all look-ups of one ImageRoot, and for all files that it reads, because files of an image may refer
+# to each other any number of times. A build of nginx looks up 150 000 components and reads 3000 files with 7 MiB
+# altogether. A build of mariadb reads 9 MiB. Most of this is dpkg's database, which is read eight times for each
+# unit, and which has 35 MiB on a desktop.
 _MOST_COMPONENTS, _MOST_READS, _MOST_BYTES = 1 << 22, 1 << 18, 2 << 30
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _MAGIC = re.compile(r"[*?\[]")
@@ -102,7 +104,8 @@ class ImageRoot:
                     f"{brief(str(canonical))} has {status.st_size} bytes; such a file is read up to {most_bytes}",
                     hint="shorten it in the image",
                 )
-            # Before: a file may have many hard links, each of which is a file of its own.
+            # The size is counted before the file is read, because a file may have many hard links, each of which
+            # counts as a file.
             self._spent[2] += status.st_size
             self._check_spent(canonical)
             return read_whole(host, most_bytes)
@@ -222,9 +225,10 @@ class ImageRoot:
             raise StartSetError(f"{path} is not an absolute guest path", hint="give it from / on")
         self._check_spent(path)
         pending = list(reversed(spelled))
-        # The canonical path so far, without the slash at its end: as text, because a path of many components is slow.
+        # The canonical path so far, without the slash at its end. It is a text, because a path object with many
+        # components is slow.
         place = ""
-        # Of the path as it is spelled: how many components are left, and where those before them lead.
+        # How many components of the path as it is spelled are left, and where the components before these lead.
         left, existing = len(pending), ""
         links: dict[PurePosixPath, None] = {}
         followed = components = 0
@@ -286,7 +290,7 @@ class ImageRoot:
             if not _MAGIC.search(part):
                 found = [base / part for base in found]
                 continue
-            # A directory that is reached in several ways counts once: links could make any number of ways.
+            # A directory that is reached in several ways counts once, because links could make any number of ways.
             bases: dict[PurePosixPath, PurePosixPath] = {}
             for base in found:
                 canonical = self.resolve(base).canonical

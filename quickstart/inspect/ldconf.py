@@ -13,13 +13,15 @@ from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
 
 LD_SO_CONF = PurePosixPath("/etc/ld.so.conf")
-# ld.so(8): "the default path /lib, and then /usr/lib"; Debian's amd64 glibc has the multiarch ones before.
+# ld.so(8) says "the default path /lib, and then /usr/lib". Debian's amd64 glibc searches the multiarch directories
+# before these.
 DEFAULT_DIRECTORIES = tuple(
     PurePosixPath("/", up, name) for name in ("lib/x86_64-linux-gnu", "lib", "lib64") for up in ("", "usr")
 )
 
 
-# Debian's own has one pattern of files to include and five directories. A pattern is held against whole directories.
+# Debian's configuration has one pattern of included files, and five directories. A pattern is compared with all names
+# of a directory.
 _MAX_PATTERNS = 1024
 _MAX_INCLUDES = 16384
 _MAX_DIRECTORIES = 4096

@@ -20,7 +20,8 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import hidden_at
 from quickstart.parse.printable import brief
 
-# In the order of libkmod (libkmod.c, default_config_paths): of files with one name, that of the first directory counts.
+# The directories in the order of libkmod (libkmod.c, default_config_paths). If several directories have a file of the
+# same name, the file in the first directory counts.
 _PLACES = tuple(
     map(
         PurePosixPath,

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
 
-# The kernel reads this much of a script; it does not run a name that the limit cuts short.
+# The kernel reads only this much of a script, and does not run an interpreter whose name is cut off by this limit.
 _BYTES = 256
 _LINE = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t]+([^\n\0]*))?(?:[\n\0]|$)")
 

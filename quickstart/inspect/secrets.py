@@ -11,5 +11,5 @@ SECRET_GLOBS = (
     "/etc/ssh/ssh_host_*_key",
     "/etc/ssl/private/**",
 )
-# With the beginning of a key behind it: the marker alone is in every library that reads keys.
+# The marker must be followed by the beginning of a key, because every library that reads keys has the marker alone.
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[ \t]*\r?\n\s*[A-Za-z0-9+/]")

@@ -21,7 +21,7 @@ from quickstart.model import Event, FileKind, Op, StartSet, Trace
 
 # Nothing below these is a file of the image.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
-# Of the trees of programs, as far as they have nothing but code. One tree may be in the other.
+# The limit for the names in the trees of programs that have nothing but code. One tree may be inside another.
 _MOST_NAMES = 1 << 15
 _LOCAL = PurePosixPath("/usr/local")
 # Directories of all packages. A look-up in them says nothing about one program, whose places were fixed when it
@@ -175,7 +175,7 @@ def _looks(
     place = functools.cache(functools.partial(_place, root))
     code = functools.cache(functools.partial(_is_code, root, executed))
     for trace in traces:
-        # The loader asks whether a directory is there in which it has not found a library.
+        # The loader looks up a directory itself when it has not found a library there.
         loaders = {event.path.parent for event in trace.events if _is_loaders(event.path)}
         for event in trace.events:
             path, op = event.path, event.op

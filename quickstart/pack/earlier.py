@@ -33,11 +33,13 @@ from quickstart.parse.printable import brief
 
 _KINDS = (".service", ".mount", ".automount", ".socket")
 _WITH_COMMANDS = ("[Service]", "[Socket]")
-# What comes after one of these comes after every service of the machine, also after those that have nothing to do with it.
+# A unit that comes after one of these targets comes after every service of the machine, also after unrelated
+# services.
 _GOALS = frozenset({"multi-user.target", "graphical.target"})
-# What a unit finds that comes after one of these is not there in an early start.
+# In an early start, a unit does not find what these targets stand for.
 _LATE = frozenset({"cloud-init.target", "cloud-config.target"})
-# They replace directories of /usr and /etc. What they look for is compared (inspect/unit/before.py).
+# These services replace directories of /usr and /etc. Init compares the files that they look for
+# (inspect/unit/before.py).
 _EXTENDING = frozenset({"systemd-sysext.service", "systemd-confext.service"})
 _PACKAGES = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
 # What systemd's own generators make of fstab(5), for example.
@@ -211,7 +213,8 @@ def _was_due(unit: LoadedUnit, own_us: int) -> bool:
         return unit.started_us > 0
     if unit.name.endswith(".service") or unit.file:
         return bool(unit.started_us or unit.examined_us)
-    # systemd orders each mount that it finds before local-fs.target, also one that the application or a later service has made.
+    # systemd orders every mount that it finds before local-fs.target, even a mount that the application or a later
+    # service has made.
     return 0 < unit.started_us <= (own_us or unit.started_us)
 
 

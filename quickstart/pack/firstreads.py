@@ -15,7 +15,8 @@ from quickstart.model import Profile, Trace
 from quickstart.pack.parts import Part, joined
 from quickstart.pack.prefetch import metadata_ranges
 
-# The application waits while this prefetch has the volume's link. So it reads few bytes that nobody needs, unlike the first plan.
+# The application waits while this prefetch uses the volume's link. So, unlike the first plan, this prefetch reads few
+# unneeded bytes.
 _GAP_BYTES = 16 * 1024
 # The prefetch is for the first seconds, and what it reads takes memory. What is beyond these limits is read when it is needed.
 _MOST_PARTS = 4096

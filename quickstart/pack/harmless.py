@@ -47,8 +47,9 @@ _SERVICES = {
         systemd-networkd-wait-online@* systemd-resolved wpa_supplicant wpa_supplicant@* netplan-ovs-cleanup
         netplan-configure""",
 }
-# An application does without these, unless its own unit names them or it asks them (lookups.py): name servers, the clock, iSCSI,
-# further users, VMware's guest tools, cloud-init (docs/users/cloud-init.md).
+# An application can do without these services, unless its own unit names them, or the application uses them for
+# look-ups (lookups.py). They are for name servers, the clock, iSCSI, further users, VMware's guest tools and
+# cloud-init (docs/users/cloud-init.md).
 _ON_DEMAND_SERVICES = """
     avahi-daemon bind9 chrony cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
     cloud-init-network dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi open-vm-tools openntpd rpcbind systemd-homed

@@ -44,7 +44,7 @@ from quickstart.pack.parts import parts_of
 
 # Below this size, a request to the volume costs as much as the transfer.
 _LARGE_BYTES = 8 * MIB
-# Of a file from which more is used, the whole is transferred sooner than its parts are read.
+# When more of a file is used, transferring the whole file is faster than reading its parts.
 _MOST_USED = 0.25
 
 
@@ -92,7 +92,7 @@ def leave(
         names=_names(start_set),
         started=started,
         by_path=_started([each for each in unit.all_units if is_found_by_path(root, each.unit)], root),
-        # All names of a file go the same way, because they are one file in the archive.
+        # All names of a file are treated alike, because they are one file in the archive.
         beside=frozenset(firsts[path] for path in beside),
         trees=frozenset(tree for path in beside if (tree := tree_of(path)) is not None),
         libraries=frozenset(

@@ -17,8 +17,8 @@ from quickstart.model import Trace
 from quickstart.parse.printable import brief
 
 _NODE = re.compile(r"/dev/.+")
-# devices.txt of the kernel's documentation, and what init mounts and links there (docs/internals/guest.md). The last two are
-# systemd's, and for whoever speaks to systemd.
+# The nodes in devices.txt of the kernel's documentation, and what init mounts and links in /dev
+# (docs/internals/guest.md). The last two are systemd's, for programs that speak to systemd.
 _EARLY = re.compile(
     r"/dev/(?:null|zero|full|u?random|kmsg|console|tty\d*|(?:ttyS|hvc)\d+|vcs[au]?\d*|ptmx|(?:pts|shm|fd)(?:/.*)?"
     r"|std(?:in|out|err)|core|mem|port|rtc\d|hpet|nvram|vga_arbiter|cpu_dma_latency|snapshot|userfaultfd"

@@ -22,16 +22,18 @@ from quickstart.pack.lookups import RESOLVER
 from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
 
-# Of systemd and its parts; an application finds them as late in an early start, or init makes them
-# (docs/internals/guest.md). What is below them counts as well.
+# Paths of systemd and its parts. Either init makes them, or an application finds them only later in an early start
+# (docs/internals/guest.md). The files below these paths count as well.
 _OF_SYSTEMD = """
     /run/credentials /run/dbus /run/initctl /run/lock /run/machine-id /run/motd.dynamic /run/mount
     /run/nologin /run/shm /run/systemd /run/udev /run/user /run/utmp
     /etc/machine-id /var/lib/dbus/machine-id /var/lib/systemd"""
-# The DHCP client's; caches of the loader and of names, which only make it faster; logs, to which others append.
+# The DHCP client's directory; caches of the loader and of names, which only make look-ups faster; and logs, to which
+# others append.
 _OF_OTHERS = "/run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
 _KNOWN = (*_OF_SYSTEMD.split(), *_OF_OTHERS.split())
-# Name servers, where the link RESOLVER may lead. A program that reads them once would go on without (trace/resolvers.py).
+# Files with name servers, to which the link RESOLVER may lead. A program that reads them only once would continue
+# without name servers (trace/resolvers.py).
 _NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
 # systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108

@@ -115,7 +115,8 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
     if options.served is not Served.FAST:
         recipe = dataclasses.replace(recipe, start_set=_EMPTY, served=options.served)
     if options.served is Served.MEMORY:
-        # A trace ends at ready, in the middle of what the unit does next: of that there are only some of the files.
+        # A trace ends at ready, while the unit's next commands run. So the trace has only some of the files of these
+        # commands.
         companions = tuple(dataclasses.replace(each, start_post=()) for each in recipe.unit.companions)
         unit = dataclasses.replace(recipe.unit, start_post=(), companions=companions)
         recipe = dataclasses.replace(recipe, unit=unit)
@@ -129,7 +130,7 @@ def data_of(subject: Subject, traced: Traced, context: Context) -> Mapping[PureP
     if not subject.profile.data_prefetch.data:
         return {}
     with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
-        # The traces' places are those on the disk that was traced; an arranged disk has other blocks there.
+        # The traces have places on the disk that was traced. An arranged disk has other blocks at these places.
         data = data_read(subject.profile, traced.traces, read_block_map(subject.disk.path))
     if not data:
         context.progress.note(_NO_DATA)

@@ -23,22 +23,25 @@ from quickstart.trace.calls import NAME_CACHE
 # The starter or PID 1 binds the first (docs/internals/starter.md). Without the second, glibc looks names up itself (lookups.py).
 # refuse_names_too_early decides on the third (given.py).
 _SERVED = frozenset(("/run/systemd/notify", NAME_CACHE, "/run/systemd/resolve/io.systemd.Resolve"))
-# It knows the users of DynamicUser= only (nss-systemd(8)), and a unit with such a user may ask for his name.
+# This socket knows only the users of DynamicUser= (nss-systemd(8)). A unit with such a user may look up its user's
+# name there.
 _MADE_UP = "/run/systemd/userdb/io.systemd.DynamicUser"
-# rsyslog's in a directory that a service takes for its root (`$AddUnixListenSocket`). syslog(3) tries again with each message.
+# rsyslog may also have this socket in a directory that a service uses as its root (`$AddUnixListenSocket`). syslog(3)
+# connects again for each message.
 _LOG = "/dev/log"
-# By the beginnings of paths: who listens there, and comes with systemd.
+# Who listens at paths with these beginnings. All of them come with systemd.
 _COMES_LATE = {"/run/dbus/": "D-Bus", "/run/systemd/": "systemd", "/run/udev/": "udev"}
-# Whom these programs ask D-Bus for (cups's dirsvc.c and colord.c, samba's avahi_register.c, libnetwork's firewalld.go), by a file
-# that comes with it: the bus has one for each service that it starts, and one for each that may own a name (dbus-daemon(1)).
-# Without such a service, they do without D-Bus.
+# The D-Bus services that these programs call (cups's dirsvc.c and colord.c, samba's avahi_register.c, libnetwork's
+# firewalld.go). A service is known by a file that comes with it. The bus has one file for each service that it
+# starts, and one for each service that may own a name (dbus-daemon(1)). Without such a service, these programs do not
+# need D-Bus.
 _AVAHI = "system-services/org.freedesktop.Avahi.service"
 _PARTNERS = {
     "cupsd": (_AVAHI, "system-services/org.freedesktop.ColorManager.service"),
     "dockerd": ("system.d/FirewallD.conf",),
     "smbd": (_AVAHI,),
 }
-# By this program, dockerd loads a profile for its containers, which is attached to no path.
+# With this program, dockerd loads a profile for its containers. This profile is not attached to a path.
 _OF_DOCKER = "apparmor_parser"
 _BUS = "/run/dbus/system_bus_socket"
 _BUS_FILES = PurePosixPath("/usr/share/dbus-1")

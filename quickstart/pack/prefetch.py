@@ -24,34 +24,39 @@ from quickstart.model.reasons import ReasonSource
 from quickstart.model.residency import Resident
 from quickstart.pack.parts import joined, parts_of
 
-# What init and the starter themselves look at on the root volume, read there and look through. The log may have to be made.
+# The paths that init and the starter themselves look up on the root volume, the files that they read, and the
+# directories that they list. Init may have to make the log.
 _OURS = ("/fast", "/etc/locale.conf", "/var/log/quickstart.log")
 _OURS_READ = ("/etc/hostname", "/etc/default/locale", "/etc/passwd", "/etc/group")
 _LISTED = ("/tmp", "/var/tmp")  # noqa: S108
 # Nothing below these is on the root volume when the application starts.
 _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
-# One request for two blocks that lie so close together costs less than two requests: half a MiB is a cloud volume's own piece.
+# For two blocks that are this close together, one request costs less than two, because a cloud volume fetches pieces
+# of half a MiB.
 _GAP_BLOCKS = 128
 # While the application answers, the bytes count, too.
 _LATER_GAP_BLOCKS = 8
-# Larger files are read in part, or past the page cache, as a database does.
+# Larger files are read in part, or with O_DIRECT, as by a database.
 _FILE_BYTES = 512 * 1024
-# Of a file up to this size from which at least a third is used, the whole is fewer requests than the parts.
+# If at least a third of a file is used, and the file has at most this size, the whole file needs fewer requests than
+# its parts.
 _WHOLE_BYTES = 16 * 1024 * 1024
-# Of a file that is read past the page cache, at most its head is in the page cache.
+# If a file is read with O_DIRECT, at most its head is in the page cache.
 _HEAD_BYTES = 64 * 1024
-# What is opened to be written to is read too when it is a table, an index or a state; a log is only longer.
+# A file that is opened for writing is also read when it is a table, an index or a state. A log only gets longer, so a
+# file of more bytes is not read completely.
 _WRITTEN_BYTES = 64 * 1024
-# A fresh volume brings a snapshot's block of this size when it is first touched (storage.md): one read pays for all of it.
+# When a block of this size is first touched, a fresh volume fetches the whole block from its snapshot (storage.md).
+# So one read pays for the whole block.
 _PIECE_BYTES = 512 * 1024
-# Of one large file: what is past that is a matter of its use, not of the start.
+# The limit for one large file. More pieces would be for the use of the file, and not for the start.
 _PIECES = 32
-# A larger one takes much room on the disk for the one request that it saves.
+# A larger file takes much room on the disk, for only one saved request.
 _ARRANGED_BYTES = 4 * 1024 * 1024
 # Two parts of a file with less between them are one request.
 _PART_GAP_BYTES = 256 * 1024
 _PAGE_BYTES = 4096
-# In the plan, each with the path of its file. A large database has some hundred.
+# The limit for the parts in the plan, each of which has the path of its file. A large database has some hundred.
 _MOST_PARTS = 4096
 _BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
 # Bitmaps lie side by side for so many block groups (mke2fs(8), flex_bg).
@@ -98,7 +103,7 @@ def foresee(
     ``interpreted`` are scripts that are started by a packed interpreter.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT and not file.target)
-    # A file that the profile excludes is a decision of its author, and `verify` says what it costs.
+    # The author of the profile has decided to exclude these files, and `verify` says what this costs.
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     parts = {
         path: known
@@ -118,7 +123,7 @@ def foresee(
     for path in bound:
         seen.look(path)
     for file in start_set.files:
-        # The profile's author says that the application reads it, whether a trace says so or not.
+        # The profile's author says that the application reads the file, even if no trace shows it.
         if file.path in left and any(reason.source is ReasonSource.RULE for reason in file.reasons):
             seen.read(file.path)
     for trace in traces:

@@ -120,7 +120,7 @@ class _Builder:
         self.excluded: dict[PurePosixPath, str] = {}
         self.seen: dict[PurePosixPath, set[int]] = {}
         self._read = functools.cache(read_elf)
-        # What was looked at for the interpreter of a script, and for the needs of a program.
+        # The files that were already examined for a script's interpreter, and for a program's needs.
         self._opened: set[PurePosixPath] = set()
         self._closed: set[PurePosixPath] = set()
 
@@ -371,9 +371,11 @@ class _Builder:
             kind=kind,
             mode=status.st_mode,
             size_bytes=status.st_size if kind is not FileKind.DIRECTORY else 0,
-            # Not the floating-point times: they round a last fraction of a second up to the next one.
+            # The floating-point times are not used, because they may round the last fraction of a second up to the
+            # next second.
             mtime_s=status.st_mtime_ns // 10**9,
-            # On the volume, whose every inode begins with it (image/ext4.py); the host's own is never seen there.
+            # The time on the volume, where every inode is made with this time (image/ext4.py). The time on the host
+            # does not matter.
             ctime_s=IMAGE_TIME_S,
             target=str(host.readlink()) if kind is FileKind.SYMLINK else "",
             interpreter=(facts.interpreter or "") if facts else "",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 ERROR = "error"
 NOTE = "note"
-# Nobody reads more of them. The files of a stranger's OUT may have some hundred thousand faults.
+# Nobody reads more findings. The files of a stranger's OUT may have some hundred thousand faults.
 MOST_FINDINGS = 1000
 
 

@@ -32,7 +32,7 @@ CONTENTS = {
     "a private key": (b"PRIVATE KEY", PRIVATE_KEY),
     "a private key (PuTTY)": (b"PuTTY-User-Key-File-", _PUTTY_KEY),
 }
-# Of the agent's program, of the hook that starts it, and of the tracers' scripts.
+# Texts in the agent's program, in the hook that starts the agent, and in the tracers' scripts.
 LAUNCH_MARKS = (b"usage: agent PORT_NAME INTERVAL_MS", b"/launch/agent ", b"/run/quickstart-trace")
 LAUNCH, TRACER = "a launch", "a tracer"
 _SOUGHT = (

@@ -54,7 +54,7 @@ _PART_A = (
     _DIGESTS,
     f"{OURS}/modules",
 )
-# Init reads it as a shell script, so it has no more than our own settings.
+# Init reads its configuration as a shell script, so the configuration may have only our own settings.
 _MOST_CONFIG_BYTES = 64 << 10
 _REBUILD = "build it again with --force"
 _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
@@ -180,7 +180,7 @@ def _parts(given: Given) -> Iterator[Finding]:
         if name.startswith("fast/") and name != OURS and not name.startswith(f"{OURS}/"):
             yield Finding(ERROR, f"/{name}", "is of the start set, but in part A", _REBUILD)
     for name, member in by_part["B"].items():
-        # The kernel writes over what is there already, and part B is unpacked last.
+        # The kernel overwrites existing files, and part B is unpacked last.
         first = by_part["A"].get(name)
         if first is not None and not (stat.S_ISDIR(first.mode) and stat.S_ISDIR(member.mode)):
             yield Finding(ERROR, f"/{name}", "is in part A, and again in part B", _REBUILD)
@@ -272,7 +272,7 @@ def _agreement(given: Given) -> Iterator[Finding]:
 
 
 def _is_start_file(member: inside.Member) -> bool:
-    # Ours: what init needs, and the link by which the packed programs name their loader.
+    # Our own files: what init needs, and the link by which the packed programs name their loader.
     is_named_so = stat.S_ISLNK(member.mode) and member.name.endswith("/ld.so")
     loader = is_named_so and "/ld-linux" in f"/{member.target}"
     below = member.name.startswith("fast/") and member.name != OURS

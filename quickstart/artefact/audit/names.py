@@ -13,11 +13,13 @@ from quickstart.inspect.globs import matches
 
 # The kernel follows no more links on the way to a file (path_resolution(7)).
 _MOST_LINKS = 40
-# Of all paths of an archive's links together. A path of a build's link has some ten, with the links on its way.
+# The limit for all paths of an archive's links together. In a build, the path of a link has about ten
+# components, with the links on its way.
 _MOST_COMPONENTS = 2_000_000
-# The characters of the private files' paths, counted once for each glob. So many take some seconds; a build has some thousand.
+# The characters of the private files' paths, counted once for each glob. This many take some seconds. A
+# build has some thousand.
 _MOST_COMPARED = 10_000_000
-# A file system takes no longer name; the kernel leaves such a member out.
+# No file system accepts a longer name. The kernel leaves out such a member.
 _MOST_NAME_BYTES = 255
 
 
@@ -35,7 +37,7 @@ def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str
     """
     found: dict[str, str] = {}
     above: list[str] = []
-    # With the slash before all other characters, whatever is below a directory follows it.
+    # When the slash sorts before all other characters, the files below a directory follow the directory.
     for name in sorted({*names, *holders}, key=lambda each: each.replace("/", "\0")):
         while above and not name.startswith(f"{above[-1]}/" if above[-1] else ""):
             above.pop()

@@ -13,7 +13,7 @@ _TABLES = {"gpt": Table.GPT, "dos": Table.MBR}
 # The kernel counts in these, whatever the disk's own sectors are.
 _SECTOR_BYTES = 512
 _MOST_DIGITS = 19
-# libblkid escapes a byte that is special to a shell, and the others that are not printable as \xHH.
+# libblkid puts a backslash before a byte that is special to a shell, and writes other unprintable bytes as \xHH.
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|(.))")
 
 

@@ -23,7 +23,7 @@ from quickstart.model.disk import (
 
 _ESP = ("c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "0xef")
 _BIOS_BOOT = "21686148-6449-6e6f-744e-656564454649"
-# What stands in a partition in place of a file system that we can read.
+# Contents of a partition that are no file system that we can read.
 _REFUSED_KINDS = {
     "crypto_LUKS": "is encrypted (LUKS)",
     "LVM2_member": "is a physical volume of LVM",

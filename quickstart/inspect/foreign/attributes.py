@@ -9,7 +9,7 @@ import struct
 from quickstart.errors import BadInputError
 
 ATTRIBUTES_MAGIC = (0xEA020000).to_bytes(4, "little")
-# attributes.rst: e_name_index. ACLs (2, 3) are kept in a form of their own, which is not read here.
+# attributes.rst: e_name_index. ACLs (2, 3) are stored in another form, which this module does not read.
 _PREFIXES = {1: "user.", 4: "trusted.", 6: "security."}
 _ENTRY = struct.Struct("<BBHIII")
 

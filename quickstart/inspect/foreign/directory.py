@@ -44,7 +44,8 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
     try:
         device = os.fstat(top).st_dev
         first_names: dict[int, str] = {}
-        # By the path of its directory, which all of its entries share: a stranger may have made a million of long paths.
+        # An entry is kept as its name and its directory's path, which all entries of the directory share, because a
+        # stranger may have made a million long paths.
         waiting = [("", "")]
         while waiting:
             path = _joined(*waiting.pop())

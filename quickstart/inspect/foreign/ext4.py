@@ -370,7 +370,8 @@ def _entries(block: bytes, inode: int) -> Iterator[tuple[bytes, int]]:
     at = 0
     while at < len(block):
         number, length, name_length = struct.unpack_from("<IHB", block, at)
-        # In a block of 64 KiB the length of all of it does not fit, and is 65535 or 0 (ext4_rec_len_from_disk).
+        # In a block of 64 KiB, the length of the whole block does not fit into the field. The field is then 65535 or
+        # 0 (ext4_rec_len_from_disk).
         if len(block) == 65536 and length in (0, 65535):
             length = 65536
         if length < 8 + name_length or length % 4 or at + length > len(block):

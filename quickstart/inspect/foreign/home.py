@@ -34,15 +34,17 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_BYTES, _TARGET_BYTES = 255, 4095
 # Devices and sockets, which are kept in memory. A machine has some hundred.
 _MOST_LEFT_OUT = 16384
-# Of the writer: several times of what a busy host takes. Most of it is for each member, whatever the member is.
+# CPU time of the writer, which is several times what a busy host needs. Most of it is for each member, whatever the
+# member is.
 _CPU_S, _CPU_S_PER_MEMBER, _CPU_S_PER_BYTE = 30.0, 0.003, 30 / (1 << 30)
 _NO_ID = 0xFFFFFFFF
 # inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
-# Of a device: what ext4 and the kernel keep of its numbers (kernel: include/linux/kdev_t.h, new_encode_dev).
+# The device numbers that ext4 and the kernel can store (kernel: include/linux/kdev_t.h, new_encode_dev).
 _MAJORS, _MINORS = 1 << 12, 1 << 20
 _TYPES = {Kind.CHARACTER: stat.S_IFCHR, Kind.BLOCK: stat.S_IFBLK}
-# Of what decompresses; nothing that it says is believed. Its user has no other process, and it starts few.
+# Limits for the decompressor, whose output is not trusted. Its user has no other process, and it starts few
+# processes.
 _LIMITS = ("--as=1073741824", "--fsize=0", "--cpu=1800", "--nproc=16")
 
 
@@ -97,8 +99,9 @@ def foreign_members(
             filtered = stack.enter_context(pumped(filtered, source, digest))
         unpacking = None
         if decompressor:
-            # Nobody's own /proc/PID/mem, of a daemon of the host, would be open to it: so it is a user without any other process.
-            # unshare(1) would bind it to itself, and thus to us, only until it changes its user.
+            # As nobody, it could open /proc/PID/mem of a daemon of the host that also runs as nobody. So it runs as a
+            # user without any other process. unshare(1) would bind it to itself, and thus to us, only until it
+            # changes its user.
             words = door.bound_words(stack.enter_context(unprivileged()))
             stranger = (*alone, *words, *_limited(), *decompressor)
             unpacking = stack.enter_context(door.filtered(stranger, filtered))

@@ -18,12 +18,13 @@ from typing import BinaryIO
 from quickstart.errors import BadInputError
 
 _LENGTH = struct.Struct("<I")
-# Attributes of one file are at most 64 KiB together, on ext4 as in memory; a path has 4 KiB.
+# All attributes of one file have at most 64 KiB together, on ext4 and in memory. A path has at most 4 KiB.
 _HEADER_LIMIT_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20
-# mke2fs -d (create_inode.c, path_append) writes the terminating NUL of a path one byte behind its buffer when
-# the path with its slash exactly fills the buffer, of 255 bytes and then of twice as many. malloc rounds 255, 510
-# and 1020 bytes up, so these have a byte to spare; 2040 it does not. So no path may get that long.
+# When a path with its slash exactly fills the buffer of mke2fs -d, it writes the path's NUL one byte behind the
+# buffer (create_inode.c, path_append). The buffer has 255 bytes, and is doubled for longer paths. malloc rounds up
+# 255, 510 and 1020 bytes, so these buffers have a spare byte. But malloc does not round up 2040 bytes, so no path may
+# be that long.
 PATH_BYTES = 1000
 # What a member's fields are, as JSON has them.
 _STRINGS, _TABLES = ("path", "kind", "target"), ("xattrs", "acls")

@@ -56,7 +56,8 @@ def give_up_rights(empty: Path) -> None:
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     libc = ctypes.CDLL(None, use_errno=True)
-    # The change of user has cleared the first, by which unshare(1) bound us to itself, and so to QuickStart's own process.
+    # The change of user has cleared the first setting, by which unshare(1) had bound us to itself, and so to
+    # QuickStart's own process.
     for option, value in (
         (_PR_SET_PDEATHSIG, signal.SIGKILL),
         (_PR_SET_NO_NEW_PRIVS, 1),

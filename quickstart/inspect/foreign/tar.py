@@ -18,11 +18,12 @@ from quickstart.model import MIB
 
 _XATTR, _ACL = "SCHILY.xattr.", "SCHILY.acl."
 _HINT = "is it cut?"
-# tarfile copies what global pax headers say for each member, so that their size counts as often as there are
-# members, and each attribute is given to each of them. Git writes one record of 52 bytes.
+# tarfile copies the records of global pax headers for each member. So their size counts once for each member, and
+# each member gets all their attributes. Git writes one record of 52 bytes.
 _GLOBAL_RECORDS, _GLOBAL_BYTES = 64, 4096
-# Of headers: of one, and of all beside the share of each member. tarfile takes a second for a million records, of five bytes
-# each. A member has half a KiB, and another for its names and attributes; few have attributes of 64 KiB.
+# Limits for headers: for one header, for all headers without the members' shares, and the share of a member. tarfile
+# takes a second for a million records of five bytes. A member's header has half a KiB, and its names and attributes
+# have about as much. Few members have attributes of 64 KiB.
 _HEADER_BYTES, _SPARE_BYTES, _SHARE_BYTES = MIB, 16 * MIB, 2048
 # A record has 10 KiB as a rule.
 _PADDING_BYTES = 16 * MIB
@@ -134,7 +135,7 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
                 # Of a member that was left out.
                 for _ in data:
                     pass
-                # It keeps all of them, and only hard links could ask for an earlier one.
+                # tarfile keeps all members, but only hard links could need an earlier member.
                 archive.members = []  # type: ignore[attr-defined]
         _read_padding(stream)
     except (tarfile.TarError, EOFError) as error:
@@ -166,7 +167,7 @@ def _member(info: tarfile.TarInfo) -> Member:
     sparse: list[tuple[int, int]] | None = getattr(info, "sparse", None)
     segments = tuple((int(at), int(length)) for at, length in (sparse or [(0, info.size)]) if length)
     headers = info.pax_headers
-    # A pax time has a fraction; as a float it would lose some of its nanoseconds.
+    # A pax time has a fraction. As a float, it would lose some of its nanoseconds.
     whole, _, fraction = headers.get("mtime", str(int(info.mtime))).partition(".")
     return Member(
         path=info.name,

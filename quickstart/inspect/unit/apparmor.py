@@ -23,22 +23,24 @@ from quickstart.parse.printable import brief, command
 PARSER = PurePosixPath("/usr/sbin/apparmor_parser")
 _PROFILES = PurePosixPath("/etc/apparmor.d")
 _DISABLED = _PROFILES / "disable"
-# Directories of what profiles share; packages put no profiles there, and each of their upgrades may change them.
+# Directories with parts that profiles share. Packages put no profiles there, and every upgrade of a package may
+# change these parts.
 _FRAGMENTS = ("abstractions", "abi", "local", "tunables")
-# Those of them in which the administrator sets variables.
+# The directories of these in which the administrator sets variables.
 _MEANING = ("local", "tunables")
 _SERVICE = "apparmor.service"
 # What the parser passes by in a directory (rc.apparmor.functions, skip_profile).
 _SKIPPED = (".rpmnew", ".rpmsave", ".orig", ".rej", "~", ".pacsave", ".pacnew")
-# The parser takes a head apart by words: it may have several lines, with comments behind them.
+# The parser splits a profile's head into words. The head may have several lines, with comments at their ends.
 _TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()]|[^\s"()]+')
-# With a number sign or without; what a comment only seems to include is read as well, and changes nothing.
+# An include, with or without a number sign. A file that a comment only seems to include is read as well, and changes
+# nothing.
 _INCLUDE = re.compile(r'#?include[ \t]+(?:if[ \t]+exists[ \t]+)?(?:<([^<>\n]+)>|"([^"\n]+)"|(/\S+))')
 _VARIABLE = re.compile(r"@\{([A-Za-z0-9_]+)\}")
 _SET = re.compile(r"^[ \t]*@\{([A-Za-z0-9_]+)\}[ \t]*\+?=(.*)$", re.MULTILINE)
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
 _WILD = re.compile(r"[]*?\[{}\\]")
-# What a variable stands for that nobody has set here, or that means too much: any path.
+# A variable that is not set here, or that stands for too many values, means any path.
 _ANYTHING = "**"
 _MOST_MEANT = 64
 _MAX_PATTERN_CHARACTERS = 4096
@@ -63,7 +65,7 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
             parent for parent in parents if parent.relative_to("/").parts[:2] != _PROFILES.parts[1:]
         )
         below = (parent for parent in parents if parent != _PROFILES and _PROFILES in parent.parents)
-        # What a variable means, these say: with another value, a profile may attach to another program.
+        # These files set the variables. With another value, a profile may attach to another program.
         meaning = tuple(_variables_places(root, profiles))
         fragments = set(_FRAGMENTS) - {place.relative_to(_PROFILES).parts[0] for place in meaning}
         yield from meaning
@@ -143,7 +145,8 @@ def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]
     for _, file in (row for each in ("tunables/*", "tunables/*.d/*") for row in _plain(root, each)):
         _add_variables(shared, {}, reader.text(file))
     for name, (_, text) in profiles.items():
-        # Only what the file sets itself is its own: there may be thousands of variables, and of files.
+        # Only the variables that the file itself sets are copied, because there may be thousands of variables and of
+        # files.
         own: dict[str, list[str]] = {}
         _add_variables(own, shared, text)
         values = ChainMap(own, shared)

@@ -35,13 +35,15 @@ from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE, unpacked_files
 
 _OWN = PurePosixPath("/etc/systemd/system")
-# systemd.special(7): what these pull in is there before a service without settings of its own is started.
+# Before systemd starts a service with default settings, it starts what these targets pull in (systemd.special(7)).
 _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-pre.target")
-# The usual goals of a boot. Each package with a service adds a link there, so that of these only the drop-ins count.
+# The usual goals of a boot. Each package with a service adds a link to them, so only the drop-ins of these targets
+# count.
 _GOALS = ("multi-user.target", "graphical.target")
 # sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
 _KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY))
-# cloud-init writes them on an instance's first boot, after which that machine starts early all the same. Init looks at its fstab.
+# cloud-init writes these files on an instance's first boot. That machine still starts early afterwards. Init checks
+# its fstab.
 _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
 _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
 _MACHINE_FILES = (
@@ -58,12 +60,14 @@ _MACHINE_FILES = (
     # An early start comes before the packages' own units of these names. With other commands, they may filter packets.
     *(f"/usr/lib/systemd/system/{name}.service" for name in ("ifup@", "networking", "systemd-networkd")),
 )
-# systemd-sysext(8), systemd-confext(8): what is in these replaces directories of /usr and /etc, after an early start.
+# What is in these directories replaces directories of /usr and /etc, after an early start (systemd-sysext(8),
+# systemd-confext(8)).
 EXTENSIONS = (
     *("/etc/extensions", "/var/lib/extensions", "/usr/lib/extensions", "/usr/local/lib/extensions"),
     *("/var/lib/confexts", "/usr/lib/confexts", "/usr/local/lib/confexts"),
 )
-# initramfs-tools(7): the administrator's scripts of the image's own initramfs. The packages' own come with upgrades.
+# The administrator's scripts for the image's own initramfs (initramfs-tools(7)). The packages' own scripts change
+# with upgrades.
 _INITRAMFS_SCRIPTS = tuple(
     f"/etc/initramfs-tools/scripts/{stage}"
     for stage in (
@@ -92,12 +96,14 @@ _CLOCK = PurePosixPath("/etc/adjtime")
 # Packet filters that are enabled for multi-user.target, and not for one of the early targets.
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
 _NETWORK_PRE = "network-pre.target"
-# They order themselves before the network as a filter does (systemd.special(7), network-pre.target), and filter nothing.
+# Like a filter, these units start before the network (systemd.special(7), network-pre.target), but they filter
+# nothing.
 _NO_FILTERS = ("cloud-", "systemd-")
 # Debian with a desktop has some four hundred, with less than a MiB together.
 _MOST_SERVICES = 2048
 _MOST_BYTES = 16 << 20
-# To look a file up takes as long as to read some text. Without it, a drop-in of all services would be read any number of times.
+# Looking up a file takes as long as reading this many bytes of text. Without this number, a drop-in of all services
+# could be read any number of times.
 _BYTES_OF_A_FILE = 512
 
 
@@ -126,7 +132,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from OWN_RULES[1:]
     yield EARLY_POLICY
     yield from HOOKS
-    # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
+    # The administrator's own units and masks. Such a unit may order itself before a service, and may be enabled for
+    # any target.
     yield from ADMINISTRATORS_UNITS
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
     names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in PULLING_DIRECTORIES]

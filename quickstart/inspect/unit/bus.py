@@ -22,7 +22,8 @@ _BROKER = "dbus-broker.service"
 _PLACE = PurePosixPath("/run/dbus/system_bus_socket")
 # "Valid Names" of the D-Bus specification; at most 255 characters.
 _NAME = re.compile(r"(?=.{1,255}\Z)[A-Za-z_-][A-Za-z0-9_-]*(?:\.[A-Za-z_-][A-Za-z0-9_-]*)+")
-# dbus-daemon(1): it takes its socket from systemd, and has systemd start the services that it is asked for.
+# With these options, the bus gets its socket from systemd, and systemd starts the services that are called
+# (dbus-daemon(1)).
 _WORDS = frozenset(("--system", "--address=systemd:", "--nofork", "--systemd-activation"))
 
 

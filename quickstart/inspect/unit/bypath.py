@@ -17,8 +17,8 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import parse_service, unit_texts
 from quickstart.inspect.unit.initscripts import SCRIPTS
 
-# Those that invoke-rc.d, service(8) and the scripts' own functions (/lib/lsb/init-functions.d/40-systemd) give to systemctl;
-# _RELOAD only for a unit that systemd can reload.
+# The actions that invoke-rc.d, service(8) and the scripts' own functions (/lib/lsb/init-functions.d/40-systemd) pass
+# to systemctl. They pass _RELOAD only for a unit that systemd can reload.
 _OF_SYSTEMCTL = frozenset({"start", "stop", "restart", "try-restart", "force-reload", "status"})
 _RELOAD = "reload"
 _CALLERS = (

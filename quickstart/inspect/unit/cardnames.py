@@ -20,7 +20,7 @@ from quickstart.parse.printable import brief
 _RULE_MAC = re.compile(r"\bATTRS?\{address\}\s*==\s*\"([^\"]*)\"")
 _RULE_NAME = re.compile(r"\bNAME\s*:?=\s*\"([^\"]*)\"")
 _MATCH_KEYS = frozenset({"MACAddress", "PermanentMACAddress"})
-# A word that init's shell takes for a pattern; udev knows the same patterns, and `|` between them.
+# A pattern of init's shell. udev has the same patterns, with `|` between them.
 _PATTERN = re.compile(r"[0-9A-Za-z:*?\[\]-]{1,64}")
 
 

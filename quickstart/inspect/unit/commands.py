@@ -14,7 +14,7 @@ from quickstart.parse.printable import brief
 _PREFIXES = "@-:+!|"
 # Where systemd looks for a program without a path (ExecSearchPath=).
 _SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-# Commands that only change the environment block of a manager that is not there yet: nothing to do.
+# These commands only change the environment block of systemd, which does not run yet, so they are not needed.
 _FORGETS = re.compile(r"(?:\S*/)?systemctl\s+unset-environment(?:\s+\w+)+\s*;?")
 # Before the hand-off no unit has failed. Without the prefix `-`, the command fails for a unit that is not loaded.
 _RESETS = re.compile(r"(?:\S*/)?systemctl\s+reset-failed(?:\s+[\w@.:-]+)*")
@@ -22,11 +22,12 @@ _RESETS = re.compile(r"(?:\S*/)?systemctl\s+reset-failed(?:\s+[\w@.:-]+)*")
 _MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
 _STARTS_CONTAINERS = "starts containers, whose limits come from systemd"
-# Before the hand-off, these commands work, but in another way: a container's runtime looks for systemd as PID 1, and a profile
-# of AppArmor attaches to a program's ordinary path, and udev has not seen any device.
+# Before the hand-off, these commands work, but in another way. A container's runtime looks for systemd as PID 1, a
+# profile of AppArmor attaches to a program's ordinary path, and udev has not seen any device.
 _ELSEWHERE = {
     re.compile(r"(?<![\w-])(?:podman|nerdctl)(?![\w-])"): _STARTS_CONTAINERS,
-    # As a program or a command of a script, not as the name of a group or directory. dockerd has a rule of its own (containers.py).
+    # The word counts as a program or a command of a script, and not as the name of a group or directory.
+    # containers.py has the rule for dockerd.
     re.compile(
         r"/s?bin/docker(?:-compose)?(?=$|\s)|(?:^|[;&|({]\s{0,8}|\b(?:exec|env)\s{1,8})docker(?:-compose)?\s"
     ): _STARTS_CONTAINERS,

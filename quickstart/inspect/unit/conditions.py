@@ -17,7 +17,8 @@ from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
 
-# A pattern that stands for more is refused. A path has at most 4096 bytes, a pattern with braces not many more.
+# A pattern that stands for more is refused. A path has at most 4096 bytes, and a pattern with braces is not much
+# longer.
 _MOST_ALTERNATIVES = 64
 _MOST_CHARACTERS = 2 * PATH_MAX
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
@@ -29,7 +30,7 @@ _OF_PATHS = frozenset(
         *("DirectoryNotEmpty", "FileNotEmpty", "FileIsExecutable"),
     }
 )
-# What holds in each machine that has this image and its kernel, and is its system's manager.
+# These conditions are true on every machine that has this image and its kernel, for the system's own manager.
 _ALWAYS = frozenset({"Architecture", "Capability", "KernelVersion"})
 _ALWAYS_WITH = {
     "Virtualization": ("!container",),

@@ -30,7 +30,8 @@ _CONFIGURATION = PurePosixPath("/etc/docker/daemon.json")
 _ROOTS = "/var/lib/docker{,/*.*}"
 _STARTED = f"{_ROOTS}/{{plugins/*/config.json,swarm/docker-state.json}}"
 _CONTAINERS = f"{_ROOTS}/containers/*/hostconfig.json"
-# What dockerd writes there for a container that it does not start by itself. Strings in the file have no plain quotes.
+# The text that dockerd writes there for a container that it does not start by itself. Strings in the file have no
+# plain quotes.
 _STAYS = '"RestartPolicy":{"Name":"no"'
 # Options and keys that name another place or another configuration file. In JSON, a letter may be written as an escape.
 _ELSEWHERE = re.compile(
@@ -40,7 +41,7 @@ _CONDITIONS: tuple[Record, ...] = (
     (*("unit-condition", "Condition", "PathExistsGlob", "yes", "no", _STARTED), *braces_expanded(_STARTED)),
     ("each-file-has", _STAYS, *braces_expanded(_CONTAINERS)),
 )
-# binfmt.d(5): dockerd executes a program for each CPU that it knows, to see whether the kernel can.
+# dockerd executes a program for each CPU that it knows, to find out whether the kernel can execute it (binfmt.d(5)).
 EMULATORS = ("/etc/binfmt.d", "/usr/local/lib/binfmt.d", "/usr/lib/binfmt.d")
 _EMULATOR = re.compile(r"^[^#;\n].*\\x7f(?:ELF|\\x45\\x4c\\x46)", re.MULTILINE | re.IGNORECASE)
 _PATTERN = re.compile(r"[*?\[]")

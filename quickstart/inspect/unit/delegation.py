@@ -17,8 +17,8 @@ from quickstart.inspect.unit.words import split_words
 
 Record = tuple[str, ...]
 
-# What Delegate=yes stands for (CGROUP_MASK_DELEGATE), in systemd's order. systemd also takes the names of cgroup v1 and of BPF
-# programs, which are no controllers that a group could have.
+# The controllers that Delegate=yes stands for (CGROUP_MASK_DELEGATE), in systemd's order. systemd also accepts names
+# of cgroup v1 and of BPF programs, but a group cannot have these as controllers.
 _CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 _HINT = (
     "remove Delegate= from the unit if it manages no control groups of its own; see docs/internals/starter.md"
@@ -57,7 +57,8 @@ def delegate_records(source: Source) -> Iterator[Record]:
     if controllers is None:
         return
     if "ExecStartPost" in source.found:
-        # Its commands run in a group `.control` below the unit's, which 252 keeps to root and 257 gives to the user.
+        # The commands run in a group `.control` below the unit's group. systemd 252 keeps this group for root, and
+        # 257 gives it to the user.
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has ExecStartPost= with Delegate=, whose commands have a control group of"
             " their own",

@@ -28,7 +28,8 @@ from quickstart.inspect.unit.hooks import interface_files
 from quickstart.inspect.unit.networkd import sent_by_networkd
 from quickstart.parse.printable import brief
 
-# interfaces(5), for the clients that ifupdown gives a name. It takes the first program of these that is there.
+# The host name in interfaces(5), for the clients to which ifupdown passes one. ifupdown uses the first of these
+# programs that exists.
 _HOST_NAME = re.compile(r"^[ \t]*hostname[ \t]+([A-Za-z0-9.-]{1,63})[ \t]*$", re.MULTILINE)
 
 _METRIC = re.compile(r"^[ \t]*metric[ \t]+(.*\S)", re.MULTILINE)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Statements that change neither the address nor the routes that dhclient asks for and takes.
+# Statements that do not change the address and the routes that dhclient requests and uses.
 _DHCLIENT_STATEMENT = re.compile(
     r"option \S+ code \d+ = .+|send fqdn\.\S+ .*|send dhcp-lease-time \d+"
     r"|send host-name ?(?:= ?)?(?:gethostname\(\)|\"[A-Za-z0-9.-]{1,63}\")"
@@ -37,7 +37,8 @@ _TAKEN = frozenset(("routers", "subnet-mask"))
 _OWN_RESOLVER = re.compile(
     r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE
 )
-# Lines of dhcpcd.conf. `option` adds to what dhcpcd asks for; it always asks for routers and the subnet mask.
+# Lines of dhcpcd.conf. `option` adds an option that dhcpcd requests. dhcpcd always requests routers and the subnet
+# mask.
 _DHCPCD_LINE = re.compile(
     r"(?:hostname|hostname_short|fqdn|controlgroup|vendorclassid|option|nohook|interface|ssid)\b[\w., \t:-]*"
     r"|require[ \t]+(?:dhcp_server_identifier|option_54)|slaac[ \t]+(?:private|hwaddr)(?:[ \t]+temporary)?"

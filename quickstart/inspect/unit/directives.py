@@ -4,7 +4,7 @@ other directive is refused.
 
 from __future__ import annotations
 
-# What the start itself does: the type, the commands, and how the main process is told.
+# Directives for the start itself: the type, the commands, and how the main process is found.
 START = frozenset(
     {
         *("Type", "BusName", "PIDFile", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec"),
@@ -12,7 +12,8 @@ START = frozenset(
         *("PermissionsStartOnly", "AppArmorProfile"),
     }
 )
-# They act at reload, stop, a crash or a restart: systemd's own work, and it has it when it has adopted the unit.
+# These directives act at a reload, stop, crash or restart. systemd does this work, and can do it once it has adopted
+# the unit.
 INERT = frozenset(
     {
         *(
@@ -60,7 +61,8 @@ JOURNAL = frozenset(
         *("LogRateLimitIntervalSec", "LogRateLimitBurst", "LogFilterPatterns"),
     }
 )
-# Of the cgroup, and what the starter writes into it before a process enters it (quickstart.inspect.unit.resources).
+# Directives for the cgroup, whose values the starter writes before a process enters the cgroup
+# (quickstart.inspect.unit.resources).
 CGROUP = frozenset(
     {
         *("CPUWeight", "StartupCPUWeight", "CPUQuota", "CPUQuotaPeriodSec", "IOWeight", "StartupIOWeight"),
@@ -73,8 +75,9 @@ CGROUP = frozenset(
         *("DefaultMemoryMin", "DefaultMemoryLow"),
     }
 )
-# Of the cgroup, too, but no limits: systemd counts by them, or acts later, when it has adopted the cgroup.
-# What is in neither set cannot be had early: limits of devices, those that not every systemd knows, those of cgroup v1.
+# Directives for the cgroup that are no limits. systemd uses them for accounting, or acts on them later, when it has
+# adopted the cgroup. An early start does not support directives that are in neither set: limits of devices, limits
+# that not every systemd knows, and those of cgroup v1.
 CGROUP_LATE = frozenset(
     {
         *("CPUAccounting", "MemoryAccounting", "TasksAccounting", "IOAccounting", "IPAccounting"),
@@ -141,7 +144,7 @@ REPEATED = frozenset(
         "DynamicUser",
     }
 )
-# Only the value that changes nothing is taken; `no` stands for all of a boolean's.
+# Only the value that changes nothing is accepted. `no` stands for all spellings of a boolean's false value.
 HARMLESS = {
     **dict.fromkeys(("PrivateIPC", "PrivatePIDs"), "no"),
     **dict.fromkeys(("RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
@@ -150,8 +153,8 @@ HARMLESS = {
     "FileDescriptorStoreMax": "0",
 }
 KNOWN = START | INERT | JOURNAL | CGROUP | CGROUP_LATE | REPEATED | frozenset(HARMLESS)
-# Of these systemd 252 takes no empty assignment for a reset: it warns and keeps the value, as `systemd --test` shows.
-# Other versions may differ.
+# For these directives, an empty assignment is no reset in systemd 252, which warns and keeps the value, as `systemd
+# --test` shows. Other versions may differ.
 KEPT_WHEN_EMPTY = frozenset(
     {
         *("Type", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec", "Slice", "OOMPolicy"),

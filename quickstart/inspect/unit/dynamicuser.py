@@ -32,7 +32,7 @@ _HASH_KEY = bytes.fromhex("37537e31cfce48f58abb39578dd9ec59")
 _WORD = (1 << 64) - 1
 # The directories that only the unit's own namespace shows.
 PRIVATE = frozenset(("StateDirectory", "CacheDirectory", "LogsDirectory"))
-# The name services (nsswitch.conf(5)) that know no other users than /etc/passwd and /etc/group, and systemd's own.
+# The name services (nsswitch.conf(5)) that know only the users of /etc/passwd and /etc/group, and systemd's own.
 _LOCAL = frozenset(("files", "systemd"))
 # A value of PrivateTmp= since systemd 257.
 OWN_TMP = "disconnected"

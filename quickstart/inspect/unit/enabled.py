@@ -47,7 +47,8 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     for unit in units:
         rivals, sockets = _beside(root, unit)
         lines |= {f"before {name}" for name in rivals - own}
-        # A socket comes before the service that gets it, so what the socket comes after does as well.
+        # A socket starts before the service that gets it, so the units before the socket also start before the
+        # service.
         lines |= {f"before {name}" for each in (unit, *sockets) for name in comes_before(root, each) - own}
     return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
 

@@ -40,11 +40,12 @@ from quickstart.inspect.unit.tmpfiles import unpacked_tmpfiles
 # systemd.unit(5): links in these make one unit pull in another.
 _PULLING = (".wants", ".requires", ".upholds")
 _OWN = PurePosixPath("/etc/systemd/system")
-# tmpfiles.d(5): of the directories below /run that are made early the administrator's word counts. A package's own files do not:
-# each upgrade writes them anew, and systemd-tmpfiles comes to them some seconds later.
+# tmpfiles.d(5): for the directories below /run that are made early, only the administrator's files count. A package's
+# own files do not count, because each upgrade writes them again, and systemd-tmpfiles applies them some seconds
+# later.
 _TMPFILES = (PurePosixPath("/etc/tmpfiles.d"), PurePosixPath("/usr/local/lib/tmpfiles.d"))
 _NETWORKS = ("networking.service", "systemd-networkd.service")
-# The kernel's and init's own: never on the volume when init compares.
+# Directories of the kernel and of init, which are never on the volume when init compares.
 VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
 
@@ -78,14 +79,15 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
         places.add(last)
         packages = beside.get(last)
         if root.resolve(place).canonical is not None:
-            # A drop-in may be a link; the entry itself is looked at with the place.
+            # A drop-in may be a link. The entry itself is compared with its directory.
             files.update(
                 each
                 for name in root.names(last)
                 for each in way_to(root, last / name)
                 if each.parent not in (last, packages)
             )
-    # Of what pulls it in by way of others, too: a target, or the wrapper of an instance, may be disabled in its place.
+    # The units that pull it in through other units count, too, because a target, or the wrapper of an instance, may
+    # be disabled in its place.
     started = (unit, *handing_sockets(root, unit))
     # A stock boot has no network without the service that was enabled for it.
     for name in dict.fromkeys((*_NETWORKS, *pullers(root, *started))):
@@ -159,7 +161,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _names_docker(service: Iterable[tuple[str, str]]) -> bool:
-    # Its words name the program; another unit that names it has only a fact more.
+    # The command's words name the program. Any other unit that names it only gets one more fact.
     return any(name == "ExecStart" and DOCKER in value for name, value in service)
 
 

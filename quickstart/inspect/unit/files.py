@@ -22,7 +22,7 @@ UNIT_PATHS = (
 # systemd-system.conf(5): the manager's own file, then its drop-ins.
 MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 
-# A unit with its drop-ins, and system.conf with its own; the largest of Debian have a few KiB.
+# The limit for a unit with its drop-ins, and for system.conf with its drop-ins. Debian's largest have a few KiB.
 _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 
 # systemd's UNIT_NAME_MAX, without the NUL at its end: a longer name is nobody's.
@@ -30,7 +30,7 @@ _MAX_NAME_BYTES = 255
 # Those of Debian have up to four.
 _MAX_NAMES = 64
 
-# systemd's WHITESPACE, and what ends a line of its read_line: one of each kind at most.
+# systemd's WHITESPACE, and what ends a line in its read_line, which is at most one character of each kind.
 _BLANKS = " \t\n\r"
 _LINE_ENDS = re.compile(r"(?:\r\n|\n\r|[\n\r])\0?|\0")
 _BYTE_ORDER_MARK = "\ufeff"
@@ -292,7 +292,7 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
     for directory in UNIT_PATHS:
         found_here = root.resolve(PurePosixPath(directory) / unit)
         place = root.resolve(PurePosixPath(directory)).canonical
-        # A link of its own that leads nowhere, and not a directory that is reached by a link.
+        # The unit itself is a link that leads nowhere. A link on the way to the unit's directory does not count.
         is_link = place is not None and root.link_target(place / unit) is not None
         if main is None and found_here.canonical is None and is_link:
             raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")

@@ -56,7 +56,8 @@ _DHCLIENT_PROGRAM, _UDHCPC_PROGRAM, _DHCPCD_PROGRAM = (
 _RESOLV_CONF = PurePosixPath("/etc/resolv.conf")
 # resolv.conf(5)
 _NAME_SERVER = re.compile(r"^nameserver[ \t]+(\S+)", re.MULTILINE)
-# dhcpcd's hook that writes /etc/resolv.conf, what the administrator adds to that file, and the program that the hook calls instead.
+# dhcpcd's hook that writes /etc/resolv.conf, the administrator's additions to that file, and the program that the
+# hook calls instead.
 _DHCPCD_WRITER = _DHCPCD[0] / "20-resolv.conf"
 OWN_NAME_SERVERS = (PurePosixPath("/etc/resolv.conf.head"), PurePosixPath("/etc/resolv.conf.tail"))
 RESOLVCONF = tuple(
@@ -78,8 +79,9 @@ _MAPPING = re.compile(r"\s*mapping\b")
 _NO_DHCP = re.compile(
     r"\s*iface\s+\S+\s+(?:inet\s++(?!dhcp\b|loopback\b)|inet6\s++(?!auto\b|dhcp\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
 )
-# The first words of lines that the above does not rule out. Scripts of packages obey further words (`ip-rp-filter` of vlan).
-# dns-… is resolvconf's, ethernet-… and the like are ethtool's, wpa-… and wireless-… are those of wireless cards.
+# The first words of allowed lines. Scripts of packages obey further words, such as `ip-rp-filter` of vlan. Words with
+# dns-… are for resolvconf, those with ethernet-… and the like for ethtool, and those with wpa-… and wireless-… for
+# wireless cards.
 _KNOWN_LINE = re.compile(
     r"(?:auto|allow-\S+|iface|source|source-directory|template|rename|no-auto-down|no-scripts"
     r"|(?:pre-|post-)?(?:up|down)|hostname|metric|leasehours|leasetime|mtu|txqueuelen|description|dhcp|request_prefix"

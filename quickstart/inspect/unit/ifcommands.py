@@ -11,7 +11,7 @@ import re
 
 # Names of the card, to ifupdown and to udev.
 _PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|\$name\b|%[kn]\b|[12]?>(?:/dev/null|&1)")
-# What a shell writes into a disk's own settings, which udev's rules for disks do.
+# A shell command that writes into a disk's own settings, as in udev's rules for disks.
 _SHELL = re.compile(r"(?:/usr)?/?(?:bin/)?(?:ba|da)?sh -c '([^']*)'")
 _DISK_SETTING = re.compile(r" ?> ?/sys/(?:class/)?block/[\w%$.-]+/(?:queue|device)/[\w/]+")
 _SEPARATORS = re.compile(r"\|\||&&|[;|&]")
@@ -23,7 +23,8 @@ _COMMANDS = tuple(
     for pattern in (
         rf"ip(?: -[46])? link set(?: dev)? {_NAME}(?: {_LINK})+",
         rf"ifconfig {_NAME}(?: (?:up|-?promisc|-?multicast|-?allmulti|(?:mtu|txqueuelen) \d+))+",
-        # Offloads, rings, coalescing, pause frames, channels, speed, wake-on-LAN. The long names of others are not taken.
+        # Offloads, rings, coalescing, pause frames, channels, speed, wake-on-LAN. Long names of other options are not
+        # accepted.
         rf"ethtool (?:-[KGCALs]|--offload|--features|--set-ring|--coalesce|--pause|--set-channels|--change) {_NAME}"
         r"(?: [a-z0-9-]+)*",
         rf"iwconfig {_NAME}(?: [a-z]+ \w+)*",

@@ -201,7 +201,8 @@ def _header(text: str) -> tuple[list[tuple[str, str]] | None, str]:
         elif is_inside and fields is not None and (field := _FIELD.match(comment)):
             fields.append((field[1].lower(), field[2]))
         elif is_inside and fields and fields[-1][0] == "description" and line.startswith(("#\t", "#  ")):
-            # Each line is joined to all before it; what is beyond a line of a unit, systemd would not read.
+            # Each line is appended to the lines before it. systemd would not read more than the longest line of a
+            # unit.
             if len(fields[-1][1]) <= _DESCRIPTION_CHARACTERS:
                 fields[-1] = ("description", f"{fields[-1][1]} {comment.strip()}")
         elif not is_inside and (found := _PID_FILE.match(comment)) and found[1].startswith("/"):

@@ -30,14 +30,15 @@ _OWN_GENERATORS = (
     PurePosixPath("/etc/systemd/system-generators"),
     PurePosixPath("/usr/local/lib/systemd/system-generators"),
 )
-# What a profile may call a unit; other names would have to be escaped (systemd-escape(1)).
+# The names of units that a profile may have. Other names would have to be escaped (systemd-escape(1)).
 _PLAIN = re.compile(r"[A-Za-z0-9:_.-]+")
 _NAME_CHARACTERS = 255
-# Each is looked up in all directories of units, some thousand links each. More of them are an error anyway.
+# Each candidate is looked up in all directories of units, which have some thousand links each. More candidates are an
+# error anyway.
 _MAX_CANDIDATES = 16
 # A text of each is read, which says whether it starts at all.
 _MAX_CLUSTERS = 256
-# Of a configuration by which a generator decides; Debian's longest has 30 KiB with its comments.
+# The limit for a configuration by which a generator decides. Debian's longest has 30 KiB with its comments.
 _MAX_TEXT_BYTES = 64 << 10
 _MAIN_CF = PurePosixPath("/etc/postfix/main.cf")
 _START_CONF = "start.conf"
@@ -81,7 +82,8 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
     if not _is_wrapper(root, unit):
         return ()
     rule = _rule(root, unit)
-    # Who starts an instance is known with the generator. Without one, an instance's own file says that it is there.
+    # If the generator is known, it says which instances start. Otherwise, an instance's own file shows that the
+    # instance exists.
     started: Iterable[str] = rule(root) if rule else _belonging(root, unit, _with_file(root, unit))
     certain = _few(unit, (*_few(unit, started), *_few(unit, _started(root, unit))))
     found = {*certain, *_belonging(root, unit, _enabled(root, unit))}

@@ -36,7 +36,7 @@ _LEVELS = {
     for number, name in enumerate(("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"))
 }
 _LAST_FACILITY = 127
-# Whether journald also writes the output to the kernel's log, and to the console. Nothing stands for neither.
+# Whether journald also writes the output to the kernel's log, and to the console. An empty record means neither.
 _FORWARDED: dict[str, Record] = {
     "journal": (),
     "syslog": (),

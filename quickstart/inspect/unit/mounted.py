@@ -41,14 +41,17 @@ _PIPES = "rpc_pipefs"
 _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
 # No service has its files there.
 _UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi")))
-# Debian 13 has it in each image; administrators of Debian 12 copy it into /etc. Init mounts the same, and systemd takes it over.
+# Debian 13 has this unit in each image. Administrators of Debian 12 copy it into /etc. Init mounts the same file
+# system, and systemd takes it over.
 _TMP = "tmp.mount"
 _PLACES_OF_TMP = ("/etc/systemd/system", UNIT_PATHS[-1])
-# tmpfs(5), and words of systemd's own for what the mount may do without (systemd.mount(5), x-systemd.graceful-option=).
+# Options of tmpfs(5), and systemd's own word for options without which the mount may also work (systemd.mount(5),
+# x-systemd.graceful-option=).
 _TMP_OPTIONS = re.compile(r"[a-z0-9_=%,.-]+")
 _GRACEFUL = "x-systemd.graceful-option="
-# Of a line for one of these, init gives the file system these options as well: systemd-remount-fs gives them to the kernel's own
-# file systems, and systemd-fstab-generator makes a mount of /tmp, both before any service.
+# From fstab's line for one of these places, init also takes the options that match. In a stock boot,
+# systemd-remount-fs applies them to the kernel's own file systems, and systemd-fstab-generator makes a mount of /tmp.
+# Both happen before any service.
 _MADE_BY_INIT = {
     "/dev/shm": ("tmpfs", re.compile(r"noexec|size=\d+[kmgKMG%]?")),  # noqa: S108
     "/proc": (
@@ -68,7 +71,8 @@ _SAID_ALREADY = frozenset(
 )
 # Before what the generator makes (systemd.unit(5), "Unit File Load Path").
 _BEFORE_GENERATED = UNIT_PATHS[:3]
-# systemd.mount(5): each of them has a mount made that noauto leaves out. An automount comes when somebody opens the place.
+# With each of these options, a file system with noauto is mounted all the same (systemd.mount(5)). An automount
+# happens when somebody opens the place.
 _MADE_ALL_THE_SAME = (
     "x-systemd.automount",
     "x-systemd.before=",
@@ -139,7 +143,7 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
             f"{_TMP} mounts /tmp in an unusual way: {brief(options)}", hint="use the package's own tmp.mount"
         )
     words = options.split(",")
-    # Without one, init would take the list for that of an image which mounts nothing.
+    # Without an option, init would take the list for that of an image without such a mount.
     plain = [word for word in words if not word.startswith("x-")] or ["rw"]
     graceful = [word.removeprefix(_GRACEFUL) for word in words if word.startswith(_GRACEFUL)]
     return tuple(dict.fromkeys(",".join(each) for each in ((*plain, *graceful), plain)))
@@ -204,7 +208,8 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
             continue
         if str(place) in followed:
             continue
-        # A disk with nofail that is absent now may be there on another machine, and hide what was written below it.
+        # A disk with nofail that is missing now may exist on another machine. Its mount would then hide what was
+        # written there.
         is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)
         yield _Mount(place, f"{_FSTAB} ({brief(words[0])})", not is_left_out and words[2] != _PIPES)
 

@@ -29,9 +29,9 @@ _PROC_READ_ONLY = (
 )
 # What systemd lets a tmpfs of a unit take.
 _LARGE_TMPFS = "size=10%,nr_inodes=400k"
-# Sockets of journald: who logs to them looks again each time, so they may come with systemd.
+# Sockets of journald. A program that logs to them connects again each time, so these sockets may come with systemd.
 _LOGS = ("/dev/log", "/run/systemd/journal", "/run/systemd/journal/dev-log", "/run/systemd/journal/socket")
-# What only systemd's own services make: not there when we start.
+# Files that only systemd's own services make, and that do not exist at an early start.
 _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
 
 
@@ -126,7 +126,8 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
     if source.flag("ProtectKernelLogs"):
         yield from (("mount", "inaccessible", "optional", path) for path in ("/proc/kmsg", "/dev/kmsg"))
     if source.flag("ProtectKernelTunables") or source.flag("ProtectControlGroups") or _proc_options(source):
-        # They imply MountAPIVFS=: these are entries of their own, which ProtectSystem=strict does not make read-only.
+        # They imply MountAPIVFS=. So these places are mounts of their own, which ProtectSystem=strict does not make
+        # read-only.
         yield "mount", "fresh-proc", "required", "/proc", *_proc_options(source)
         yield from (("mount", "as-it-is", "required", path) for path in ("/dev", "/run", "/sys"))
     if source.flag("ProtectControlGroups"):

@@ -27,7 +27,7 @@ from quickstart.inspect.unit.values import BadValueError, boolean
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
 # Without these systemd does not start the unit (systemd.unit(5)).
 _NEEDS = ("Requires", "Requisite", "BindsTo")
-# What needs no work of its own before the unit; sockets have a rule of their own.
+# Units that need no work of their own before the unit. Sockets have a rule of their own.
 _NO_WORK = (".target", ".slice", ".socket")
 _PASSING_ON = (".target", ".socket")
 # systemd.service(5), "Default Dependencies".
@@ -39,7 +39,7 @@ _SYSTEMDS = "systemd-"
 _OF_THE_BOOT = frozenset(("dbus.socket", "syslog.socket"))
 # systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
 _NAME = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,254}")
-# Each is looked at, several times in a build. Debian's own have a few hundred bytes.
+# Each socket unit is read several times in a build. Debian's own have a few hundred bytes.
 _MAX_SOCKETS = 1024
 _MAX_SOCKET_BYTES = 1 << 20
 
@@ -115,7 +115,8 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
     if needs_bus(root, unit):
         # systemd requires its socket; who answers there is to be early, too.
         needed[BUS] = "Type=dbus"
-    # A target or socket starts only with what it needs itself, and the unit only with it.
+    # A target or socket starts only with the units that it requires itself, and the unit starts only with the target
+    # or socket.
     left = [name for name in needed if name.endswith(_PASSING_ON)]
     while left:
         more = {name: said for name, said in _needed(root, left.pop()).items() if name not in needed}

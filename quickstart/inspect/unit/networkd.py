@@ -34,7 +34,8 @@ _OF_MANAGER = tuple(
     for name in ("networkd.conf", "networkd.conf.d/*.conf")
 )
 _FORWARDING = frozenset({"IPv4Forwarding", "IPv6Forwarding"})
-# What a card gets of networkd beside its address, which an application does without for some seconds.
+# Settings that a card gets from networkd in addition to its address. An application can do without them for some
+# seconds.
 _NETWORK_KEYS = """
     ConfigureWithoutCarrier DHCP DNS DNSDefaultRoute DNSOverTLS DNSSEC DNSSECNegativeTrustAnchors Description
     Domains EmitLLDP IPv6AcceptRA IPv6DuplicateAddressDetection IPv6LinkLocalAddressGenerationMode

@@ -40,16 +40,18 @@ _OTHER_BOOTS = re.compile(r"initrd.*|(shutdown|umount|final|halt|poweroff|reboot
 _MAX_UNITS = 512
 # With names that no unit has.
 _MAX_STARTED = 4096
-# Of all that is enabled, for any goal; Debian's desktop has some 200. Each is a line that init reads in each boot.
+# The limit for the links of all enabled units, for any goal. Debian's desktop has some 200. Each is a line that init
+# reads at each boot.
 MAX_LINKS = 8192
-# Of files, drop-ins and scripts that are searched for Before=, with all their text. Many names may be links to one long file.
+# Limits for the files, drop-ins and scripts that are searched for Before=, with all their text. Many names may be
+# links to one long file.
 _MAX_FILES = 8192
 _MAX_CHARACTERS = 16 << 20
-# Of all files, the units that they belong to: a drop-in of a type belongs to some hundreds.
+# The limit for the units to which all files belong. A drop-in of a type belongs to some hundred units.
 _MAX_OWNERS = 1 << 18
-# Of the units that a boot starts, each with its drop-ins; Debian's desktop has 1 MiB.
+# The limit for the text of the units that a boot starts, with their drop-ins. Debian's desktop has 1 MiB.
 _MAX_STARTED_CHARACTERS = 4 << 20
-# A Before= of one drop-in may be that of each unit, with as many words as a line has.
+# The Before= of one drop-in may apply to each unit, with as many words as a line has.
 _MAX_BEFORE_CHARACTERS = 1 << 20
 
 _Order = Mapping[str, set[str]]
@@ -112,7 +114,7 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
             if file.parent == SCRIPTS:
                 read_script(root, name)
         except UnsupportedUnitError:
-            # Nobody has it yet, it is masked, or it is a script that says nothing of its place.
+            # The unit does not exist yet, is masked, or is a script that does not say its place in the order.
             continue
         read += 1
         if read > _MAX_UNITS:

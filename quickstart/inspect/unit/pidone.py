@@ -16,7 +16,8 @@ from quickstart.inspect.unit.files import Directives
 _PROGRAM = PurePosixPath("/usr/lib/systemd/systemd")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
 _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
-# Of the reader of environment files, which is in systemd's own library (env-file.c of systemd 254 and later).
+# A message of the reader of environment files, which is in systemd's own library (env-file.c of systemd 254 and
+# later).
 _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
 # With DynamicUser= (namespace.c of systemd 257).

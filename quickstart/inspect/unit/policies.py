@@ -34,11 +34,12 @@ AUDIT_LINKS = tuple(
 )
 # systemd loads it when it becomes PID 1 (apparmor-setup.c).
 EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
-# modprobe.d(5): a command in place of loading the module. These two only forbid the module.
+# modprobe.d(5): a command in place of loading the module. `true` and `false` only forbid the module.
 _INSTALL = re.compile(
     r"^[ \t]*install[ \t]+\S+[ \t]++(?!(?:(?:/usr)?/bin/)?(?:true|false)[ \t]*(?:#.*)?$).+", re.MULTILINE
 )
-# modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
+# modprobe.d(5): init loads modules by the build's own table, even a module that the administrator has forbidden since
+# the build.
 _PACKAGES_MODULES = PurePosixPath("/usr/lib/modprobe.d")
 MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 
@@ -61,7 +62,8 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
             " and a process that starts before it is never audited",
             hint=f"disable {_AUDIT_SOCKET} in the image, or write Audit=no into its journald.conf",
         )
-    # systemd hands it to the kernel when it becomes PID 1 (ima-setup.c); what runs by then was neither measured nor appraised.
+    # systemd passes the policy to the kernel when it becomes PID 1 (ima-setup.c). Programs that already run then were
+    # neither measured nor appraised.
     if root.resolve(IMA_POLICY).canonical is not None:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {IMA_POLICY} is there, and what starts before systemd escapes it",

@@ -71,7 +71,7 @@ _MAX_COMMANDS = 256
 _MOST_NAMED = 16
 # As init calls it (initramfs/init/hand-off).
 HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
-# systemd-system.conf(5): what is not read here, and every service has it, or gets it from PID 1.
+# Settings of systemd-system.conf(5) that are not read here. Every service has them, or inherits them from PID 1.
 _MANAGERS = (
     *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
     *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
@@ -94,7 +94,8 @@ def read_unit(
     refuse_slices(root, source)
     _refuse_confinement(root, source)
     kind = _type(root, source)
-    # Behind the type: of a wrapper, the message names the instance that does its work.
+    # This check comes after that of the type, because for a wrapper, the message names the instance that does its
+    # work.
     refuse_generators(root, unit)
     pid_file = source.names.expand(source.last("PIDFile"))
     _check_users(root, source)
@@ -171,7 +172,8 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     socket_units = handing_sockets(root, unit)
     for name in socket_units:
         _refuse_hidden(root, name)
-        # systemd makes a socket in the socket unit's group, where rules of its slices apply to what comes in.
+        # systemd makes a socket in the socket unit's group, where the rules of the unit's slices apply to incoming
+        # data.
         refuse_slices(root, Source(name, assignments(unit_texts(root, name), "[Socket]"), {}))
     for name in (*socket_units, unit):
         refuse_requirements(root, name, stack)
@@ -263,7 +265,8 @@ def _refuse_hidden(root: ImageRoot, unit: str) -> None:
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
             way, mode = ("", "a+r") if hidden == path else (f" by way of {brief(str(hidden))}", "a+x")
-            # Without the path, which the image's giver has chosen: it may be a file of the host as well.
+            # The hint does not name the path, because the image's maker has chosen it, and it may also be a file of
+            # the host.
             what = "file" if hidden == path else "directory"
             right = "setfacl -b" if root.has_acl(hidden) else f"chmod {mode}"
             raise UnsupportedUnitError(
