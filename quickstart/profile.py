@@ -45,7 +45,7 @@ MOST_UNITS = 8
 MOST_SECRETS = 100
 Unit = Annotated[str, StringConstraints(pattern=rf"^{_UNIT}$", max_length=_UNIT_CHARACTERS)]
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]
-# A file by its name alone: no directory above the root, nothing that a shell or chroot would see differently.
+# A plain path, which never leads above the root, and which a shell and a chroot read in the same way.
 FilePath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9@_+-][A-Za-z0-9@._+-]*)+$")]
 # A shell line for the guest.
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
@@ -224,7 +224,7 @@ def _raw(text: str, source: str) -> Mapping[str, object]:
 
 def _document(raw: Mapping[str, object], source: str) -> _Document:
     try:
-        # By way of JSON, whose strict mode takes an array for a tuple but no "80" for 80.
+        # The values pass through JSON, because its strict mode accepts an array for a tuple, but not "80" for 80.
         return _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise ProfileError(
@@ -303,7 +303,7 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        # A name that is longer than any file's; a directory that is not ours to look into.
+        # The name is longer than any file's name, or the directory is not readable for us.
         return False
 
 

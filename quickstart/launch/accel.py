@@ -64,7 +64,8 @@ def choose(kernel: Path, store: Store) -> Accelerator:
 def _verdict(kernel: Path, store: Store) -> bool:
     version = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    # By its content: the kernel of an image and of what is built from it is the same. A jail that is another may let less work.
+    # The kernel counts by its content, because an image and its artefacts have the same kernel. In another jail, less
+    # may work.
     with opened_regular(kernel) as fd:
         digest = digest_of(fd, kernel)
     inputs = {"boot": boot_id, "qemu": version, "kernel": digest, "jail": source_digest("quickstart.launch")}

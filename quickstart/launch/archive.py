@@ -26,7 +26,8 @@ PORT_NAME = "org.quickstart.agent"
 PROBE_INTERVAL_MS = 10
 FLAGS = ("-std=c11", "-O2", "-static")
 
-# /run is there once initramfs-tools has read its command line; scripts/init-top is the first after that.
+# /run exists once initramfs-tools has read the kernel's command line. The scripts in scripts/init-top are the first
+# after that.
 _PARAM_CONF = """\
 if [ -d /run/initramfs ] && [ ! -e /launch/started ]; then
 	: >/launch/started

@@ -25,12 +25,13 @@ _FORMATS = ("raw", "qcow2")
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAME_LENGTH = 64
-# COMMAND_LINE_SIZE of x86 (asm/setup.h), its zero included: of a longer one the kernel would not see the rest.
+# COMMAND_LINE_SIZE of x86 (asm/setup.h), with the zero at the end. The kernel would not see the rest of a longer
+# line.
 _CMDLINE_BYTES = 2048
 _MEMORY_MIB = 1 << 24
 _VCPUS = 1024
 _PORTS = 65535
-# The number of the set of descriptors that the root volume is, and of the one that the console's log is (qemu(1), -add-fd).
+# The numbers of the sets of descriptors for the root volume, and for the console's log (qemu(1), -add-fd).
 _DISK_SET, _CONSOLE_SET = 1, 2
 
 
@@ -84,7 +85,8 @@ def channel_arguments(channels: Channels) -> tuple[str, ...]:
     """
     log = f"logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"
     return (
-        # Whoever attaches to the socket speaks with the guest's first serial line; the log has it all, attached or not.
+        # Whoever connects to the socket uses the guest's first serial line. The log has all of its output in any
+        # case.
         *("-add-fd", f"fd={channels.console_log},set={_CONSOLE_SET}"),
         *("-chardev", f"socket,id=console,fd={channels.console},server=on,wait=off,{log}"),
         *("-serial", "chardev:console"),
@@ -125,12 +127,12 @@ def _disk_arguments(machine: Machine, fd: int | None) -> tuple[str, ...]:
         words: tuple[str, ...] = ("-drive", drive)
     else:
         snapshot = ",snapshot=on" if machine.snapshot else ""
-        # Else QEMU would open it once to read and once more to write, of which each needs a descriptor.
+        # Otherwise, QEMU would open the disk once for reading and once for writing, and each needs a descriptor.
         drive = f"file=/dev/fdset/{_DISK_SET},{_drive(machine.disk_format)},auto-read-only=off{snapshot}"
         words = ("-add-fd", f"fd={fd},set={_DISK_SET}", "-drive", drive)
-    # A request of the guest is one to the volume: QEMU would join neighbours.
-    # Else a firmware would also look for a boot loader elsewhere, and wait for a network.
+    # A firmware would otherwise look for a boot loader elsewhere, too, and wait for a network.
     first = ",bootindex=0" if machine.firmware else ""
+    # Each request of the guest must be one request to the volume, but by default, QEMU merges neighbouring requests.
     return (*words, "-device", f"virtio-blk-pci,drive={ROOT},addr=4,request-merging=off{first}")
 
 

@@ -24,11 +24,13 @@ _MAX_LINE_BYTES = 4096
 _MAX_BODY_BYTES = 1 << 16
 # The longest command that the agent takes (agent.c, COMMAND_MAX).
 _MAX_COMMAND_BYTES = 1 << 16
-# How long the guest may take to read a command of ours; a busy one reads it at once, or there is room for it on the way.
+# How long the guest may take to read a command. Even for a busy guest, the command is read at once, or there is room
+# for it on the way.
 SEND_LIMIT_S = 60.0
 _MAX_DIGITS = 20
 _RECEIVE_BYTES = 1 << 16
-# What the kernel takes for an interface's name (dev_valid_name, net/core/dev.c), without what a shell or a path has a use for.
+# Interface names that the kernel accepts (dev_valid_name, net/core/dev.c), without characters that are special in a
+# shell or path.
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", re.ASCII)
 # Messages with a body, and which word of theirs is its size.
 _SIZE_AT = {"out": 1, "err": 1, "counters": 3}
@@ -155,7 +157,8 @@ class Channel:
                 f"a command for the guest has {len(encoded)} bytes; its agent takes at most {_MAX_COMMAND_BYTES}",
                 hint="put it into a file of the guest's, and run that",
             )
-        # Even where it is sent in part: the agent would take the next one for the rest of it.
+        # This counts even if the command is sent only in part, because the agent would take the next command for the
+        # rest.
         self._running += 1
         self._socket.settimeout(limit_s)
         try:

@@ -29,7 +29,8 @@ _READ_BYTES = 1 << 16
 _POLL_S = 0.002
 _END_S = 5.0
 _LINE_BYTES = 4096
-# What a line of printk begins with (info_print_prefix, kernel/printk/printk.c); its last part is that of printk.caller.
+# The beginning of a line of printk (info_print_prefix, kernel/printk/printk.c). Its last part comes from
+# printk.caller.
 _STAMP = re.compile(rb"\[(?=[ \d]{5}) *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
 
 
@@ -127,7 +128,8 @@ class BoundedLog:
         position, rest = 0, b""
         while (piece := self.read(position)).data:
             if piece.position != position:
-                # What is left out may have had the rest of the line; no line goes on behind it.
+                # The bytes that are left out may have had the rest of the line, so the line does not continue behind
+                # them.
                 yield rest
                 rest = b""
             *whole, rest = (rest + piece.data).split(b"\n")
@@ -169,7 +171,7 @@ class Drain:
         left = len(self._logs)
         while left:
             for reader, _ in poll.poll():
-                # Nobody finds the pipe empty while what was in it is not in the log yet.
+                # With the lock, nobody can see an empty pipe before its data are in the log.
                 with self._lock:
                     data = os.read(reader, _READ_BYTES)
                     self._logs[reader].append(data)

@@ -61,6 +61,6 @@ def _first_bytes(port: int, path: str, limit_s: float) -> bytes:
                     break
                 data += piece
     except OSError:
-        # A guest that is not there yet, or gone: whoever asks tries again.
+        # The guest does not run yet, or has ended. The caller tries again.
         return data
     return data

@@ -27,16 +27,19 @@ from quickstart.image.qcow2 import virtual_bytes
 from quickstart.model import MIB
 from quickstart.model.machine import KERNEL_BYTES
 
-# seccomp(2) filters of QEMU, always: no obsolete system call, no change of user, no new process, no scheduling.
+# QEMU's seccomp(2) filters, which are always on. They forbid obsolete system calls, changes of user, new processes
+# and scheduling.
 SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 _KVM = Path("/dev/kvm")
 # Debian's package ovmf. The images of 4 MB are those that later releases have, too.
 _OVMF = Path("/usr/share/OVMF")
 _UEFI_CODE, _UEFI_VARIABLES = "OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"
 _GROUP, _OTHERS = 0o060, 0o006
-# What the files of a machine without a disk, or the tables of an overlay, may have at most beside the disk's bytes.
+# The most bytes that the files of a machine without a disk may have, or the tables of an overlay in addition to the
+# disk's bytes.
 _SLACK_BYTES = 64 * MIB
-# A guest of this size touches a part of its memory; a build's have no more, unless the profile asks for it.
+# A guest of this size uses only a part of its memory. A build's guests have no more, unless the profile asks for
+# more.
 _USUAL_MIB = 2048
 # No file is longer (lseek(2)), and no limit needs to be.
 _MOST_BYTES = 1 << 62

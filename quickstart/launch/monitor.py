@@ -20,7 +20,7 @@ from quickstart.errors import GuestError
 
 _POLL_S = 0.005
 _FAREWELL_S = 5.0
-# The longest line that is read: of answers to our questions the longest has some KB.
+# The longest line that is read. The longest answer to our questions has some KB.
 _LINE_BYTES = 1 << 20
 _Found = TypeVar("_Found")
 
@@ -58,7 +58,7 @@ class Monitor:
         self._loop = asyncio.new_event_loop()
         self._client = QMPClient()
         self._client.readbuflen = _LINE_BYTES
-        # Nobody reads the events, and those that nobody reads are kept for ever.
+        # Nobody reads the events. Without this filter, all of them would be kept in memory.
         self._client.events.event_filter = lambda event: False
         try:
             self._within(self._client.connect(connected), limit_s)
@@ -82,6 +82,6 @@ class Monitor:
             return self._loop.run_until_complete(asyncio.wait_for(step, limit_s))
         except TimeoutError as error:
             raise GuestError(f"QEMU's monitor said nothing for {limit_s:g} s") from error
-        # qemu.qmp asserts that who has just greeted is still there, and reads JSON that is nested as deep as anybody likes.
+        # qemu.qmp asserts that the other side is still connected after its greeting, and reads JSON of any depth.
         except (OSError, EOFError, QMPError, AssertionError, RecursionError, ValueError) as error:
             raise GuestError(f"QEMU's monitor: {error or 'it went away'}") from error

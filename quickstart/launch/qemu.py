@@ -46,7 +46,7 @@ _POWER_OFF_WORD_S = 15.0
 _POWER_OFF_AGAIN_S = 1.0
 # systemd takes seven within two seconds for a restart on the spot.
 _KEYS_AGAIN_S = 5.0
-# A socket may be seen to close a moment before the process is seen to have ended.
+# The end of a socket may be visible a moment before the end of its process.
 _DYING_S = 0.5
 _LOOK_AGAIN_S = 2.0
 _LAST_WORDS_BYTES = 4096

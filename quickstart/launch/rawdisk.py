@@ -27,13 +27,13 @@ from quickstart.parse.printable import brief
 _LIMIT_S = 1800.0
 _PROBE_S = 30.0
 _SECTOR_BYTES = 512
-# What stays free in the temporary directory, for the tables of the file system and for others.
+# The space that stays free in the temporary directory, for the tables of the file system and for other programs.
 _SPARE_BYTES = 64 * MIB
 _WORDS_BYTES = 4096
-# It needs less than 400 MiB of address space for a disk of any size that we accept: its tables' caches have 32 MiB, and most is
-# stacks and heaps of its threads.
+# For a disk of any accepted size, qemu-img needs less than 400 MiB of address space. The caches of its tables have 32
+# MiB, and most of the rest is stacks and heaps of its threads.
 _MEMORY_BYTES = 1024 * MIB
-# What qemu-img would leave running ends with it.
+# All processes that qemu-img starts end with it.
 _ALONE = ("unshare", "--user", "--net", "--ipc", "--pid", "--fork", "--kill-child=SIGKILL", "--")
 _COPY, _RAW = "disk", "raw"
 _HINT = "build it again, with --format raw"

@@ -19,15 +19,17 @@ from dataclasses import dataclass
 from quickstart.errors import GuestError, NotSettledError
 from quickstart.guest import Executes
 
-# A stock boot takes half a minute on two slow cores without KVM; systemd gives a job 90 s (DefaultTimeoutStartSec=).
+# A stock boot takes half a minute on two slow cores without KVM. systemd gives a job 90 s (DefaultTimeoutStartSec=).
 LIMIT_S = 300.0
 LONGEST_S = 86_400.0
 _SLICE_S = 10
-# Beyond a slice: a slow machine under load, and systemctl's own limit of 90 s for an answer on the bus (sd_bus_call(3)).
+# The extra time after a slice, for a slow machine under load, and for systemctl's own limit of 90 s for an answer on
+# the bus (sd_bus_call(3)).
 _GRACE_S = 240.0
-# The last question's answer may come this long after the time is up; it names the jobs.
+# The answer to the last question, which names the jobs, may come this long after the time is up.
 _LAST_GRACE_S = 30.0
-# From one question to the next. An honest answer takes longer; a hostile guest could answer thousands of times a second.
+# The pause between two questions. An honest answer takes longer, but a hostile guest could answer thousands of times
+# a second.
 _PAUSE_S = 0.5
 # An honest answer has at most `_MOST_LINES` lines of about 60 bytes.
 _SAID_BYTES = 1 << 18
@@ -37,7 +39,7 @@ _DONE = ("running", "degraded")
 # Rescue or emergency mode, and a shutdown: no boot goes on from there.
 _NEVER = ("maintenance", "stopping")
 _MICROSECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
-# What systemctl calls a state or a kind of job. A guest may say anything, and what it says is shown.
+# systemctl's words for a state or a kind of job. A guest may send any text, and its text is shown.
 _WORD = re.compile(r"[a-z][a-z-]{0,31}", re.ASCII)
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}", re.ASCII)
 # `--wait` ends when the boot does. Its output comes at its end, so none means that the slice was too short.

@@ -18,15 +18,16 @@ from quickstart.measure.configuration import Boot
 from quickstart.model import Profile, Readied
 
 SCHEMA = 1
-# Each answer stands behind a line with its name. The machine is asked when it has come up whole; whether it failed in something is
-# for `state` to say.
+# A line with its name precedes each answer. The questions are asked when the boot is complete. `state` says whether
+# something failed.
 _QUESTIONS = {
     "settled": "systemctl is-system-running --wait >/dev/null",
     "state": "systemctl is-system-running",
     "kernel": "uname -r",
     "cmdline": "cat /proc/cmdline",
     "packages": "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'",
-    # --root: the files themselves; systemd may take longer for an answer than its clients wait, under emulation.
+    # With --root, systemctl reads the files itself. Under emulation, systemd may take longer for an answer than its
+    # clients wait.
     "enabled_units": "systemctl --root=/ list-unit-files --state=enabled --no-legend --no-pager",
     "default_target": "systemctl get-default",
     "startup": "systemd-analyze time",

@@ -23,10 +23,12 @@ _MEMORY_MIB = {"small": 1740, "medium": 3840}
 _SHIFT = {"small": 1, "medium": 0}
 # Elsewhere the host's CPU has one speed: medium has two.
 _VCPUS = {"small": 1, "medium": 2}
-# Without ERMS and FSRM: `rep movsb` and `rep stosb` count an instruction for each byte, where a CPU moves 32 and more in a cycle;
-# then a tenth of a boot is the clearing of pages. The kernel takes its loops of 8 bytes instead (arch/x86/lib/clear_page_64.S).
+# The CPU has no ERMS and FSRM. With them, the kernel uses `rep movsb` and `rep stosb`, which count an instruction for
+# each byte, although a real CPU moves 32 and more bytes in a cycle. Clearing pages would then be a tenth of a boot.
+# Without them, the kernel uses loops of 8 bytes (arch/x86/lib/clear_page_64.S).
 _VIRTUAL_CPU = "max,-erms,-fsrm"
-# What the guest can take from outside, beside its disk: the same in every virtual run. The RTC counts virtual time, too.
+# Apart from its disk, the guest gets only these from outside. They are the same in every virtual run. The RTC counts
+# virtual time, too.
 _VIRTUAL_RTC = "base=2027-01-01T00:00:00,clock=vm"
 _VIRTUAL_SEED = "1"
 

@@ -11,9 +11,9 @@ from typing import Any
 from quickstart.host import door
 from quickstart.host.workspace import workspace
 
-# What a PNG has to an inch, matplotlib's limit for a side of it, and what a picture may have in all: 4 bytes each.
+# A PNG's dots per inch, matplotlib's limit for a side in pixels, and the most pixels of a picture, with 4 bytes each.
 _DPI, _SIDE_MAX, _PIXELS_MAX = 150, 65_000, 32 << 20
-# Of matplotlib, and of the program fc-list of fontconfig, by which it finds the fonts.
+# Variables of matplotlib, and of fontconfig's program fc-list, by which matplotlib finds the fonts.
 _NAMES = (
     *("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND", "PATH", "HOME"),
     *("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"),

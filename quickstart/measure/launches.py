@@ -21,7 +21,8 @@ from quickstart.measure.run import Bench, Ran, boot_from, first_line, room_for_i
 from quickstart.volume.emulator import Request, Volume, served
 from quickstart.volume.storage import StorageModel
 
-# What QEMU has of the host's memory for one machine until the last is ready: of its own memory a guest touches only a part.
+# The host's memory that QEMU uses for one machine until the last machine is ready. A guest uses only a part of its
+# own memory.
 TAKES_MIB = {"small": 900, "medium": 1300}
 # From when all threads are there until the first machine is launched.
 _HEAD_START_S = 0.05
@@ -122,7 +123,8 @@ class _Machines:
             self._end_all(volume)
             raise
         finally:
-            # Not before: Ctrl-C in a join makes Python 3.11 take a thread that goes on for one that has ended (bpo-45274).
+            # The threads are joined only here, because after Ctrl-C in a join, Python 3.11 takes a running thread for
+            # one that has ended (bpo-45274).
             for thread in begun:
                 thread.join()
 

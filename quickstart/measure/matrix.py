@@ -38,10 +38,10 @@ from quickstart.parse.faults import MAX_LINES, Table, faults, first_ones, near
 from quickstart.profile import load_profile
 
 SCHEMA = 1
-# A standard boot on the virtual clock takes 45 s on a slow host; ten times that is a guest that hangs.
+# A standard boot on the virtual clock takes 45 s on a slow host. A guest that takes ten times as long hangs.
 _TIMEOUT_S = 600
 _HINT = "docs/users/measuring.md lists every key"
-# Key of a block → the words it may have; profiles are checked by the caller, who knows where they are.
+# Key of a block → the words it may have. The caller checks profiles, because only the caller knows where they are.
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "configurations": CONFIGURATIONS,
     "command_lines": COMMAND_LINES,
@@ -157,7 +157,7 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
     # Each is looked for among the known words.
     problems = list(itertools.islice(_word_problems(raw, profiles), MAX_LINES))
     try:
-        # By way of JSON, whose strict mode takes an array for a tuple but no "5" for 5.
+        # The values pass through JSON, because its strict mode accepts an array for a tuple, but not "5" for 5.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise MatrixError(source, [*faults(error, _Document), *problems], hint=_HINT) from error

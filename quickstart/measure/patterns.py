@@ -21,15 +21,17 @@ from quickstart.volume.storage import StorageModel
 
 # No dilation, in per cent.
 REAL = 100
-# The kernel counts ticks while it waits for a moment; a machine whose processor is taken away meanwhile gets none, and the kernel
-# panics ("IO-APIC + timer doesn't work"). On KVM it spares itself the check (arch/x86/kernel/kvm.c, paravirt_ops_setup).
+# The kernel checks its timer by counting ticks for a moment. If the machine gets no processor in this time, there are
+# no ticks, and the kernel panics ("IO-APIC + timer doesn't work"). On KVM, the kernel skips this check
+# (arch/x86/kernel/kvm.c, paravirt_ops_setup).
 _NO_TIMER_CHECK = "no_timer_check"
 # (pattern, instances, stagger_ms) of a cell.
 Launch = tuple[str, int, int]
 _ALONE: Launch = ("single", 1, 0)
-# A figure of a report takes about a second, and a panel of one more than its share. The largest results of ours have 18 places.
+# A figure of a report takes about a second, and a panel more than its share of this. Our largest results have 18
+# places.
 PLACES_MAX = 128
-# A bar takes some milliseconds. The largest results of ours have 90.
+# A bar takes some milliseconds. Our largest results have 90 bars.
 _BARS_MAX = 2_000
 _PANELS_MAX = 16
 _NO_VIRTUAL = (

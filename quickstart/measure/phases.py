@@ -13,7 +13,8 @@ from quickstart.measure.results import Phase
 _KMSG = re.compile(r"<\d+>\[\s*(\d+)\.(\d{6})\] (.*)")
 _NOW = re.compile(r"now at (\d+) nsecs")
 _NETWORK_UNITS = ("networking.service", "systemd-networkd.service")
-# What a service takes that only forks is no part of a way; results keep a line for each of the others.
+# A shorter phase is that of a service that only forks, and does not explain a difference. Results keep a line for
+# each longer phase.
 _SHORTEST_NS = 1_000_000
 _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
@@ -43,7 +44,8 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
     ``said`` is the output of `script`. The phase ``network`` overlaps other phases. All other phases follow
     each other.
     """
-    # It may be below 0, by what the uptime runs ahead at first (docs/users/times.md); a phase has no length below 0.
+    # The time may be below 0, because the uptime runs ahead at first (docs/users/times.md). But a phase has no length
+    # below 0.
     found = [Phase("before kernel", -max(0, before_kernel_ns), 0)]
     stamps = _kernel_stamps(said)
     units = dict(_units(said))

@@ -13,10 +13,10 @@ OLDER_SCHEMAS = (1, 2)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # They boot the distribution's own initramfs and init.
 STOCK_CONFIGURATIONS = ("standard", "standard-tuned")
-# The kernel's command line, by the values of kerneloptions.KernelOptions: the distribution's own, what `build` puts in, the
-# experimental set.
+# The kernel's command lines, by the values of kerneloptions.KernelOptions: the distribution's own line, the line of
+# `build`, and the experimental set.
 COMMAND_LINES = ("stock", "boot", "ours")
-# Of these the one that an artefact has, and what a reader calls those that are not the distribution's.
+# The command line of an artefact, and the names in reports for the lines that are not the distribution's.
 BUILT = "boot"
 LINE_NAMES: Mapping[str, str] = {
     BUILT: "the kernel options of a build",
@@ -33,7 +33,7 @@ SIZES = ("small", "medium")
 # How several machines are launched from one volume.
 PATTERNS = ("single", "one-by-one", "staggered", "burst")
 INSTANCES_MAX = 16
-# Of a plan, all its cells together: at a minute each they would take ten weeks.
+# The limit for all cells of a plan together. At a minute each, this many runs would take ten weeks.
 RUNS_MAX = 100_000
 
 

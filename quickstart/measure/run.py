@@ -29,13 +29,13 @@ from quickstart.volume.nfs import NfsVolume, exported
 from quickstart.volume.storage import StorageModel
 
 _AFTERWARDS_S = 300.0
-# How often it is looked whether the volume is still there, without which the guest says no more.
+# How often to check whether the volume still exists. Without the volume, the guest sends nothing more.
 _LOOK_S = 1.0
-# What a guest says of its phases are some kilobytes.
+# A guest sends some kilobytes about its phases.
 _SAID_BYTES = 4 * MIB
 # A volume of ours says within milliseconds that it is there.
 _VOLUME_WORD_S = 5.0
-# No model of ours is silent for that long while a request waits, though one of many may.
+# None of our storage models sends nothing for this long while requests wait. But a single request may wait longer.
 _STALLED_NS = 1_000_000_000
 _FULL_HINT = "free some space there, then repeat the command: samples are kept"
 _ROOT_DEVICE = "vda"
@@ -51,7 +51,7 @@ class Fetching:
     depth: int
 
 
-# GRUB and the kernel's EFI stub read one piece after the other; a better one would not.
+# GRUB and the kernel's EFI stub read one piece after the other. A better boot loader would not.
 BOOT_LOADER = Fetching(128 * 1024, 1)
 # By results.FETCHES.
 FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}

@@ -17,7 +17,7 @@ from quickstart.measure.results import Cell, Sample
 Metric = Callable[[Sample], int]
 
 CONFIDENCE = Fraction(95, 100)
-# More ways to part the samples than this are drawn at random, by a seed that is always the same.
+# If there are more ways to divide the samples than this, ways are drawn at random, always with the same seed.
 _EXACT = 20_000
 _DRAWS = 10_000
 # With more values than this, there are fewer draws: some thousand runs would take minutes otherwise.
@@ -154,7 +154,8 @@ def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell
 
 
 def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
-    # Of the configurations only one has a payload and a delivery: that is no difference of its own.
+    # Only one configuration has a payload and a delivery, so these do not count as another difference between
+    # configurations.
     same = (axis, "payload", "delivery") if axis == "configuration" else (axis,)
     return tuple((name, value) for name, value in vars(cell).items() if name not in same)
 

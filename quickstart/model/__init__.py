@@ -17,7 +17,8 @@ from quickstart.model.started import NOTHING_CHANGED, NOTHING_LOADED, Changed, L
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
 MIB = 1024 * 1024
-# What has no time of its own in an image has this (2014-05-13 16:53:20 UTC): inodes of a fresh volume, what its making wrote.
+# The time of everything in an image that has no time of its own (2014-05-13 16:53:20 UTC). These are the inodes of a
+# fresh volume, and the files that were written while the image was made.
 IMAGE_TIME_S = 1_400_000_000
 
 

@@ -34,7 +34,7 @@ from quickstart.newprofile.look import (
 _PAUSE_S = 2.0
 _LOOK_S = 120.0
 _ASK_S = 30.0
-# Ports that are asked by HTTP; services with more of them have other protocols on most.
+# The most ports that are tried by HTTP. A service with more ports has other protocols on most of them.
 _MOST_ASKED = 8
 _NO_ERROR = range(200, 500)
 _PATH = re.compile(r"/[A-Za-z0-9_./@:+-]{1,200}")

@@ -23,17 +23,17 @@ from quickstart.newprofile.reads import Reads
 from quickstart.newprofile.survey import Survey
 from quickstart.profile import DATA
 
-# What makes a daemon only look at its configuration, of those that Debian packages call in ExecStartPre.
+# Options with which a daemon only checks its configuration, as Debian packages use them in ExecStartPre=.
 _CHECKS = frozenset(
     {
         *("-t", "-tt", "-T", "--test", "--check", "--check-config", "--checkconfig", "--configtest"),
         *("--validate", "--validate-config", "--test-config", "validate"),
     }
 )
-# A program that is called like this, or told to do this, does nothing else.
+# A program with such a name, or with such a word, only checks a configuration.
 _CHECKERS = re.compile(r"(.*-)?(check-?conf(ig)?|conf(ig)?-?check|config-?test)")
 _VOLATILE = frozenset({"proc", "sys", "dev", "run", "tmp"})
-# So many files of one directory are a rule for the directory.
+# This many files of one directory become one rule for the directory.
 _MANY = 3
 _MARGIN_MIB = 4
 _BUDGET_STEP_MIB = 8
@@ -44,7 +44,8 @@ WATCHED_MIB = 2048
 _DISK_STEP_MIB = 512
 _DISK_MIB = 2048
 _MOST_DISK_MIB = 1 << 20
-# From there LZ4 leaves out a third of a second of a cold volume's time, for less than a tenth of it in unpacking (payload.md).
+# From this size on, LZ4 saves a third of a second with a cold volume, and unpacking takes less than a tenth of this
+# time (payload.md).
 _LARGE_MIB = 24
 
 

@@ -13,7 +13,7 @@ from quickstart.parse.bounded import natural
 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState")
 _LISTEN = "0A"
-# Local address and port, the other side's, state, three numbers, user and timeout; then the inode.
+# Local address and port, those of the other side, state, three numbers, user and timeout, and then the inode.
 _SOCKET = re.compile(
     r"\s*[0-9]+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} (\w\w)"
     r"(?: \S+ \S+ \S+ +[0-9]+ +[0-9]+ ([0-9]{1,18})(?: |$))?"
@@ -26,11 +26,11 @@ _JOURNAL_LINES = 15
 _LINE_CHARACTERS = 1000
 # Of a message or a README.
 _LISTENERS = 20
-# Of the answer to one look; an honest one has some kilobytes, and 150 bytes for each connection.
+# The limit for the answer to one look. An honest answer has some kilobytes, and 150 bytes for each connection.
 SAID_BYTES = 4 << 20
-# So many looks are kept. A boot has any number of them, and a guest decides how long each is.
+# This many looks are kept. A boot has any number of looks, and a guest decides how long each of them is.
 MOST_LOOKS = _SURE
-# Of a property, and of the system's state.
+# The limit for a property, and for the system's state.
 _VALUE_CHARACTERS = 256
 
 
@@ -82,7 +82,7 @@ def parse_look(text: str, answer: int = 0) -> Look:
         else:
             current.append(line)
     said_of_unit = (line.partition("=") for line in parts.get("unit", ()))
-    # A guest may say anything, and looks are kept: only what was asked for is.
+    # A guest may send anything, and looks are kept. So only the requested properties are kept.
     unit = {name: value[:_VALUE_CHARACTERS] for name, _, value in said_of_unit if name in _PROPERTIES}
     memory = dict(re.findall(r"^(\w+): *([0-9]{1,18}) kB", "\n".join(parts.get("memory", ())), re.MULTILINE))
     said = parts.get("journal", ())[-_JOURNAL_LINES:]
@@ -93,7 +93,7 @@ def parse_look(text: str, answer: int = 0) -> Look:
         listeners=tuple(sorted(listeners)),
         memory_kib=int(memory.get("MemTotal", 0)),
         available_kib=int(memory.get("MemAvailable", 0)),
-        # A guest may say more than it was asked for, and all of it would be in a message.
+        # A guest may send more than it was asked for, and all of it would be in a message.
         journal=tuple(line[:_LINE_CHARACTERS] for line in said if line.strip()),
         answer=answer,
     )

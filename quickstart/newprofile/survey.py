@@ -28,7 +28,8 @@ from quickstart.newprofile.look import (
     state_line,
 )
 
-# A busy host takes this long for one answer of a guest that is well; who waits longer for ready waits longer for it, too.
+# On a busy host, a healthy guest may take this long for one answer. With a longer wait for ready, this wait is
+# longer, too.
 _LOOK_S = 120.0
 _PAUSE_S = 2.0
 _ASK_S = 2.0

@@ -26,9 +26,9 @@ INT64_MAX = (1 << 63) - 1
 MAX_TOML_BYTES = 256 << 10
 _MAX_KEY_PARTS = 32
 _DECIMAL = re.compile(r"[0-9]{1,20}")
-# (?>(?:…)*) here and in other modules stands for (?:…)*+, which Python before 3.11.5 gets wrong when a round fails in its middle
-# (gh-106052).
-# What may have dots that are no key's: strings of the four kinds, and comments (toml.io, v1.0.0).
+# Here and in other modules, (?>(?:…)*) stands for (?:…)*+, which is wrong in Python before 3.11.5 when a round fails
+# in its middle (gh-106052). The pattern matches texts whose dots are not those of a key: strings of the four kinds,
+# and comments (toml.io, v1.0.0).
 _NO_KEY = re.compile(
     r'"""(?>(?:[^"\\]++|\\.|"(?!""))*)"{3,5}'
     r"|'''(?>(?:[^']++|'(?!''))*)'{3,5}"

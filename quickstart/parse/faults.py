@@ -38,7 +38,7 @@ def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
     if error.error_count() > _MAX_TOLD:
         return [f"the whole: {error.error_count()} faults, so it is another kind of document"]
     details = error.errors(include_url=False)
-    # A list that is short because its members were refused is not a fault of its own.
+    # If a list is too short only because its members were refused, this is not another fault.
     inside = {detail["loc"][:-1] for detail in details}
     kept = [each for each in details if each["type"] != "too_short" or each["loc"] not in inside]
     return first_ones(kept, lambda each: _fault(each, document))
@@ -48,7 +48,7 @@ def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[st
     """One line for each of the first faults. When there are more than MAX_LINES faults, the last line gives
     the number of further faults.
     """
-    # A line has foreign keys and words, none of which may begin a line of its own.
+    # A line may have keys and words from an untrusted source, which must not begin a line of their own.
     lines = [shown(line_of(each)) for each in found[:MAX_LINES]]
     return [*lines, f"and {len(found) - MAX_LINES} more"] if len(found) > MAX_LINES else lines
 

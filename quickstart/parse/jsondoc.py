@@ -16,13 +16,14 @@ from typing import Never
 
 # Objects and lists within each other. None of our documents has more than six.
 _MOST_DEEP = 16
-# Objects and lists at all; and values, keys included. They bound the memory: some 300 and 100 bytes each.
+# Limits for all objects and lists, and for all values with the keys. They limit the memory, because an object or list
+# takes some 300 bytes, and a value 100.
 _MOST_CONTAINERS = 400_000
 _MOST_VALUES = 1_500_000
 # 2**63 has 19 digits.
 _MOST_DIGITS = 20
-# Possessive, and to the end of the text where the closing quote is lacking: no place is looked at twice.
-# (?>(?:…)*) and not (?:…)*+: see quickstart.parse.bounded.
+# The pattern is possessive, and goes to the end of the text if the closing quote is missing. So no place is examined
+# twice. quickstart.parse.bounded says why it has (?>(?:…)*) and not (?:…)*+.
 _STRING = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)', re.DOTALL)
 _ALL_BUT_SYNTAX = bytes(sorted(set(range(256)) - set(b"[]{},:")))
 
@@ -57,7 +58,7 @@ def _check_shape(data: bytes) -> None:
     if values > _MOST_VALUES:
         raise ValueError(f"more than {_MOST_VALUES} values")
     nested = syntax.translate(None, b",:")
-    # Each round removes what is innermost; of text that is no JSON something may be left, too.
+    # Each round removes the innermost objects and lists. If the text is not JSON, something may be left, too.
     for _ in range(_MOST_DEEP):
         if not nested:
             return
@@ -85,7 +86,7 @@ def _integer(digits: str) -> int:
 
 
 def _any_integer(digits: str) -> int | Decimal:
-    # int() takes time that grows with the square of the number of digits, Decimal() does not.
+    # The time of int() grows with the square of the number of digits. That of Decimal() does not.
     return Decimal(digits) if len(digits) > _MOST_DIGITS else int(digits)
 
 

@@ -7,13 +7,13 @@ import shlex
 
 # What a page of a report keeps. A message of ours is one line.
 LINES = "\n\t"
-# Of a foreign word in a message of ours. The longest word that one pastes into a shell is a path.
+# Limits for an untrusted word in our messages. The longest word that users paste into a shell is a path.
 _BRIEF_CHARACTERS = 200
 _PASTED_CHARACTERS = 1024
-# What a console may do to a terminal: move within its line, and colours (ECMA-48, SGR).
+# A console may only move within its line, and set colours (ECMA-48, SGR).
 _CONSOLE = "\n\r\t\b"
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,30}m)")
-# A blank behind another one, and letters that look like one (Hangul filler, empty Braille pattern).
+# A blank behind another blank, and letters that look like blanks (Hangul filler, empty Braille pattern).
 _BLANKS = re.compile(r"(?<= ) |[\u115f\u1160\u2800\u3164\uffa0]")
 # The beginning of a colour at the end of what has come so far.
 _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,30})?$")

@@ -27,7 +27,7 @@ PHASES_OF: Mapping[str, tuple[str, ...]] = {
     "package": ("initramfs", "systemd", *_APPLICATIONS),
     "reads": ("initramfs", "systemd", "root mount", "enter root", *_APPLICATIONS),
 }
-# Files and units below these are counted, not listed: nobody looks for half a second there.
+# Files and units below these limits are counted, but not listed, because they do not explain half a second.
 _SMALL_BYTES = 4096
 _SHORT_NS = 20_000_000
 _FEW_REQUESTS = 10
@@ -174,7 +174,8 @@ def _units(before: Runs, after: Runs) -> Iterator[Cause]:
         if abs(new - old) >= _SHORT_NS:
             cause = _cause("unit", name, old if times[0] else None, new if times[1] else None, seconds)
             found.append((abs(new - old), cause))
-    # What is new or gone before what took longer: the order of units on one CPU moves the latter about.
+    # New and missing units come before units that took longer, because on one CPU, the durations depend on the order
+    # of the units.
     order = sorted(found, key=lambda each: (each[1].change == "changed", -each[0], each[1].name))
     yield from (cause for _, cause in order)
 

@@ -10,7 +10,7 @@ from quickstart.errors import IncomparableError
 from quickstart.measure.results import Booted, Cell, Results, words_of
 
 _ACROSS = "measure the reference again with what is used now, or --across-versions"
-# What is tested, which may differ: the source, and the form of the initramfs that a profile has chosen.
+# What is tested, and so may differ: the source, and the form of the initramfs that a profile has chosen.
 _OURS = ("quickstart", "payload")
 _MACHINE = "machine "
 _NOT_RECORDED = "not recorded"
@@ -84,7 +84,8 @@ def _other_ways(first: Results, second: Results) -> Iterator[str]:
 def _other_versions(first: Results, second: Results) -> Iterator[str]:
     before, after = first.circumstances, second.circumstances
     old, new = _by_name(before.versions), _by_name(after.versions)
-    # A machine that both say is no matter of versions (`_other_ways`); of older results it is not known.
+    # If both results name the machine, `_other_ways` compares it, and not this function. Older results do not name
+    # the machine.
     elsewhere = {"fetch", *(key for key in old.keys() & new.keys() if key.startswith(_MACHINE))}
     known = [key for key in {**old, **new} if not _is_ours(key) and key not in elsewhere]
     yield from _differing("", old, new, known)

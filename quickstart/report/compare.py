@@ -18,9 +18,10 @@ from quickstart.report.comparable import demand_comparable, paired, plain
 from quickstart.report.ranks import later_p, shift, shift_interval, two_sided_p
 from quickstart.report.threshold import Threshold
 
-# Configurations whose init starts things side by side: the order of events is another one in each run (docs/users/times.md).
+# Configurations whose init starts units in parallel, so that the order of events differs in each run
+# (docs/users/times.md).
 _RACING = ("standard", "standard-tuned")
-# What rank and share a stock boot has to be later by; docs/users/compare.md says why.
+# A stock boot counts as later only with this p-value and this share. docs/users/compare.md says why.
 _RACE_P = Fraction(5, 1000)
 _RACE_SHARE = Fraction(30, 100)
 # A single run of ours may be late by chance, three are not.
@@ -29,7 +30,8 @@ _STARTED = "application start"
 # A phase that is less than this apart is not said to be later.
 _PHASE_NS = 20_000_000
 
-# Each is kept for its cell, and the cells of one initramfs have the same. Our largest results have some thousand.
+# The causes are kept for each cell, and all cells of one initramfs have the same causes. Our largest results have
+# some thousand.
 _MOST_CAUSES = 250_000
 _DEFAULT = Threshold()
 # More runs than anybody makes of a cell.
@@ -116,7 +118,7 @@ def compare(
     before, after = by_cell(first.samples), by_cell(second.samples)
     cells: list[Compared] = []
     faults: list[str] = []
-    # Machines of one launch are no independent runs: a test of ranks would be too sure of them.
+    # Machines of one launch are not independent runs, so the p-value of a rank test would be too small.
     pairs = [pair for pair in paired(first, second) if pair[0].instances == 1]
     if not pairs:
         raise IncomparableError(["every cell launches several machines at a time: none can be compared"])
@@ -153,7 +155,8 @@ class _Family:
 
 
 def _family(cells: Sequence[Cell]) -> _Family:
-    # On a real clock T_app and T_total of each; those of a stock boot on the virtual one are late together.
+    # On a real clock, T_app and T_total of each cell are two tests. On the virtual clock, both times of a stock boot
+    # are late together.
     races = sum(_races(cell) for cell in cells)
     return _Family(2 * sum(cell.clock != "virtual" for cell in cells), _RACE_P / max(1, races))
 
@@ -231,8 +234,9 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
     before, after = _values(runs, metric)
     if min(after) <= max(before):
         return "same", "the runs of the two overlap"
-    # I/O beside a busy CPU is charged to one run and not to another. What may be missing is counted by the host's clock, so a busy
-    # host makes it too much, never too little: the least of each side is the nearest.
+    # I/O while the CPU is busy is charged to one run and not to another. The time that may be missing is measured by
+    # the host's clock. A busy host makes this time too large, but never too small, so the smallest value of each side
+    # is the best one.
     before, after = _values(runs, charged)
     if min(after) - min(before) <= limit_ns:
         return "same", "within the threshold with the overlap"
@@ -259,7 +263,7 @@ def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Ru
 def _real(name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, tests: int) -> Time:
     a_ns, b_ns = _median(runs[0], metric), _median(runs[1], metric)
     before, after = _values(runs, metric)
-    # Of a censored run there is no number, and so no difference: only its rank.
+    # A censored run has no time, and so no difference. It has only a rank.
     whole = not any(_censored(side) for side in runs)
     difference_ns = shift(before, after) if whole else b_ns - a_ns
     p = min(Fraction(1), two_sided_p(before, after) * tests)

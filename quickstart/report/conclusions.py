@@ -29,7 +29,7 @@ from quickstart.measure.statistics import Claim, Metric, by_cell, claim_faster, 
 OURS = "quickstart"
 T_APP: Metric = operator.attrgetter("t_app_ns")
 T_TOTAL: Metric = operator.attrgetter("t_total_ns")
-# So many comparisons that do not hold are named; the others are in the tables.
+# This many comparisons that do not hold are named. The others are in the tables.
 _NAMED = 3
 _VIRTUAL_RULE = (
     "quickstart counts as faster where its time with all that the virtual clock may have charged too little (overlap) is below "
@@ -92,7 +92,8 @@ def headline(results: Results) -> Headline | None:
     if not rival or OURS not in there:
         return None
     lines = {cell.command_line for cell in here if cell.configuration == OURS}
-    # What is built comes first; of a series of before the stock line, which others have too.
+    # The command line of a build comes first. An older series without it has the stock line, which the other
+    # configurations also have.
     line = next(each for each in (BUILT, *COMMAND_LINES) if each in lines)
     storages = tuple(each for each in STORAGES if any(cell.storage == each for cell in here))
     forms = {(cell.payload, cell.delivery) for cell in here if cell.configuration == OURS}

@@ -35,7 +35,8 @@ from quickstart.report.entries import CellEntry, Document, PhaseEntry, PlannedEn
 from quickstart.report.wholefile import read_text, replace_file
 
 _HINT = "docs/users/results.md has every field"
-# Of some seven thousand runs. Each of a document's values may be a fault, which takes a KiB before the first one can be told.
+# Enough for some seven thousand runs. Every value of a document may be a fault, and each fault takes a KiB before the
+# first fault can be shown.
 _MAX_BYTES = 16 << 20
 _MAX_VALUES = 250_000
 _SURROGATE = re.compile(r"\\u[dD]")
@@ -43,7 +44,7 @@ _SURROGATE = re.compile(r"\\u[dD]")
 _PROFILES_MAX = 64
 
 _PLACE = ("number", "instance", "launched_ns", "dilation_percent", "censored")
-# What a run has besides its place in the matrix and its cost: nothing of it when it is censored.
+# The numbers of a run, apart from its place in the matrix and its duration. A censored run has none of them.
 _NUMBERS = (
     *("t_pr_ns", "t_app_ns", "t_total_ns", "uptime_ns", "ready_uptime_ns", "fetch_ns", "before_kernel_ns"),
     *("overlap_ns", "volume_reads", "volume_read_bytes", "root_reads", "root_read_bytes", "initramfs_bytes"),
@@ -77,7 +78,8 @@ def parse(text: str, source: str) -> Results:
             source, [f"it has more than {_MAX_BYTES} bytes, or {_MAX_VALUES} values"], hint=_HINT
         )
     try:
-        # Not model_validate_json: it takes KiB for each object, and each fault has a copy of its table.
+        # model_validate_json is not used, because it takes KiB for each object, and each fault has a copy of its
+        # table.
         document = Document.model_validate(_tables(text))
     except ValidationError as error:
         raise ResultsError(source, faults(error, Document), hint=_HINT) from error

@@ -28,7 +28,7 @@ Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\
 # Longer ones than the kernel takes.
 Line = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-# A report is made of a stranger's results, too: nothing of them is without measure.
+# A report may also be made of a stranger's results, so all numbers have limits.
 Number = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -62,7 +62,7 @@ class CellEntry(Table):
 
 
 class PlannedEntry(CellEntry):
-    # As for the payload. A run says how it was delivered, asked for or not.
+    # As for the payload. A run always says how the start set was delivered.
     delivery: Literal[("", *DELIVERIES)] = ""  # type: ignore[valid-type]
     # As in a matrix.
     runs: Number
@@ -110,8 +110,8 @@ class BootedEntry(Table):
     unit_lines: Annotated[tuple[str, ...], Field(strict=False), FailFast()]
 
 
-# Field(strict=False): a tuple is a list in JSON. FailFast: of a list only the first member with faults is told, with all
-# of its own; a small file could have millions.
+# Field(strict=False): a tuple is a list in JSON. FailFast: of a list, only the first member with faults is reported,
+# with all its faults, because a small file could have millions.
 class Document(Table):
     schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
     name: Word

@@ -39,9 +39,9 @@ from quickstart.measure.statistics import demand_one_clock, summarise
 from quickstart.parse.printable import LINES, shown
 from quickstart.report.comparable import profile_name
 
-# Ink and paper are colours that nothing else has, so that a page can put its own in their place.
+# Nothing else has the colours of ink and paper, so a page can replace them by its own colours.
 INK, PAPER = "#1c1d1e", "#fdfdfc"
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and that show on white and on black.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and which are visible on white and on black.
 COLOURS = dict(zip(CONFIGURATIONS, ("#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73"), strict=True))
 _PHASE_COLOURS: Mapping[str, str] = {
     "fetch": "#e4e4e4",
@@ -76,7 +76,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-# Sizes in inches: a bar with its room, a panel's headings, the names of the configurations, a panel's width.
+# Sizes in inches: a bar with its space, a panel's headings, the names of the configurations, and a panel's width.
 _BAR_IN, _HEADING_IN, _NAMES_IN = 0.19, 0.62, 1.1
 _PANEL_IN, _SINGLE_IN = 2.5, 5.6
 _COLUMNS = 3
@@ -229,7 +229,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
         said = "not in the matrix" if runs is None else _total_words(runs)
         axes.annotate(said, (0, at), (3, 0), style="italic", **words)
         return 0.0
-    # T_pr may be below 0 by what the guest's uptime runs ahead at first (docs/users/times.md): a bar has no length below 0.
+    # T_pr may be below 0, because the guest's uptime runs ahead at first (docs/users/times.md), but a bar may not.
     below_s, whole_s = max(0, provisioning.median) / 1e9, total.median / 1e9
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "height": 0.84}
     hatch = _HATCHES[cell.command_line]
@@ -361,7 +361,7 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s:
         axes.barh(below, length_s, left=begin_s, height=_BESIDE, color=colour, **edge)
         return
     axes.barh(at, length_s, left=begin_s, height=_LANE, color=colour, **edge)
-    # A narrower bar, or one that ends elsewhere, has no room for its number; the table beneath has its times.
+    # A narrower bar, or one that ends elsewhere, has no room for its number. The table below has its times.
     if length_s > 0.02 * (shown_s[1] - shown_s[0]) and begin_s + length_s / 2 < shown_s[1]:
         axes.text(
             begin_s + length_s / 2, at, str(number), ha="center", va="center", fontsize=7.5, color="black"

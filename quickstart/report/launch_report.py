@@ -30,7 +30,8 @@ from quickstart.report.figures import COLOURS, INK, PAPER, Drawn, drawn, style
 from quickstart.report.wholefile import distinct, file_name
 
 T_TOTAL: Metric = operator.attrgetter("t_total_ns")
-# T_pr and T_app part at the guest's uptime 0, which a guest that is short of processor does not know well (measuring.md).
+# The guest's uptime 0 divides T_pr from T_app. A guest that gets too little processor time does not know its uptime
+# well (measuring.md).
 _FETCH: Metric = operator.attrgetter("fetch_ns")
 _NONE = "-"
 # Configurations of one colour are told apart by these.

@@ -155,7 +155,7 @@ def _times(sides: Sides, metric: Metric) -> str:
     if medians is None:
         return "censored"
     text = " → ".join(f"{each / 1e9:.2f} s" for each in medians)
-    # As the paper says it of Minimal: the first as a multiple of the last.
+    # As in the paper's statement about Minimal, the first time is given as a multiple of the last.
     return f"{text} ({medians[0] / medians[-1]:.2f} times)" if len(medians) > 1 and medians[-1] else text
 
 
@@ -175,7 +175,7 @@ def _falling(sides: Sides, metric: Metric) -> str:
     text = f"{' / '.join(f'{each / 1e9:.2f}' for each in medians)} s"
     if any(slow <= fast for slow, fast in itertools.pairwise(medians)):
         return f"{text}, another order"
-    # Of runs that differ by chance the medians alone: three of them are too few for a test.
+    # For runs that differ by chance, only the medians are given, because three runs are too few for a test.
     virtual = sides[0][0].cell.clock == "virtual"
     if virtual and not all(
         claim_faster(fast, slow, metric).holds for slow, fast in itertools.pairwise(sides)

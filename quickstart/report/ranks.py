@@ -18,8 +18,9 @@ from statistics import NormalDist
 
 from quickstart.measure.statistics import CONFIDENCE
 
-# To count the ways takes an addition for each pair and each value of the shorter series: seconds for 200 and 200 values, and hours
-# for 1000 and 1000. Beyond 64 and 64 p is the normal distribution's, which differs by less than 0.002.
+# Counting the ways takes an addition for each pair and each value of the shorter series. This takes seconds for 200
+# and 200 values, and hours for 1000 and 1000. Beyond 64 and 64 values, p comes from the normal distribution, which
+# differs by less than 0.002.
 _MOST_ADDITIONS = 1 << 18
 
 
@@ -59,7 +60,8 @@ def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, in
     confidence level CONFIDENCE. None when the test accepts all shifts, for example for three values in each
     series.
     """
-    # The k-th smallest and k-th largest difference, as many as leave no more than half of what may be missed on each side.
+    # The k-th smallest and k-th largest difference. k is chosen so that each side misses at most half of the allowed
+    # error.
     k = _refused(first, second)
     if not k:
         return None

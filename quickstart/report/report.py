@@ -113,7 +113,8 @@ def page(
     singles = planned_samples(results)
     chosen = overview(singles) if singles else {}
     one = next(iter(chosen), None)
-    # Every text is escaped: reasons and facts come from guests and hosts, and the results may be a stranger's.
+    # Every text is escaped, because reasons and facts come from guests and hosts, and the results may be a
+    # stranger's.
     environment = jinja2.Environment(
         loader=loader,
         autoescape=True,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 TTY = "/dev/ttyS0"
-# In the stock boot systemd would put a login there and end our shell (systemd-debug-generator(8)), and write how far it is.
+# In a stock boot, systemd would start a login there, end our shell, and write its progress
+# (systemd-debug-generator(8)).
 OURS_ALONE = "systemd.mask=serial-getty@ttyS0.service systemd.show_status=false"
 ATTACHED = b"attached\n"
 HOOK = "hooks/90-shell"
@@ -19,7 +20,7 @@ def _modes(terminal: bool, size: tuple[int, int]) -> str:
     return f"sane rows {rows} cols {columns}" if terminal else "sane -echo -onlcr"
 
 
-# The kernel writes past what a program has in its queue, into the middle of its lines; dmesg has it all.
+# The kernel writes between the bytes of a program's queue, into the middle of its lines. dmesg has all messages.
 _KERNEL_QUIET = """\
 read -r level rest </proc/sys/kernel/printk
 echo 1 >/proc/sys/kernel/printk

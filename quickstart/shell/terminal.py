@@ -120,7 +120,7 @@ def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: f
             return Outcome.LEFT
         if to_guest.ended_s and time.monotonic() > to_guest.ended_s + limit_s:
             return Outcome.LATE
-    # What the guest said before its end is here already, at most what a socket holds.
+    # The guest's output from before its end is here already. It is at most what a socket holds.
     for _ in range(_LAST_CHUNKS):
         if not select.select([line], [], [], _STEP_S)[0] or not (data := _receive(line)):
             break

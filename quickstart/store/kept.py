@@ -107,7 +107,7 @@ def check_trusted(root: Path, entry: Path) -> None:
     with suppress(OSError):
         places += sorted(entry.iterdir())
     for path in places:
-        # It may not be there yet, or somebody's whose directory we cannot enter.
+        # The path may not exist yet, or may be in a directory of somebody else that we cannot enter.
         with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
             if fault := fault_at(path) or _strict_fault(path.lstat()):
                 raise _distrusted(f"{path} {fault}", root)
@@ -124,7 +124,7 @@ def _distrusted(fault: str, root: Path) -> HostLacksError:
 def _strict_fault(status: os.stat_result) -> str:
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
-    # In a directory with the sticky bit others make names of their own, and these belong to them.
+    # In a directory with the sticky bit, other users can make names of their own, which belong to them.
     ours_alone = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     return "can be written by others" if status.st_mode & 0o022 and not ours_alone else ""
 
@@ -146,7 +146,7 @@ def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
     entry's file ``mark_name`` is the time of the entry's last use.
     """
     for path in sorted(paths):
-        # It may be removed while we look; one of an older version has no mark.
+        # The entry may be removed during this check. An entry of an older version has no mark.
         with suppress(FileNotFoundError):
             mark = path / mark_name
             used_s = int((mark if mark.exists() else path).lstat().st_mtime)

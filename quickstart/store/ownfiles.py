@@ -18,10 +18,11 @@ from quickstart.parse.jsondoc import parse
 
 # The largest of our documents, with the sources of a program, has some 300 KB.
 _DOCUMENT_BYTES = 16 * MIB
-# Their entries hold nothing of an image. In the others are its set-uid programs, device nodes and password hashes, which are
-# nobody's business on this host, so their stages' directories are 0700.
+# The entries of these stages have nothing of an image. The entries of other stages have an image's set-uid programs,
+# device nodes and password hashes, which other users of this host must not see. So the directories of those stages
+# have the mode 0700.
 OPEN_STAGES = ("agent", "verdicts")
-# How long another user can delay us (docs/users/security.md); and how long our programs may be compiled.
+# How long another user can delay us (docs/users/security.md), and how long compiling our programs may take.
 _LIMIT_S, _MAKING_LIMIT_S = 60.0, 180.0
 _POLL_S = 0.05
 
@@ -54,7 +55,7 @@ def open_lock(path: Path) -> BinaryIO:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EROFS) or not os.path.lexists(path):
             raise
-        # flock(2) asks for no right to write: who may read a store may use it.
+        # flock(2) needs no write permission, so whoever may read a store may use it.
         file = open(path, "rb", opener=_without_links)  # noqa: SIM115
     try:
         _check_lock(path, os.fstat(file.fileno()).st_mode)

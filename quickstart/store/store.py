@@ -47,7 +47,7 @@ from quickstart.store.treehash import tree_hash
 KEY_DIGITS = 32
 MARK = "entry.json"
 _KEY = "[0-9a-f]" * KEY_DIGITS
-# Each is one more time that another process removed the lock file that this one was about to lock.
+# A further attempt is needed when another process has removed the lock file that this process was about to lock.
 _ATTEMPTS = 100
 _TREES = ("base", "reference")
 _LOCK_HINT = "set QUICKSTART_CACHE to a local file system"
@@ -139,7 +139,8 @@ class Store:
 
     def holds_trees(self) -> bool:
         """Whether the store has images, which an ordinary user can check and remove only in a user namespace."""
-        # Also where we may not look, or the path is none at all: who uses the store is told.
+        # The answer is also False for a path that is invalid or that we may not read. Using the store then raises an
+        # error.
         return any(os.path.isdir(self.root / stage) for stage in _TREES)  # noqa: PTH112
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
@@ -166,8 +167,9 @@ class Store:
             return Entry(final, key, made=False)
         check_trusted(self.root, final)
         look, made, patience = _Look(final), False, Patience(final)
-        # flock(2) turns a shared lock into an exclusive one, or back, by letting go of it first. So do we, and look again. Nobody
-        # queues for the exclusive lock: he would stand there until the last user of what another has made meanwhile ends.
+        # flock(2) changes a shared lock into an exclusive one, or back, by releasing it first. We do the same, and
+        # then check again. Nobody waits for the exclusive lock, because another process may make the entry meanwhile,
+        # and the wait would last until the last user of that entry ends.
         while True:
             with ExitStack() as stack:
                 stack.enter_context(self._lock(final, exclusive=False))
@@ -225,7 +227,7 @@ class Store:
     def _use(self, final: Path, lock: ExitStack) -> None:
         self._locks.push(lock.pop_all())
         self._held.add(final)
-        # Who may read a store but not write it can use it all the same.
+        # A user who may read a store, but not write it, can still use it.
         with suppress(OSError):
             os.utime(final / MARK)
 
@@ -234,7 +236,8 @@ class Store:
     ) -> str:
         """Make or replace the entry while holding its exclusive lock. Return the new entry's tree hash."""
         partial = final.with_name(f"{final.name}.partial")
-        # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
+        # With a user's own umask, a group might get write permission. Such an entry would not be trusted
+        # (kept.check_trusted), and would differ from other users' entries.
         umask = os.umask(0o022)
         try:
             with self._writable(), opened_stage(self.root, final.parent) as opened:

@@ -51,7 +51,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
         found = ((path, *_described(path, top, device, as_copied_s)) for path in batch)
         return [each for each in found if as_copied_s is None or not _is_left_out(each[1].st_mode)]
 
-    # Reading lets go of the interpreter's lock: a third less time when the tree is not in memory, and no more when it is.
+    # Reading releases the interpreter's lock, so threads save a third of the time when the tree is not in memory.
+    # When the tree is in memory, they take no more time.
     with ThreadPoolExecutor(_THREADS) as pool:
         for described in _in_order(pool, describe, _batches(paths)):
             for path, status, description in described:
@@ -116,7 +117,8 @@ def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | No
     which system calls reach the file. When ``time_s`` is None, no time is hashed.
     """
     digest = hashlib.sha256()
-    # What is an ordinary user's own is root's in his user namespace (host/userns.py): the same tree from inside and outside.
+    # In an ordinary user's namespace (host/userns.py), root owns the user's files. So the tree has the same hash
+    # inside and outside.
     uid = 0 if status.st_uid == os.geteuid() else status.st_uid
     gid = 0 if status.st_gid == os.getegid() else status.st_gid
     digest.update(f"{status.st_mode:o} {uid} {gid} {status.st_rdev}\0".encode())

@@ -24,7 +24,8 @@ _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 # netdevice(7): the addresses of all cards, and of one.
 _ADDRESSES = re.compile(r", SIOCGIF(?:CONF|ADDR|DSTADDR|BRDADDR|NETMASK)\b")
 _FAMILY = "{sa_family=AF_INET"
-# The address in connect(2) and bind(2), and the last one in sendto(2); each is matched at one place of the arguments.
+# The address in connect(2) and bind(2), and the last address in sendto(2). Each is matched at one place of the
+# arguments.
 _ADDRESS = (
     rf"{re.escape(_FAMILY)}6?, [^\"]{{0,100}}?(?:inet_addr\(|inet_pton\(AF_INET6, )\"([0-9a-f:.]{{2,45}})\""
 )

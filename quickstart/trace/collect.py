@@ -32,7 +32,7 @@ _EXECUTOR = "systemd-executor"
 # Processes of the boot, paths that it makes, and different actions of the unit. A boot of a large service has some tens of
 # thousands.
 _MOST_FACTS = 1 << 19
-# What they take up: a path of thousands of components has an object for each.
+# The memory of these facts, because a path of thousands of components has an object for each component.
 _MOST_BYTES = 256 << 20
 _BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
 # Files that say which addresses and routes the machine has (proc(5)).
@@ -155,7 +155,7 @@ class _Collector:
                 self.use(name)
                 self.made.add(name)
                 self.made_lengths.add(len(name))
-        # Who changes a file, and does not begin it anew, uses what is there.
+        # A process that changes a file, and does not begin the file again, uses the existing content.
         is_use = item.error is None or (item.error == "ENOENT" and item.op is not Op.WRITE)
         if is_use and not item.makes:
             if member is not None and member.program:

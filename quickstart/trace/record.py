@@ -107,7 +107,8 @@ def record(
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
             _await_companions(guest, profile.units)
         with progress.step("trace: bring the logs home"):
-            # This happens while the tracer still runs, because its log has to have all that is mapped now.
+            # This happens while the tracer still runs, because the tracer's log must have all files that are mapped
+            # now.
             _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.join(profile.units)}"))
             _stop_tracer(guest)
             # Only now: systemd reads many files for it, and each would stop it under strace.

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from quickstart.errors import TraceError
 
-# strace's -s is 4096. It prints all arguments of an executed program and its environment, and each byte may take four characters.
+# strace's -s is 4096. strace prints all arguments and the environment of an executed program, and each byte may take
+# four characters.
 MAX_LINE_BYTES = 4 << 20
 # Of calls that have begun and not ended, one for each process at most. Each takes some more memory beside.
 _MOST_BEGUN_CHARACTERS = 64 << 20

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from quickstart.errors import TraceError
 
-# Not always at the beginning of a line: a process that has ended meanwhile leaves only the begin of its own.
+# This line is not always at the beginning of a line, because a process that ends meanwhile leaves only the beginning
+# of its line.
 _END = "== end\n"
 
 

@@ -65,7 +65,7 @@ _TYPES = ("simple", "exec", "forking", "notify", "notify-reload", "dbus")
 _ACCESS = ("none", "main", "exec", "all")
 _TIMEOUTS = ("TimeoutStartSec", "TimeoutSec")
 _DEFAULT_TIMEOUT = "90s"
-# Each has a process of its own; no unit has a tenth of it.
+# Each command has a process of its own. No unit has a tenth of this number.
 _MAX_COMMANDS = 256
 # Of a message; an image may have any number of instances.
 _MOST_NAMED = 16
@@ -196,7 +196,7 @@ def refuse_unknown(source: Source) -> None:
     that is not UTF-8 text. The message names every directive that is not accepted.
     """
     for name, values in source.found.items():
-        # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
+        # systemd ignores a line that is not UTF-8, but whoever wrote the line meant something else.
         if any(_NO_TEXT.search(each) for each in (name, *values)):
             raise UnsupportedUnitError(
                 f"{source.unit}: {name!r} has bytes that are no UTF-8 text: {values!r}"
@@ -305,7 +305,7 @@ def _type(root: ImageRoot, source: Source) -> str:
             instances = working_instances(root, source.unit) or instances_of(root, source.unit)
         hint = f"known: {', '.join(_TYPES)}"
         if instances:
-            # A name that nobody should paste is any words of the image's giver.
+            # A name that nobody should paste may be any text of the image's maker.
             plain = [each for name in instances[:_MOST_NAMED] if (each := command(name))]
             named = ", ".join((*plain, *(["…"] if len(instances) > len(plain) else [])))
             hint = f"the work is done by {named}: `unit` takes an instance, NAME@INSTANCE.service"
@@ -364,7 +364,7 @@ def _check_users(root: ImageRoot, source: Source) -> None:
     reads only these files.
     """
     for value in source.all("SupplementaryGroups"):
-        # To systemd quotes are part of such a name, which no group has; the unit would not start.
+        # For systemd, quotes are part of such a name. No group has such a name, so the unit would not start.
         if set(value) & set("\"'\\"):
             raise source.refusal("SupplementaryGroups", value, BadValueError("has quotes"))
     # Nobody has to know a user that systemd makes up.

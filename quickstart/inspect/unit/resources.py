@@ -35,7 +35,7 @@ Record = tuple[str, ...]
 
 # systemd-system.conf(5): of the tasks that the machine may have.
 _DEFAULT_TASKS_MAX = "15%"
-# What systemd runs in place of the unit's command (initramfs/init/adopt) is a shell with up to three programs.
+# In place of the unit's command, systemd runs initramfs/init/adopt, a shell with up to three programs.
 _FEWEST_TASKS = 8
 _OOM_POLICIES = ("continue", "stop", "kill")
 _MEMORY = {
@@ -75,7 +75,7 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
         if level > 0:
             yield from _attributes(inner, str(len(names) - level), above)
         elif "TasksMax" in directives(found):
-            # The root group has no such attribute: systemd sets the machine's own limits.
+            # The root group has no such attribute, so systemd sets the machine's own limits.
             raise UnsupportedUnitError(
                 f"{source.unit} cannot be started early: its slice {name} has TasksMax",
                 hint="say it of system.slice, or by kernel.pid_max and kernel.threads-max in sysctl.d(5)",
@@ -83,7 +83,8 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
         above = (inner, *above)
     default = source.manager.get("DefaultTasksMax", (_DEFAULT_TASKS_MAX,))[-1]
     yield from _attributes(source, "0", above, default)
-    # A unit with groups of its own sees itself to what the kernel kills there (service_add_extras in systemd's src/core/service.c).
+    # A unit with groups of its own handles the kernel's kills in them itself (service_add_extras in systemd's
+    # src/core/service.c).
     policy = (
         source.manager.get("DefaultOOMPolicy", ("stop",))[-1] if delegated(source) is None else "continue"
     )
@@ -143,7 +144,8 @@ def _cpu(source: Source) -> Iterator[tuple[str, Record | None]]:
     quota = source.value("CPUQuota", _quota_us)
     period = source.value("CPUQuotaPeriodSec", span_us) or _PERIOD_US
     if quota is not None:
-        # cgroup_cpu_adjust_period: neither the period nor the part of it that may be used is below what the kernel resolves.
+        # cgroup_cpu_adjust_period: the kernel has a shortest time for the period, and for the part of the period that
+        # may be used.
         period = min(max(period, _SHORTEST_US, _SHORTEST_US * 10**6 // quota), _LONGEST_US)
         yield "cpu.max", (f"{max(quota * period // 10**6, _SHORTEST_US)} {period}",)
 

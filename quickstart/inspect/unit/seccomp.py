@@ -27,8 +27,8 @@ _NUMBER, _ARCH, ARGUMENTS = 0, 4, 16
 # linux/bpf_common.h: load a word, return, and jumps that compare with a constant.
 LOAD, RETURN, _AND, JUMP, EQUAL, GREATER_EQUAL, _ANY_BIT = 0x20, 0x06, 0x54, 0x05, 0x15, 0x35, 0x45
 
-# Where the number is not the one of that name: for i386 mmap is another call, and socket(2) has socketcall(2) beside it, whose
-# arguments no filter can see; systemd leaves both alone.
+# Calls whose numbers are not those of the same name. For i386, mmap is another call. socket(2) can also be called by
+# socketcall(2), whose arguments a filter cannot see. systemd does not filter these two on i386.
 _EXCEPTIONS: dict[str, tuple[int | None, int | None]] = {
     "mmap": (X86_64["mmap"], None),
     "old_mmap": (None, I386["mmap"]),
@@ -142,7 +142,7 @@ def _no_setuid() -> Iterator[Rule]:
         yield Rule(
             call, (Test(argument=flags, any_bit=_O_CREAT), Test(argument=flags + 1, any_bit=_SETUID_SETGID))
         )
-    # Its flags are in memory; a program without it falls back to openat.
+    # The flags of openat2 are in memory, where a filter cannot see them. A program without openat2 uses openat.
     yield Rule("openat2", errno=_ENOSYS)
 
 

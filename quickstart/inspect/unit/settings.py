@@ -41,8 +41,8 @@ _DIRECTORIES = {
     "LogsDirectory": "/var/log",
     "ConfigurationDirectory": "/etc",
 }
-# setuid and setgid: of a made-up user's directory, systemd takes them away when it gives the directory away, and 257 then
-# sets them at a later start (setup_exec_directory in src/core/exec-invoke.c).
+# setuid and setgid. When systemd gives a directory to a made-up user, it removes these bits. systemd 257 sets them
+# again at a later start (setup_exec_directory in src/core/exec-invoke.c).
 _TAKEN_AWAY = 0o6000
 _VARIABLES = {
     "RuntimeDirectory": "RUNTIME_DIRECTORY",

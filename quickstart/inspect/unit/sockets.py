@@ -27,7 +27,7 @@ from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
 
-# Each takes a descriptor from 3 on in PID 1, and the starter keeps numbers from 64 on for itself.
+# Each socket takes a descriptor from 3 on in PID 1. The starter uses numbers from 64 on for itself.
 MOST_SOCKETS = 16
 _KINDS = {
     "ListenStream": "stream",
@@ -36,7 +36,7 @@ _KINDS = {
 }
 # unix(7): sun_path has 108 bytes with the NUL at its end, or at the beginning of an abstract name.
 _MOST_ADDRESS_BYTES = 107
-# One word for init's shell, and nothing that is a pattern to it.
+# One word for init's shell, without characters of patterns.
 _PATH = re.compile(r"(?:/[A-Za-z0-9_@%+=:,-][A-Za-z0-9._@%+=:,-]*)+")
 _ABSTRACT = re.compile(r"@[A-Za-z0-9._@%+=:,/-]+")
 # systemd empties or mounts the others later, and would hide the socket.
@@ -47,7 +47,7 @@ _BACKLOG = "4096"
 _UINT32_MAX = (1 << 32) - 1
 _INT32_MAX = (1 << 31) - 1
 
-# What the kernel calls the options: level and number (asm-generic/socket.h, linux/in.h, linux/in6.h, linux/tcp.h).
+# The kernel's numbers for levels and options (asm-generic/socket.h, linux/in.h, linux/in6.h, linux/tcp.h).
 _SOCKET, _IP, _TCP, _IPV6 = "1", "0", "6", "41"
 _FLAGS = {
     "KeepAlive": (_SOCKET, "9"),
@@ -67,7 +67,7 @@ _SPANS = {
     "KeepAliveIntervalSec": (_TCP, "5"),
     "DeferAcceptSec": (_TCP, "9"),
 }
-# Beyond the kernel's usual limit, as systemd does when it has to (SO_SNDBUFFORCE, SO_RCVBUFFORCE).
+# These options also allow sizes beyond the kernel's usual limit, as with systemd (SO_SNDBUFFORCE, SO_RCVBUFFORCE).
 _SIZES = {"SendBuffer": (_SOCKET, "32"), "ReceiveBuffer": (_SOCKET, "33")}
 # SO_TIMESTAMP and SO_TIMESTAMPNS.
 _TIMESTAMPS = {

@@ -25,7 +25,7 @@ from fnmatch import fnmatchcase
 from quickstart.inspect.unit.sysctl import KernelSetting
 
 _BELOW = "/proc/sys/"
-# A disk's or card's directory has several paths: its place among the devices, and links.
+# The directory of a disk or card has several paths, which are its place among the devices, and links.
 _OF_DEVICE = re.compile(r"/sys/.*/(block|net)/")
 _GLOB = re.compile(r"[*?\[]")
 
@@ -55,7 +55,7 @@ _GROUPS = (
     _Group(
         ("net/ipv4/ip_forward", "net/ipv4/conf/all/forwarding"),
         ("net/ipv4/ip_forward", "net/ipv4/conf/*/forwarding"),
-        # A machine that begins to forward does not obey redirects any more. An image that forbids them itself is a usual one.
+        # A machine that begins to forward packets no longer obeys redirects. Many images forbid redirects themselves.
         to_zero=("net/ipv4/conf/all/accept_redirects",),
     ),
     *map(
@@ -86,7 +86,7 @@ def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[st
     """A file of ``paths`` and one of ``settings`` that disagree: if the setting is written again, it may change
     something that a write to the file has changed. The result is the first such pair, or None.
     """
-    # Each pattern once: a trace may have many paths, but the groups have few.
+    # Each pattern is compared once, because a trace may have many paths, but the groups have few.
     ours: dict[str, str] = {}
     zeroed: dict[str, str] = {}
     for path in paths:

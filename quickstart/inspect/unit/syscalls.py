@@ -117,7 +117,7 @@ I386 = _numbered(
     lsm_list_modules mseal
     """
 )
-# Of x32: the numbers of its own; its others are those of x86-64. Without the bit that all have.
+# The numbers that only x32 has, without the bit that all x32 numbers have. Its other numbers are those of x86-64.
 X32 = _numbered(
     """
     512: rt_sigaction rt_sigreturn ioctl readv writev recvfrom sendmsg recvmsg execve ptrace rt_sigpending
@@ -126,7 +126,7 @@ X32 = _numbered(
     process_vm_readv process_vm_writev setsockopt getsockopt io_setup io_submit execveat preadv2 pwritev2
     """
 )
-# What socketcall(2) and ipc(2) of i386 do by their first argument (linux/net.h, linux/ipc.h).
+# The calls that socketcall(2) and ipc(2) of i386 make, by their first argument (linux/net.h, linux/ipc.h).
 SOCKETCALL = _numbered(
     """
     1: socket bind connect listen accept getsockname getpeername socketpair send recv sendto recvfrom shutdown

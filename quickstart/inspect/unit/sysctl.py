@@ -20,10 +20,12 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, drop_ins_of, hidden_at
 from quickstart.parse.printable import brief
 
-# Of two files with one name the first counts. A change of the administrator's is a stock boot (unit/before.py).
+# If two files have the same name, the first one counts. When an administrator's file changes, the machine boots the
+# stock way (unit/before.py).
 ADMINISTRATORS = ("/etc/sysctl.d", "/usr/local/lib/sysctl.d")
 _PACKAGES = ("/usr/lib/sysctl.d", "/lib/sysctl.d")
-# What makes them on a stock boot, and where the administrator would have it otherwise.
+# The service that writes the settings in a stock boot, and the places of the administrator's units that may change
+# it.
 SERVICE = "systemd-sysctl.service"
 ADMINISTRATORS_UNITS = tuple(map(PurePosixPath, UNIT_PATHS[:-1]))
 _HOW_IT_RUNS = ("Exec", "Condition", "Assert")
@@ -41,9 +43,9 @@ _HIDDEN = re.compile(
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _SWAPPED = str.maketrans("./", "/.")
 _MOST_CHARACTERS = 1 << 20
-# Each pattern is held against each key, part by part; Debian's have a few of the one and some hundred of the other.
+# Each pattern is compared with each key, part by part. Debian's images have a few patterns and some hundred keys.
 _MOST_COMPARED = 1 << 20
-# Of the keys that patterns leave alone, which init reads behind each pattern at each boot.
+# The limit for the keys that patterns spare. Init reads these keys behind each pattern at each boot.
 _MOST_SPARED_CHARACTERS = 64 << 10
 
 
@@ -132,7 +134,7 @@ def _refuse_ambiguous(file: _File, found: Mapping[str, KernelSetting | None]) ->
     systemd-sysctl does. The script does so if all lines have a plain key and a plain value, if no other file mentions
     one of the keys, and if the file belongs to the administrator.
     """
-    # A change of these is a stock boot, and they are in no list of sums.
+    # When one of these files changes, the machine boots the stock way. No list of sums has these files.
     path = PurePosixPath(file.hidden_in)
     is_compared = str(path) == "/etc/sysctl.conf" or str(path.parent) in ADMINISTRATORS
     is_plain = len(file.text) <= _MOST_HIDDEN_CHARACTERS and _HIDDEN.fullmatch(file.text)

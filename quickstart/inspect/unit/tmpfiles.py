@@ -21,15 +21,17 @@ from quickstart.parse.printable import brief
 
 _PACKAGES = "/usr/lib/tmpfiles.d"
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", _PACKAGES)
-# `d` and `D` make a directory; `!`, `-`, `+` … behind them say when and how, which does not matter for one that is not there.
+# `d` and `D` make a directory. `!`, `-`, `+` … behind them say when and how, which does not matter for a missing
+# directory.
 _LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
-# Of services that systemd itself starts; nobody can count on them before it. (A look-up of their users would read the volume.)
+# Directories of services that systemd itself starts, so no application can rely on them before systemd runs. (Looking
+# up their users would read the volume.)
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
-# Debian's own have some KiB; many names may be links to one long file.
+# The limit for all files, because many names may be links to one long file. Debian's own files have some KiB.
 _MOST_CHARACTERS = 1 << 20
 # What removes something, empties it, or writes over it.
 _DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
-# Init sees to these places (earlier-files, the run directories of the starter), or they are the kernel's.
+# Init handles these places itself (earlier-files, the run directories of the starter), or they belong to the kernel.
 _OWN_PLACES = (
     *("/tmp/", "/var/tmp/", "/run/", "/dev/", "/proc/", "/sys/"),  # noqa: S108
     # systemd's.
@@ -69,7 +71,7 @@ _SETTINGS = ("/proc/sys/", "/sys/")
 _ACTS = re.compile(r"[a-wyzA-WYZ]\S*")
 # A line that writes a plain value: neither quotes, nor escapes, nor specifiers.
 _WRITE = re.compile(r"\s*w[!+-]*\s+(/[\w./:*?-]+)(?:\s+[\w~:.-]+){4}\s+([\w.,:=/+-]+(?: [\w.,:=/+-]+)*)")
-# Files that keep the value that is written: systemd-tmpfiles may write it once more after init.
+# Files that keep a written value, so systemd-tmpfiles may write the value once more after init.
 _KEPT_VALUES = re.compile(
     r"/(?:proc/sys|sys/kernel/mm|sys/module/[^/]+/parameters|sys/devices/system/cpu"
     r"|sys/(?:class/)?block/[^/]+/queue|sys/class/net/[^/]+/queues)/.+"
@@ -117,7 +119,7 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
-    # Once for all lines: an image may have a long table and many lines.
+    # The tables are read once for all lines, because an image may have a long table and many lines.
     ids = _ids_in(root, "/etc/passwd"), _ids_in(root, "/etc/group")
     for path, text in files:
         is_done = hidden_at(root, path) is None

@@ -70,7 +70,7 @@ INFINITY = "infinity"
 _MOST_NICE = 40
 
 
-# The kernel takes no more (cpu_set_t of sched.h), and systemd counts time in 64 bits.
+# The kernel accepts no more CPUs (cpu_set_t of sched.h), and systemd counts time in 64 bits.
 _CPUS = 1024
 
 

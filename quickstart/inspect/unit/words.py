@@ -26,9 +26,10 @@ _ESCAPES = {
 _CODED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
 _SPACE = " \t\n\r"
 SEPARATOR = ";"
-# systemd's own limit of a line (LONG_LINE_MAX of def.h); here of what its specifiers make of it, too.
+# systemd's own limit for a line (LONG_LINE_MAX of def.h). Here it also applies to a line with expanded specifiers.
 MAX_LINE_CHARACTERS = 1 << 20
-# What only the running machine knows and the starter puts in: they stand for %H and %l; no text has these characters.
+# Placeholders for %H and %l, whose values only the running machine knows. The starter replaces them. No text has
+# these characters.
 HOST_NAME, SHORT_HOST_NAME = "\ud800", "\ud801"
 
 
