@@ -1,11 +1,10 @@
 """Find the other users who could interfere with a path, by replacing a directory on the way to it or by
 serving its file system.
 
-A path is trusted when each directory on the way from / to it, with links followed, belongs to a trusted user,
-and when no other user may rename entries of these directories. In a directory with the sticky bit, other
-users can rename only their own entries (inode(7)). The program behind a FUSE file system chooses the owners
-and modes that it shows. So everything on a FUSE file system is treated as belonging to the user who mounted
-it (fuse(4)).
+A path is trusted when every directory on the way from / to this path, with links followed, belongs to a trusted user.
+Also, no other user may be able to rename entries of these directories. In a directory with the sticky bit, other
+users can rename only their own entries (inode(7)). The program behind a FUSE file system chooses the owners and modes
+that it shows. So everything on a FUSE file system is treated as belonging to the user who mounted it (fuse(4)).
 """
 
 from __future__ import annotations

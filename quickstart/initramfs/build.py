@@ -134,9 +134,11 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 
 
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
-    """Write the initramfs to ``target``. Raises StartSetError when the unpacked size of the initramfs exceeds
-    the profile's memory budget, BadInputError when the image's kernel cannot unpack the recipe's payload, and
-    UnsupportedUnitError when the image's modprobe.d forbids a module of part A.
+    """Write the initramfs to ``target``. Raises:
+
+    - StartSetError when the unpacked size of the initramfs exceeds the profile's memory budget
+    - BadInputError when the image's kernel cannot unpack the recipe's payload
+    - UnsupportedUnitError when the image's modprobe.d forbids a module of part A
 
     When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive,
     nothing is written to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs

@@ -210,7 +210,7 @@ def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping
 
 
 def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    """The files of the start set that the application opens on the root volume by their ordinary names, such as
+    """The files of the start set that the application opens on the root volume by their ordinary names. Examples are
     configuration files, scripts, and large files of which only a part is used.
     """
     served = {file.path for file in served_files(start_set, bound)}

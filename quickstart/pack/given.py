@@ -80,8 +80,11 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
 
 
 def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError if programs of ``units`` look up names before ready, a stock boot starts the units
-    only when the network is up, and init cannot write the name servers in time.
+    """Raise UnsupportedUnitError if all of these are true:
+
+    - Programs of ``units`` look up names before ready.
+    - A stock boot starts the units only when the network is up.
+    - Init cannot write the name servers in time.
     """
     if looks_up_names(traces) and not can_await_name_servers(root) and stock_waits(root, units, traces):
         raise UnsupportedUnitError(
@@ -91,8 +94,11 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
 
 
 def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError if programs of ``units`` use the network before ready, a stock boot starts the units
-    only when the network is up, and an address of this network comes by DHCPv6, which init does not speak.
+    """Raise UnsupportedUnitError if all of these are true:
+
+    - Programs of ``units`` use the network before ready.
+    - A stock boot starts the units only when the network is up.
+    - An address of this network comes by DHCPv6, which init does not speak.
     """
     of_ipv6 = (file for file in interface_files(root) if _DHCPV6.search(root.read_text(file)))
     if (

@@ -54,9 +54,10 @@ def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
 
 
 def told_of_systemd(traces: Sequence[Trace], unit: UnitStart) -> UnitStart:
-    """``unit`` with the directory by which a program finds out whether systemd runs (sd_booted(3)), if a unit of the stack
-    has Delegate= and one of its programs looked for the directory in a traced boot. Such a program, for example
-    dockerd, decides once who makes its control groups. The program calls systemd only when it makes a control group.
+    """``unit``, in certain cases with the directory by which a program finds out whether systemd runs (sd_booted(3)).
+    The directory is added if a unit of the stack has Delegate=, and one of its programs looked for the directory in a
+    traced boot. Such a program, for example dockerd, decides once who makes its control groups. The program calls
+    systemd only when it makes a control group.
 
     Other programs do not get the directory, because they would call systemd at once, before systemd runs.
     """

@@ -78,9 +78,10 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
 
 
 def _named(unit: UnitStart, root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The unit's environment files, the paths of its mount namespace and, for a unit with a user or groups, the tables
-    of users and groups. systemd looks these up before it executes the unit's program (docs/internals/starter.md, "The
-    description"). For a path with links in the image, the result also has the path to which the links lead.
+    """The unit's environment files and the paths of its mount namespace. For a unit with a user or groups, the result
+    also has the tables of users and groups. systemd looks these up before it executes the unit's program
+    (docs/internals/starter.md, "The description"). For a path with links in the image, the result also has the path
+    to which the links lead.
     """
     if any(kind in _OF_USERS for kind, *_ in unit.settings):
         yield from _USERS

@@ -237,8 +237,8 @@ class _Seen:
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
         """Record that the file at ``path`` is read. A large file is read in part, and any other file completely. A
-        file of more than ``limit_bytes`` is large, unless it has at most 16 MiB and at least a third of it was in the
-        page cache of the traced boots. An empty file is ignored.
+        file of more than ``limit_bytes`` is large. But a file of at most 16 MiB is not large if at least a third of
+        it was in the page cache of the traced boots. An empty file is ignored.
         """
         found = self.look(path)
         host = self.root.host(found) if found else None

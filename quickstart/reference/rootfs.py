@@ -170,8 +170,8 @@ def reference_of(
 
 
 def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> NotHome:
-    """Copy the directory ``rootfs`` to ``tree``, with owners, modes, ACLs, extended attributes, times, hard links
-    and holes, but without the content of file systems that are mounted in the directory.
+    """Copy the directory ``rootfs`` to ``tree``, with owners, modes, ACLs, extended attributes, times, hard links and
+    holes. The content of file systems that are mounted in the directory is not copied.
 
     Return what is not copied (device nodes, sockets). Raises BadInputError when a disk of ``disk_bytes``
     bytes cannot hold the data, or when the directory changes during the copy.

@@ -338,8 +338,8 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells with too few runs. A note says either that a cell has so few runs that it can never count as
-    later, or that it has so few runs that it could count as later by chance.
+    """Notes about cells with too few runs. With too few runs, a cell can never count as later, or it could count as
+    later by chance. A note says which of these is the case.
     """
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:

@@ -111,8 +111,9 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 
 def accounted_with_room(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, the boot is repeated once
-    with a buffer of a sixth of the machine's memory, unless ``options.append`` has a size of its own.
+    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, the boot is repeated
+    once, with a buffer of a sixth of the machine's memory. It is not repeated if ``options.append`` has a size of its
+    own.
     """
     demand_root_volume(artefact, "verify")
     seen = accounted_or_counted(artefact, options, context)

@@ -37,8 +37,11 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
     The first member is ``directory`` itself, with an empty path. Of a file system that is mounted below
     ``directory``, only the mount point is a member, with the modification time ``mounted_mtime_ns``.
 
-    Raises BadInputError for a path of more than PATH_BYTES bytes, OSError for a file that changes while it is
-    read, and ForeignOwnerError for a file whose owner our user namespace does not map.
+    Raises:
+
+    - BadInputError for a path of more than PATH_BYTES bytes
+    - OSError for a file that changes while it is read
+    - ForeignOwnerError for a file whose owner our user namespace does not map
     """
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
     try:

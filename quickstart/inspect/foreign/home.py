@@ -121,9 +121,12 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
     """Write ``members`` below the new directory ``tree``. Return the members that are left out: devices and
     sockets.
 
-    A later member replaces an earlier member with the same path, as in tar(1). Raises BadInputError for a name that
-    leads out of ``tree`` or through a link, for a member that exceeds ``limits``, and for a member that cannot be
-    written, for example because its owner or time is invalid. Nothing is ever written outside ``tree``.
+    A later member replaces an earlier member with the same path, as in tar(1). Nothing is ever written outside
+    ``tree``. Raises BadInputError for:
+
+    - a name that leads out of ``tree`` or through a link
+    - a member that exceeds ``limits``
+    - a member that cannot be written, for example because its owner or time is invalid
     """
     tree.mkdir()
     # Where no member says how the root is.

@@ -236,10 +236,9 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock
-    when systemd becomes PID 1, so an application that starts earlier would run with a clock that is hours off. The
-    word LOCAL counts in any of the first three lines of /etc/adjtime, because systemd ends a line at a carriage
-    return, too.
+    """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock when
+    systemd becomes PID 1. So the clock would be hours off for an application that starts earlier. The word LOCAL
+    counts in any of the first three lines of /etc/adjtime, because systemd ends a line at a carriage return, too.
 
     If the file changes later, the machine boots the stock way, because the script ``settings-files`` of init has the
     same rule. The script does not follow links.

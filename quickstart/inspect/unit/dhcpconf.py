@@ -92,8 +92,8 @@ class SearchRule(enum.Enum):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a client sends that may change the server's answer: the host name, whether the client asks for classless
-    static routes (``routes``), and whether it asks for a search list (``search``).
+    """What a client sends that may change the server's answer. This is the host name, whether the client asks for
+    classless static routes (``routes``), and whether it asks for a search list (``search``).
     """
 
     name: HostName = NO_NAME

@@ -47,9 +47,9 @@ _MAX_SOCKET_BYTES = 1 << 20
 def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The socket units that pass their listening sockets to ``unit``, sorted by name (systemd.socket(5)).
 
-    Raises UnsupportedUnitError when one of these socket units is an instance of a template, or is neither
-    enabled for sockets.target nor pulled in by ``unit``. systemd may not start such a socket unit at every boot,
-    but init would bind its sockets at every boot.
+    Raises UnsupportedUnitError when one of these socket units is an instance of a template. Also raises it when a
+    socket unit is neither enabled for sockets.target nor pulled in by ``unit``. systemd may not start such socket
+    units at every boot, but init would bind their sockets at every boot.
     """
     enabled = {path.name for path in _enabled(root)}
     wanted = enabled | set(_pulled_in(root, unit))

@@ -25,8 +25,12 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
     """How the last unit of ``units`` starts. The other units are its companions, in the order in which they
     start.
 
-    Raises UnsupportedUnitError for a unit that cannot start early, for a companion that has to start after
-    the last unit, for a socket unit that comes after a unit of the stack, and for too many sockets.
+    Raises UnsupportedUnitError for:
+
+    - a unit that cannot start early
+    - a companion that has to start after the last unit
+    - a socket unit that comes after a unit of the stack
+    - too many sockets
     """
     refuse_broker(root, units)
     *companions, last = units

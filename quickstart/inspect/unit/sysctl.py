@@ -86,8 +86,8 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
     masks systemd-sysctl.service or changes how it runs.
 
     Two kinds of settings are left out: settings that the service would refuse, and settings whose keys lead out of
-    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, for too many patterns, and for a file that is
-    not world-readable and that init could not read as systemd-sysctl does.
+    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises it for
+    a file that is not world-readable, if init could not read this file as systemd-sysctl does.
 
     ``with_hidden`` is for callers that ask what the rest of the boot sets, and not for what goes into our initramfs.
     The result then also has the values in files that are not world-readable, and the settings that a changed
