@@ -39,9 +39,9 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_l
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 _UNIT = r"[A-Za-z0-9:_.@\\-]+\.service"
 _UNIT_CHARACTERS = 255
-# Each is read, traced and compared in each boot.
+# Every unit is read, traced and compared at each boot.
 MOST_UNITS = 8
-# Each is compared with each private file of an artefact that a stranger gives.
+# Every glob is compared with every private file of a stranger's artefact.
 MOST_SECRETS = 100
 Unit = Annotated[str, StringConstraints(pattern=rf"^{_UNIT}$", max_length=_UNIT_CHARACTERS)]
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]

@@ -52,7 +52,7 @@ _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
 _WHOLE_DISK = "disk.raw"
 _NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, _WHOLE_DISK, *(f"root.{name}" for name in DiskFormat)})
 _MOST_NAMED = 20
-# Of the machines that boot an artefact; any fixed one will do.
+# The namespace for the UUIDs of machines that boot an artefact. Any fixed UUID will do.
 _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 

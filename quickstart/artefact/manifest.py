@@ -40,7 +40,7 @@ REBUILD = "build it again with --force, which throws its root disk away"
 # Our manifests have 2 KiB. Our start-set.json has some 400 bytes for each file of the start set.
 _MANIFEST_BYTES = 1 * MIB
 _START_SET_BYTES = 16 * MIB
-# Of run.sh. Ours has 2 KiB.
+# The limit for run.sh. Ours has 2 KiB.
 SCRIPT_BYTES = 1 << 16
 # As many as an initramfs may have members (newc_reader.Limits). The largest start set that we have met has some thousand.
 _MOST_FILES = 100_000
@@ -73,7 +73,7 @@ _CommandLine = Annotated[
     str, StringConstraints(pattern=r"^[ !#%-\[\]-_a-~]*$", max_length=_COMMAND_LINE_BYTES)
 ]
 _Path = Annotated[str, AfterValidator(_path)]
-# Each star of a glob costs time for each packed file.
+# Every star of a glob costs time for every packed file.
 _Glob = Annotated[_Path, Field(max_length=512)]
 _Text = Annotated[str, AfterValidator(_text)]
 # newc has 32 bits for a file's size, and no profile's memory budget, which limits the initramfs, is larger.
@@ -178,7 +178,7 @@ class Manifest(_Open):
     build_key: _Hash
     profile: Name
     unit: Literal[""] | Unit = ""
-    # Of a stack; an OUT from before there were stacks has none.
+    # The companions of a stack. An OUT from a version without stacks has none.
     companions: Annotated[tuple[Unit, ...], Field(strict=False, max_length=MOST_UNITS - 1)] = ()
     ready: _Ready
     cmdline: _CommandLine
@@ -272,7 +272,7 @@ class StartFileFacts(_Open):
     seen_in: _Count = 0
     package: _Text = ""
     hard_link_to: _Path | None = None
-    # Each is shown by `why`, and an ordinary file has some ten.
+    # `why` shows every reason. An ordinary file has some ten.
     reasons: Annotated[tuple[_Text, ...], Field(strict=False, max_length=10_000, fail_fast=True)]
 
 

@@ -227,7 +227,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
-        # Nobody else looks in while the disk, which holds /etc/shadow, is written.
+        # Nobody else may read the directory while the disk, which has /etc/shadow, is written.
         partial.mkdir(mode=0o700)
         owner = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         _locked(owner)
@@ -236,7 +236,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
         _check_replaceable(partial, out)
         with full_disk_named(out.parent, "OUT in", _FULL_HINT):
             yield partial
-            # By descriptor: a link of its name would be followed.
+            # The check is by descriptor, because a link of this name would be followed.
             if not _is_at(owner, partial) or partial.is_symlink():
                 raise HostLacksError(f"{partial} was replaced while it was written", hint=_PLACE_HINT)
             os.fchmod(owner, 0o755)
@@ -249,7 +249,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
                 _lock_unused(out, stack)
             _replace(partial, out)
             left = False
-            # Before anybody is told that it is done.
+            # This happens before anybody is told that the work is done.
             sync_directory(out.parent)
             # A machine may run from it from now on.
             unlock(owner)

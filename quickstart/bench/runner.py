@@ -49,7 +49,7 @@ from quickstart.volume.emulator import volume_binary
 from quickstart.volume.nfs import nfs_server
 from quickstart.volume.storage import load_model
 
-# Of a machine that is only described.
+# The files of a machine that is only described.
 _NO_FILES = Files((Path("kernel"), Path("initrd")), None)
 # Profile, configuration, and what was asked for of it: delivery and payload.
 _Key = tuple[str, str, str, str]
@@ -72,7 +72,7 @@ class QemuRunner:
             load_model(each.cell.storage).nfs_rate and each.cell.clock != "virtual"
             for each in self.matrix.plan
         )
-        # Before anything costly is done.
+        # This is checked before any costly work.
         served_by = {"nfs server": nfs_server()} if on_nfs else {}
         profiles: dict[str, Profile] = {}
         for each in self.matrix.plan:

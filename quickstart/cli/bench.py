@@ -258,7 +258,7 @@ def _measure(verb: Verb, matrix: Matrix, directory: Path) -> int:
 def _report_again(verb: Verb, out: Path | None) -> int:
     if out is None:
         raise BadInputError("--report needs -o DIR, the directory that has results.json")
-    # They may be a stranger's.
+    # The results may be a stranger's.
     with cpu_limit("the results", RESULTS_LIMIT_S, RESULTS_HINT):
         results = document.load(out / RESULTS)
     limit_s = REPORT_LIMIT_S + REPORT_PLACE_LIMIT_S * places(planned.cell for planned in results.plan)

@@ -89,7 +89,7 @@ def _rows(entries: tuple[Kept, ...] | list[Kept]) -> list[dict[str, object]]:
 
 
 def _line(entry: Kept) -> str:
-    # Some file systems keep times that no calendar has.
+    # Some file systems have times that are outside any calendar.
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(min(max(entry.used_s, 0), _LAST_S)))
     state = "  (not finished)" if entry.partial else ""
     return f"{entry.stage:10} {entry.key}  {entry.size_bytes / MIB:8.1f} MiB  {used}{state}"

@@ -24,7 +24,7 @@ from quickstart.report.compare import Compared, Comparison, PhaseDifference, Tim
 from quickstart.report.threshold import threshold_of
 
 _REGRESSION, _NOT_VALID = 1, 4
-# So many facts of a kind are named; JSON has them all.
+# This many facts of a kind are named. The JSON output has all facts.
 _NAMED = 12
 # Phases that differ by less are not shown. The JSON output has all phases.
 _SHOWN_NS = 20_000_000

@@ -70,5 +70,5 @@ def completion(context: click.Context, shell_name: str) -> None:
     root = context.find_root().command
     if kind is None:
         raise click.UsageError(f"click has no completion for {shell_name}")
-    # Not bash's own source(), which starts bash to look at its version.
+    # bash's own source() is not used, because it starts bash to find its version.
     click.echo(ShellComplete.source(kind(root, {}, _PROGRAM, _VARIABLE)))

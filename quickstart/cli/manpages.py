@@ -128,7 +128,7 @@ def _summary(command: click.Command) -> str:
     return re.split(r"[;.](?:\s|$)", first)[0]
 
 
-# Not click's own texts, which differ between its versions and with the locale.
+# click's own texts are not used, because they differ between its versions and locales.
 def _usage(command: click.Command) -> Iterator[str]:
     yield "[OPTIONS]"
     for parameter in command.params:

@@ -48,7 +48,7 @@ from quickstart.store.store import Store, default_root
 
 _POWER_OFF_S = 120.0
 _EXEC_S = 3600.0
-# Of each of its two streams, in memory for the JSON.
+# The limit for each of the command's two streams, which are kept in memory for the JSON.
 _EXEC_BYTES = 32 * MIB
 # This happens with an emulated machine on a busy host, when the kernel measures its processor's counter
 # against a timer that stands still.

@@ -152,7 +152,7 @@ def _in_guest(verb: Verb, artefact: Artefact, store: Store, place: str, options:
         with launcher.launch(machine, artefact.ready) as guest:
             return _after_ready(verb, artefact, guest, side, options)
     mark = f"quickstart-shell-{secrets.token_hex(8)}"
-    # Of the modes that the hook has set by then.
+    # This fits the terminal modes that the hook has set by then.
     newline = "\r\n" if side.terminal else "\n"
     hook = places.initramfs_hook(mark, side.terminal, size, term).encode()
     with launcher.launch(machine, artefact.ready, {places.HOOK: hook}) as guest:

@@ -139,7 +139,7 @@ def _terminal() -> Iterator[tuple[int, int]]:
     finally:
         signal.signal(signal.SIGWINCH, before)
         os.close(master)
-        # It may be gone (SIGHUP).
+        # The terminal may be gone (SIGHUP).
         with suppress(termios.error):
             termios.tcsetattr(0, termios.TCSADRAIN, modes)
 
@@ -175,7 +175,7 @@ def _give(streams: _Streams) -> None:
     except BlockingIOError:
         pass
     except OSError:
-        # Nobody reads it any more.
+        # Nobody reads this data any more.
         streams.pending.clear()
         streams.reading = False
 

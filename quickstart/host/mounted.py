@@ -23,7 +23,7 @@ def is_on_overlay(path: Path) -> bool:
     """Whether ``path`` is on an overlay file system, as in a container."""
     device = path.stat().st_dev
     named = f"{os.major(device)}:{os.minor(device)}".encode()
-    # Behind the optional fields, which a dash ends.
+    # The file system's type is behind the optional fields, which end with a dash.
     return any(fields[2] == named and fields[fields.index(b"-", 6) + 1] == b"overlay" for fields in _fields())
 
 

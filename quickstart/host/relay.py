@@ -116,7 +116,7 @@ def logged(
                 kept.add(data)
             if time.monotonic() > deadline:
                 break
-        # It may have closed what it said into, and go on.
+        # The program may have closed its output, and may still run.
         if not door.has_ended(process, max(0.0, deadline - time.monotonic())):
             raise CommandError(words, None, kept.tail)
         if process.returncode != 0:

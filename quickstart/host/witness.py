@@ -131,7 +131,7 @@ def _answer_all(fd: int) -> None:
             if not asking:
                 return
             try:
-                # Who has asked may have ended.
+                # The process that asked may have ended.
                 with suppress(OSError):
                     os.write(given[1], _answer(given[0]))
             finally:

@@ -69,7 +69,7 @@ def _owned(directory: Path) -> Iterator[None]:
         # Without locks the mark would say that it is an orphan.
         with suppress(HostLacksError):
             try_lock(file.fileno(), EXCLUSIVE, "the temporary directory", _HINT)
-            # Nobody sees the mark without the lock.
+            # So nobody can see the mark without the lock.
             new.rename(directory / _OWNER)
         yield
 

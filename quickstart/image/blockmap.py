@@ -285,7 +285,7 @@ class _Reader:
             else:
                 self.paths.name(child, directory, name)
                 self.path_bytes += path_bytes(below)
-            # Of inodes that no bitmap calls used there may be any number.
+            # There may be any number of inodes that no bitmap marks as used.
             if len(self.paths) > MAX_USED_INODES or self.path_bytes > _MAX_PATH_BYTES:
                 raise self._damaged(f"it has more than {MAX_USED_INODES} inodes, or very long names")
             yield child

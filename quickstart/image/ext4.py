@@ -38,7 +38,7 @@ _INCOMPAT_RECOVER = 0x4
 # group_descr.rst: bg_flags.
 _INODE_UNINIT = 0x1
 _BLOCK_UNINIT = 0x2
-# Of a root volume; Debian with a desktop has a third of it.
+# The limit for a root volume. Debian with a desktop has a third of this.
 MAX_USED_INODES = 1 << 20
 # The limit for one directory, with names of 16 bytes. mke2fs takes about 20 s for it. Debian's largest
 # directory, /var/lib/dpkg/info, has some thousand entries.

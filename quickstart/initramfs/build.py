@@ -170,7 +170,7 @@ def _write(recipe: Recipe, target: Path) -> Initramfs:
     a_bytes, a_unpacked_bytes = _append(target, in_part_a, recipe.payload, most_bytes)
     b_bytes, b_unpacked_bytes = _append(target, in_part_b, recipe.payload, most_bytes)
     unpacked_bytes = a_unpacked_bytes + b_unpacked_bytes
-    # Of memory: that is the same however the archive travels.
+    # The budget is for memory, which is the same for every form of the archive.
     _check_budget(profile, start_set, unpacked_bytes, "the initramfs has")
     # If the profile names a secret file, the whole archive is secret.
     target.chmod(0o600 if profile.files.secrets else 0o644)

@@ -159,7 +159,7 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
             before = order[: order.index(file.path.parent)]
             files.update(directory / file.path.name for directory in before)
         elif is_library(file.path) and _is_needed(file):
-            # By LD_LIBRARY_PATH, programs would find it that do not look into its directory.
+            # By LD_LIBRARY_PATH, programs that do not search the library's directory would also find it.
             files.update(directory / file.path.name for directory in libraries)
     own = []
     for path in _own_directories(root, served, searched):
@@ -196,7 +196,7 @@ def _own_directories(
         facts = read_elf(root.host(file.path)) if _is_regular(root, file.path) else None
         found.update(dict.fromkeys(own_directories(facts, file.path) if facts else ()))
     for path in found:
-        # Of one that is not there, `..` cannot be followed.
+        # `..` cannot be followed in a path that does not exist.
         plain = path if root.resolve(path).canonical else PurePosixPath(os.path.normpath(path))
         if len(plain.parts) > 1 and plain.parts[1] not in VOLATILE:
             yield plain

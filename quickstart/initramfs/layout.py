@@ -45,7 +45,7 @@ COMPANIONS = f"{OURS}/companions"
 # So only root may read them.
 PRIVATE = 0o600
 PRIVATE_NAMES = (f"{OURS}/packed.", f"{OURS}/prefetch.")
-# It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
+# This path fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
 LOADER = "/fast/lib64/ld.so"
 # The interpreter of the amd64 ABI. A program with another interpreter (32 bits, musl) keeps it, and is loaded from
 # the root volume.
@@ -208,7 +208,7 @@ def _programs(programs: Programs) -> Iterator[CpioEntry]:
     yield regular(f"{OURS}/bin/mounter", programs.mounter, 0o755)
     yield regular(f"{OURS}/bin/modloader", programs.modloader, 0o755)
     yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
-    # By that name it does what is to be done later (caretaker/caretaker.c).
+    # Under this name, the program does the work after the start (caretaker/caretaker.c).
     yield symlink(f"{OURS}/bin/caretaker", "starter")
     scripts = resources.files("quickstart.initramfs").joinpath("init")
     for name in _SCRIPTS:

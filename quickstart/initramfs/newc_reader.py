@@ -132,7 +132,7 @@ def walk_archive(
         if form is Payload.CPIO:
             yield from _walk_one(source, tally, in_stream=False, exact=exact)
         else:
-            # One without an archive takes time as well.
+            # A compressed stream without an archive takes time as well.
             tally.stream(source.offset)
             if exact and not has_our_header(form, source.peek(HEADER_MOST_BYTES)):
                 raise _damaged(

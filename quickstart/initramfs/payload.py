@@ -59,7 +59,7 @@ MAGIC_BYTES = 4
 # 1952, lib/decompress_inflate.c).
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff"
 HEADER_MOST_BYTES = len(_GZIP_HEADER)
-# Of the kernel, where it is not the option of that name.
+# The kernel options that a payload needs, where this is not the option of the payload's name.
 _OPTIONS = {
     Payload.SQUASHFS: ("CONFIG_BLK_DEV_LOOP=y", "CONFIG_SQUASHFS=y", "CONFIG_SQUASHFS_LZ4=y"),
 }

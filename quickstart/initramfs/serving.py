@@ -25,7 +25,7 @@ _HIDES = frozenset(
 )
 # A service writes to what these name.
 _WRITABLE = frozenset(("read-write", "read-write-implicit"))
-# Of /usr/lib/PATH, the directory is the third part.
+# In /usr/lib/PATH, the directory is the third part.
 _CODE_DEPTH = 3
 _CODE_PLACES = frozenset(("bin", "sbin", "lib", "lib32", "lib64", "libexec"))
 _CODE_SUFFIXES = frozenset((".jar", ".php", ".pl", ".pm", ".py", ".pyc", ".rb", ".so", ".tcl"))
@@ -123,7 +123,7 @@ def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRu
 
 
 def is_library(path: PurePosixPath) -> bool:
-    # Not /etc/ld.so.cache, which every ldconfig writes anew.
+    # /etc/ld.so.cache does not count, because every ldconfig writes it again.
     return path.parts[1] != "etc" and LIBRARY.search(path.name) is not None
 
 

@@ -183,7 +183,8 @@ class _Image:
         self._metadata = functools.lru_cache(maxsize=64)(self._read_metadata)
         self._fragment = functools.lru_cache(maxsize=8)(self._read_fragment)
         self._left_fragments_bytes = limits.unpacked_bytes
-        # Of different contents, without holes. Some more: several files may share a block.
+        # The limit for the bytes of different contents, without holes. It is a little higher, because several files
+        # may share a block.
         self._left_stored_bytes = _MOST_LZ4_RATIO * size_bytes + _MOST_SHARED_BYTES
         self._places: set[tuple[int, ...]] = set()
         (table,) = _PLACE.unpack(self._bytes(owners_at, _PLACE.size))
@@ -249,7 +250,7 @@ class _Image:
 
     def _read_fragment(self, number: int) -> bytes:
         """The content of the fragment block ``number``, which has the ends of several files."""
-        # Before: the block may be far smaller in the image.
+        # This is counted before unpacking, because the block may be far smaller in the image.
         self._left_fragments_bytes -= self._block_bytes
         if self._left_fragments_bytes < 0:
             raise ValueError("its files lie in fragments to and fro")

@@ -22,7 +22,7 @@ _CONFIGURED = PurePosixPath("/etc/cloud")
 # rules.
 _BLANKS = str.maketrans("\n\t", "  ")
 _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
-# In the list of modules it is `- bootcmd`.
+# In the list of modules, the name stands as `- bootcmd`.
 _BOOTCMD = re.compile(r"""[ {,"']bootcmd["']? *:(?! *\[ *\])""")
 # A module that runs at each boot, and not only once for an instance: `[write-files, always]`, `frequency: always`. In
 # a command, `always` is not the second word.
@@ -56,7 +56,7 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
     if not has_cloud_init(root):
         return
     files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
-    # Each once: many names may be links to one large file.
+    # Each file is read once, because many names may be links to one large file.
     by_file: dict[PurePosixPath | None, PurePosixPath] = {}
     for path in files:
         by_file.setdefault(root.resolve(path).canonical, path)

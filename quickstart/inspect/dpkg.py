@@ -25,8 +25,8 @@ _FIELD = re.compile(rb"^(Package|Status|Version|Architecture):(.*)$", re.MULTILI
 # Package names, versions and architectures (deb-control(5), deb-version(7)); anything else is damage.
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 
-# The limit for all lists of packages, because many names may be links to one long file. A desktop has 30 MiB. Files
-# in later lists have no owner.
+# The limit for all lists of packages, because many names may be links to one long file. A desktop has 30 MiB. Beyond
+# the limit, files have no owner.
 _MOST_LISTED_BYTES = 128 << 20
 _MOST_ALTERNATIVES_BYTES = 16 << 20
 

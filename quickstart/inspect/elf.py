@@ -27,7 +27,7 @@ HWCAPS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 _LIB = {32: ("lib/i386-linux-gnu", "lib"), 64: ("lib/x86_64-linux-gnu", "lib64", "lib")}
 # Up to glibc 2.36 $PLATFORM depends on the CPU, so every value counts.
 _PLATFORM = ("haswell", "xeon_phi", "x86_64")
-# Of paths, in one closure. (All programs of an image take 50 000.)
+# The limit for looked-up paths in one closure. (All programs of an image take 50 000.)
 _MOST_LOOKUPS = 1 << 19
 
 ReadElf = Callable[[Path], ElfFacts | None]

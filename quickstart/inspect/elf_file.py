@@ -31,7 +31,7 @@ _DLOPEN_NOTE = (b"FDO\0", 0x407C0C0A)
 _MAX_TABLE_BYTES = 1 << 16
 _MAX_PATH_BYTES = 4096
 _MAX_TEXT_BYTES = 1 << 20
-# Each name is looked for in each directory.
+# Every needed name is searched for in every directory.
 _MAX_NEEDED = 1024
 _MAX_SEARCHED = 64
 

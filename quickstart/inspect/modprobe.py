@@ -77,6 +77,6 @@ def _files(root: ImageRoot) -> Iterator[PurePosixPath]:
         for name in root.names(directory) if directory is not None and root.host(directory).is_dir() else ():
             if directory is not None and name.endswith(".conf"):
                 named.setdefault(name, directory / name)
-    # Each once: many names may be links to one large file.
+    # Each file is read once, because many names may be links to one large file.
     files = dict.fromkeys(root.resolve(path).canonical for _, path in sorted(named.items()))
     yield from (file for file in files if file is not None and root.host(file).is_file())

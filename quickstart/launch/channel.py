@@ -132,7 +132,7 @@ class Channel:
             readable, _, _ = select.select([self._socket], [], [], min(left_s, 0.2))
             if readable:
                 data = b""
-                # Of a QEMU that was killed with something of ours unread.
+                # This error comes from a QEMU that was killed before it had read all our data.
                 with suppress(ConnectionError):
                     data = self._socket.recv(_RECEIVE_BYTES)
                 if not data:

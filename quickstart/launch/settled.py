@@ -128,7 +128,7 @@ def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
                 f"the machine does not settle: systemd is in {answer.state}", guest.console_tail()
             )
         last = answer
-        # It ends early with the guest, which the next question finds out.
+        # The wait ends early when the guest ends, which the next question then shows.
         guest.wait(max(0.0, asked_s + _PAUSE_S - time.monotonic()))
         if time.monotonic() >= deadline_s:
             raise NotSettledError(

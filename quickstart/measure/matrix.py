@@ -154,21 +154,21 @@ def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
 
 
 def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> Matrix:
-    # Each is looked for among the known words.
+    # Every word is looked up among the known words.
     problems = list(itertools.islice(_word_problems(raw, profiles), MAX_LINES))
     try:
         # The values pass through JSON, because its strict mode accepts an array for a tuple, but not "5" for 5.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise MatrixError(source, [*faults(error, _Document), *problems], hint=_HINT) from error
-    # Of the runs, too: they are put in order before the first one.
+    # The number of runs is limited, too, because all runs are put in order before the first one.
     if (runs := sum(_count(block) * block.runs for block in document.block)) > RUNS_MAX:
         problems.append(f"block: {runs} runs, and a matrix has at most {RUNS_MAX}")
     if len(problems) >= MAX_LINES or runs > RUNS_MAX:
         raise MatrixError(source, problems, hint=_HINT)
     lines = _Lines(profiles)
     plan = [planned for block in document.block for planned in _planned(block, lines)]
-    # Else the results could be measured, and not be shown.
+    # Otherwise, results could be measured that cannot be shown.
     problems += [f"block: {problem}" for problem in picture_problems(each.cell for each in plan)]
     problems += _twice(document.block, lines)
     problems += [

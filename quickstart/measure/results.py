@@ -11,7 +11,7 @@ SCHEMA = 3
 # Written by earlier versions, and still read: what came later is empty there.
 OLDER_SCHEMAS = (1, 2)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
-# They boot the distribution's own initramfs and init.
+# These configurations boot the distribution's own initramfs and init.
 STOCK_CONFIGURATIONS = ("standard", "standard-tuned")
 # The kernel's command lines, by the values of kerneloptions.KernelOptions: the distribution's own line, the line of
 # `build`, and the experimental set.
@@ -22,7 +22,7 @@ LINE_NAMES: Mapping[str, str] = {
     BUILT: "the kernel options of a build",
     "ours": "our experimental kernel options",
 }
-# Each has its model in bench/storage; from the fastest to the slowest.
+# The storages, from the fastest to the slowest. Each has its model in bench/storage.
 STORAGES = ("local", "nfs-cached", "ebs-warm", "hdd", "ebs-cold", "nfs-100m")
 CLOCKS = ("virtual", "kvm", "wall")
 DELIVERIES = ("fast", "overlay")

@@ -177,13 +177,13 @@ def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
 def _permutation_test(ours: tuple[int, ...], rival: tuple[int, ...]) -> Comparison:
     seen = median(ours) - median(rival)
     size = len(ours)
-    # In order, so that each part of it is.
+    # The pool is sorted, so that every part of it is sorted.
     pool = sorted(enumerate((*ours, *rival)), key=operator.itemgetter(1))
     if math.comb(len(pool), size) <= _EXACT:
         parts = itertools.combinations(range(len(pool)), size)
         differences = [_difference(pool, set(part)) for part in parts]
         return Comparison(seen, sum(abs(each) >= abs(seen) for each in differences) / len(differences))
-    # Not a secret: the same samples are to give the same p.
+    # The seed is no secret. With it, the same samples give the same p.
     chance = random.Random(_SEED)  # noqa: S311
     draws = max(_LEAST_DRAWS, min(_DRAWS, _DRAWS * _FULL_DRAWS_VALUES // len(pool)))
     hits = sum(

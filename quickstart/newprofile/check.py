@@ -43,7 +43,7 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
     """
     file, profile = profile_file(name), load_profile(name)
     units: list[UnitStart] = []
-    # Each of the steps has a limit, too, but they are several.
+    # Each step has a limit, too, but there are several steps.
     with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
         start_set, faults = _looked_at(profile, options, store, units)
     if faults:

@@ -44,7 +44,7 @@ _UNIX = re.compile(r"[0-9a-f]+: [0-9A-F]+ [0-9A-F]+ 00010000 [0-9A-F]+ [0-9A-F]+
 _STATUS = re.compile(r"HTTP/1\.[01] ([0-9]{3})(?: |\r|$)")
 
 
-# Of what `ls -l` says of descriptors.
+# The inodes of sockets in the output of `ls -l` for descriptors.
 _INODES = r"sed -n 's/.* socket:\[\([0-9]*\)\]$/\1/p'"
 
 

@@ -39,7 +39,7 @@ _MARGIN_MIB = 4
 _BUDGET_STEP_MIB = 8
 _MEMORY_STEP_MIB = 256
 _MEMORY_MIB = 1024
-# Of the boot that is watched: nobody knows yet what it needs.
+# The memory of the watched boot, because nobody knows yet how much it needs.
 WATCHED_MIB = 2048
 _DISK_STEP_MIB = 512
 _DISK_MIB = 2048

@@ -19,12 +19,12 @@ _SOCKET = re.compile(
     r"(?: \S+ \S+ \S+ +[0-9]+ +[0-9]+ ([0-9]{1,18})(?: |$))?"
 )
 _LOOPBACK = re.compile(r"127\.|::1$|::ffff:127\.")
-# So many looks in a row that say the same.
+# This many looks in a row must give the same result.
 _SURE = 3
 _RESTARTS = 3
 _JOURNAL_LINES = 15
 _LINE_CHARACTERS = 1000
-# Of a message or a README.
+# The limit for a message or a README.
 _LISTENERS = 20
 # The limit for the answer to one look. An honest answer has some kilobytes, and 150 bytes for each connection.
 SAID_BYTES = 4 << 20

@@ -70,7 +70,7 @@ def looking_beside(
 
     below = sorted(str(place) for look in looks for place in look.places)
     listed = {place for look in looks if look.event.op is Op.LIST for place in look.places}
-    # By the name of the program that looks.
+    # The look-ups by the name of the program that makes them.
     upwards = {(look.event.program, look.from_below) for look in looks}
     named = {(look.event.program, place.parent) for look in looks for place in look.places if place.suffix}
     left = iter(range(_MOST_NAMES))

@@ -46,7 +46,7 @@ _PACKAGES = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
 _GENERATED = "/run/systemd/generator/"
 _ADMINISTRATORS = "/etc/systemd/system/"
 _RUNTIME = "/run/systemd/system/"
-# Of all that the boot started before the application; Debian's have a few KiB.
+# The limit for all units that the boot started before the application. Debian's have a few KiB.
 _DROP_INS = "the drop-ins of what the boot started"
 _MOST_CHARACTERS = 2 << 20
 

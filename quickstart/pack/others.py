@@ -39,7 +39,7 @@ _NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
 # Where systemd or init may have mounted a tmpfs.
 _IN_MEMORY = ("/run", "/tmp")  # noqa: S108
-# In which the starter looks for a user's groups (sysusers.d(5) may add some).
+# The starter looks up a user's groups in these files (sysusers.d(5) may add some).
 _USERS = (PurePosixPath("/etc/passwd"), PurePosixPath("/etc/group"))
 _OF_USERS = ("user", "main-group", "groups")
 _MOST_SHOWN = 3

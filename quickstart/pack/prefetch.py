@@ -231,7 +231,7 @@ class _Seen:
             self.names.update((each, *each.parents))
             self.directories.update(each.parents)
         if found.canonical is None:
-            # It is not there: the directory that should have it is searched whole.
+            # The path does not exist, so the whole directory that should have it is searched.
             self.directories.add(found.existing)
         return found.canonical
 

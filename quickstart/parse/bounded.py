@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 PATH_MAX = 4096
 UINT64_MAX = (1 << 64) - 1
 INT64_MAX = (1 << 63) - 1
-# Of a document that a person writes. The longest of ours has 6 KiB.
+# The limit for a document that a person writes. Our longest has 6 KiB.
 MAX_TOML_BYTES = 256 << 10
 _MAX_KEY_PARTS = 32
 _DECIMAL = re.compile(r"[0-9]{1,20}")

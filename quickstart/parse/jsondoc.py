@@ -69,7 +69,7 @@ def _check_shape(data: bytes) -> None:
 
 def _syntax(data: bytes) -> bytearray:
     """The brackets, commas and colons of ``data`` that are outside strings."""
-    # Not by sub, which keeps a piece for each string until it is through.
+    # re.sub is not used, because it keeps a piece for each string until its end.
     found, at = bytearray(), 0
     for number, match in enumerate(_STRING.finditer(data)):
         if number > _MOST_VALUES:

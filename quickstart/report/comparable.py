@@ -104,7 +104,7 @@ def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
     for key, value in versions.items():
         word, _, name = key.partition(" ")
         if key == "payload":
-            # Of older results: "cpio where none is asked for; zlib 1.2.13, lz4 1.9.4".
+            # Older results have a text such as "cpio where none is asked for; zlib 1.2.13, lz4 1.9.4".
             found["compressors"] = value.partition("; ")[2]
         else:
             found[f"kernel {profile_name(name)}" if word == "kernel" else key] = value

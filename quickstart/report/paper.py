@@ -77,7 +77,7 @@ class Beside:
 def statements() -> tuple[Said, ...]:
     """All statements in paper.toml."""
     raw = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    # By way of JSON, whose strict mode takes an array for a tuple.
+    # The values pass through JSON, because its strict mode accepts an array for a tuple.
     return _Document.model_validate_json(json.dumps(raw)).said
 
 

@@ -106,7 +106,7 @@ def _p_of_many(seen: int, first: int, second: int) -> Fraction:
     pairs, according to the normal distribution. The series have ``first`` and ``second`` values.
     """
     mean, deviation = _normal(first, second)
-    # In halves, since a count has no values between two whole ones.
+    # The half is a continuity correction, because a count has only whole values.
     return Fraction(math.erfc((seen - 0.5 - mean) / (deviation * math.sqrt(2))) / 2)
 
 

@@ -90,7 +90,7 @@ def write_report(results: Results, faults: Sequence[str], directory: Path) -> No
     if figures.is_symlink():
         raise BadInputError(f"{figures} is a link, and the report writes into it", hint="remove the link")
     figures.mkdir(parents=True, exist_ok=True)
-    # In a directory with the sticky bit somebody may have been quicker than we.
+    # In a directory with the sticky bit, another user may have made the name before us.
     check_into(figures)
     sections, timelines = _sections(results)
     pictures = _pictures(results)

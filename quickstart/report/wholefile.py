@@ -15,7 +15,7 @@ from pathlib import Path
 from quickstart.host.beneath import read_bounded
 from quickstart.host.files import full_disk_named, sync_directory
 
-# Of a results directory: where the report puts its figures.
+# The directory in a results directory into which the report puts its figures.
 FIGURES = "figures"
 _PARTIAL = ".partial"
 # With a suffix, below the 255 bytes that a file system allows a name (limits.h: NAME_MAX).

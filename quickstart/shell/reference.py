@@ -28,7 +28,7 @@ def find_tree(store: Store, image_hash: str) -> Path:
     for path, inputs in store.marks("reference"):
         if _image_hash(path) != image_hash:
             continue
-        # Of our own making has no such key (reference.debootstrap).
+        # An image of our own making has no such key (reference.debootstrap).
         if "kind" in inputs:
             unusable = unusable or BadInputError(
                 f"the reference image {image_hash[:12]}… is a root that was given ({inputs['kind']}): "
@@ -37,7 +37,7 @@ def find_tree(store: Store, image_hash: str) -> Path:
             )
             continue
         try:
-            # One that was removed since is none.
+            # An image that was removed since then does not count.
             if entry := store.use("reference", inputs):
                 return entry / "root"
         except BadInputError as error:

@@ -70,7 +70,7 @@ def raw(side: Local) -> Iterator[None]:
         tty.setraw(side.stdin, termios.TCSADRAIN)
         yield
     finally:
-        # It may be gone (SIGHUP).
+        # The terminal may be gone (SIGHUP).
         with suppress(termios.error):
             termios.tcsetattr(side.stdin, termios.TCSADRAIN, before)
 

@@ -74,7 +74,7 @@ def make_stage(root: Path, stage: Path) -> None:
     check_place(root, stage)
     private = stage.name not in OPEN_STAGES
     stage.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
-    # One that an older version made.
+    # A directory that an older version made.
     if private:
         close_to_others(stage)
     # Somebody may have been quicker than we.
@@ -165,7 +165,7 @@ def _allocated_bytes(directory: Path) -> int:
     """
     inodes: dict[int, int] = {}
     top = os.fsencode(directory)
-    # It may be removed while we look.
+    # The entry may be removed meanwhile.
     for path, is_directory in walk(top, os.lstat(top).st_dev, on_error=lambda error: None):
         with suppress(OSError), reachable(path) as name:
             status = os.lstat(name)

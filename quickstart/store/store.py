@@ -218,7 +218,7 @@ class Store:
         check_place(self.root)
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
             check_trusted(self.root, path)
-            # It may be removed while we look, or be another version's.
+            # The entry may be removed meanwhile, or may be from another version.
             with suppress(OSError, ValueError, KeyError, TypeError):
                 inputs = document_of(path / MARK)["inputs"]
                 if key_of(stage, inputs) == path.name:

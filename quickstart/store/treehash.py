@@ -157,7 +157,7 @@ def _content(path: bytes, status: os.stat_result) -> bytes:
     Raises OSError when the file is no longer the file that ``status`` describes, or when another process
     writes to it during the call.
     """
-    # It may be a pipe by now, whose other end nobody opens.
+    # The file may be a pipe by now, whose other end nobody opens.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         size_bytes = status.st_size

@@ -50,7 +50,8 @@ _FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
 _TWO_PATHS = frozenset({"rename", "renameat", "renameat2", "link", "linkat"})
 # Calls whose first string is text, not a path to look up.
 _TEXT_FIRST = frozenset({"symlink", "symlinkat", "mount"})
-# Of calls that are held back in a whole log: a child's first ones. Each takes some more memory beside.
+# The limit for the calls that are held back in a whole log, which are a child's first calls. Each call takes some
+# additional memory.
 _MOST_HELD_CHARACTERS = 64 << 20
 _HELD_CALL_CHARACTERS = 256
 

@@ -31,7 +31,7 @@ def parse_reads(text: str, from_ns: int) -> tuple[tuple[int, int], ...]:
     only once. Raises TraceError for an incomplete or damaged log, and for one with implausibly many lines.
     """
     text = whole("the volume's reads", text)
-    # Before there is an object for each. No other end of a line counts here, and none below.
+    # This is checked before there is an object for each line. Here and below, only this end of a line counts.
     if text.count("\n") > _MOST_READS:
         raise TraceError(
             f"the log of the volume's reads has more than {_MOST_READS} lines", hint="build again"

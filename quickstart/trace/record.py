@@ -118,7 +118,7 @@ def record(
             _fetch(guest, "modules.before", directory, _SAID_BYTES)
             _save(directory / "modules.after", _output(guest, "cat /proc/modules"))
             found = _collected(directory, profile.units)
-            # Before ldd, which reads all libraries.
+            # This happens before ldd, which reads all libraries.
             _record_resident(guest, directory, found, ImageRoot(subject.reference.tree))
         with progress.step("trace: ldd in the guest"):
             _record_ldd(guest, directory, found)

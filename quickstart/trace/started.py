@@ -27,7 +27,7 @@ def parse_units(text: str) -> Loaded:
     log without a unit or without a mount of /, and for a log with more entries than any real machine gives.
     """
     machine, _, units = whole("the units", text).partition("\n\n")
-    # Before there is an object for each.
+    # This is checked before there is an object for each line.
     if (
         text.count(f"\n{_ID}=") > _MOST_UNITS
         or text.count(" ") > _MOST_WORDS

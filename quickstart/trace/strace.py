@@ -20,7 +20,8 @@ from quickstart.errors import TraceError
 # strace's -s is 4096. strace prints all arguments and the environment of an executed program, and each byte may take
 # four characters.
 MAX_LINE_BYTES = 4 << 20
-# Of calls that have begun and not ended, one for each process at most. Each takes some more memory beside.
+# The limit for calls that have begun and not ended, at most one for each process. Each call takes some additional
+# memory.
 _MOST_BEGUN_CHARACTERS = 64 << 20
 _BEGUN_CALL_CHARACTERS = 256
 # A call ends with its second part. Before that, strace or the process may end.
@@ -113,7 +114,7 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
                     f"line {number} of the strace log resumes {half[1]}, which process {pid} did not begin"
                 )
             text = f"{name}({head}{half[2]}"
-            # Each part is joined to all the parts before it.
+            # Every part is appended to all parts before it.
             if parts >= _MAX_PARTS or len(text) > MAX_LINE_BYTES:
                 raise _garbled(number, raw)
         else:

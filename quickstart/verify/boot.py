@@ -38,7 +38,7 @@ from quickstart.volume.storage import load_model
 
 # The kernel takes the last of these words on its command line.
 _BUFFER = "trace_buf_size="
-# Of a machine's memory. RabbitMQ, whose boot has 1.5 million events, needs 90 of 1024 MiB.
+# The share of a machine's memory. RabbitMQ, whose boot has 1.5 million events, needs 90 of 1024 MiB.
 _BUFFER_SHARE, _LARGEST_BUFFER_MIB = 6, 256
 # Meanwhile the distribution's boot continues, perhaps on a slow CPU.
 _FETCH_S = 600.0

@@ -35,7 +35,8 @@ _WITHOUT_FILES = "|".join(
         *("recvfrom", "sendmsg", "sendto"),
     )
 )
-# Behind the line's time: a process may have such words in its name, which has 15 bytes and no room for a time and a call.
+# The words count only behind the line's time. A process may have such words in its name, but the name has only 15
+# bytes, without room for a time and a call.
 _DROPPED_LINES = rf"[0-9]\.[0-9]{{6}}: sys_({_WITHOUT_FILES})"
 # The guest runs this when it is ready. stderr gets the counts of lost entries, stdout the trace.
 FETCH = f"""\

@@ -32,8 +32,8 @@ _ISSUE = re.compile(
 _DROPPED = re.compile(r"^(?:overrun|dropped events): ([0-9]{1,18})$", re.MULTILINE)
 # The kernel formats a line in a single page.
 MAX_LINE = 8192
-# Of lines, of which the guest's usual buffer holds some 400,000; and of what is remembered: processes, descriptors, requests and
-# uses. (A boot of nginx has 1500 of these, one of RabbitMQ 68,000.)
+# Limits for lines, of which the guest's usual buffer has some 400,000, and for what is remembered: processes,
+# descriptors, requests and uses. (A boot of nginx has 1500 of these, and one of RabbitMQ 68,000.)
 _MOST_LINES, _MOST_FACTS = 1 << 20, 1 << 17
 # What waits longer never becomes a request: it is for another device, or was cancelled. (In a boot of nginx, at most 34 waited.)
 _MAX_WAITING = 256

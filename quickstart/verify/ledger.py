@@ -20,8 +20,8 @@ from quickstart.volume.nbd import Command
 
 _SECTOR_BYTES = 512
 _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
-# Of pieces of files that requests before ready touch. A boot has some thousand; a hostile disk has a piece for each block. The name
-# of an inode that lies in a block is only a reference.
+# The limit for pieces of files that requests before ready touch. A boot has some thousand, but a hostile disk may
+# have a piece for each block. The name of an inode in a block is only a reference.
 _MOST_PIECES, _NAMES_IN_PIECE = 1 << 18, 16
 
 

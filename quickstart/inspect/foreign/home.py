@@ -110,7 +110,7 @@ def foreign_members(
         argv: list[str | Path] = [*alone, sys.executable, "-P", "-m", module, form, empty]
         with door.filtered(argv, filtered) as reading:
             if unpacking:
-                # Else it would not see that its reader has ended.
+                # Otherwise, the program would not notice that its reader has ended.
                 unpacking.stdout.close()
             yield read_members(reading.stdout, str(source))
         if unpacking and (fault := unpacking.fault()):
@@ -148,7 +148,7 @@ class _Home:
         self._directories, self._limits, self._source = directories, limits, source
         self._data_bytes = self._members = 0
         self._begin_s = time.process_time()
-        # By their paths; None: a socket.
+        # The members that are left out, by their paths. None stands for a socket.
         self._left_out: dict[str, DeviceNode | None] = {}
 
     def take(self, members: Members) -> NotHome:

@@ -28,7 +28,7 @@ class Directories:
     def __init__(self, top: int, file: BinaryIO) -> None:
         self._top, self._file = top, file
         self._end = 0
-        # By the hashes of their paths, in the order in which they were made.
+        # The directories' offsets by the hashes of their paths, in the order in which the directories were made.
         self._places: dict[bytes, int] = {}
 
     def remember(self, parts: Sequence[str], member: Member) -> None:

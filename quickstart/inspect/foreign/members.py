@@ -29,7 +29,7 @@ PATH_BYTES = 1000
 # What a member's fields are, as JSON has them.
 _STRINGS, _TABLES = ("path", "kind", "target"), ("xattrs", "acls")
 _NUMBERS = ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes", "major", "minor")
-# Of file systems of a GiB or more (mke2fs.conf), and of the host's.
+# The block size of file systems of a GiB or more (mke2fs.conf), and of the host's file systems.
 _BLOCK_BYTES = 4096
 # loff_t: no file is larger.
 _FILE_BYTES = (1 << 63) - 1
@@ -159,7 +159,7 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
             raise BadInputError(f"{source} cannot be read: {error!s:.200}", hint="is it damaged?") from error
         data = _data(stream, member.segments, source)
         yield member, data
-        # Of a member that was left out.
+        # Skip the data of a member that was left out.
         for _ in data:
             pass
 

@@ -53,7 +53,7 @@ class _Pump(threading.Thread):
     def run(self) -> None:
         digest = hashlib.sha256()
         out: int | None = self._writing
-        # It got shorter, or cannot be read: its digest stays empty.
+        # If the file got shorter, or cannot be read, its digest stays empty.
         with suppress(BadInputError, OSError):
             try:
                 for chunk in exactly(self._source, os.fstat(self._source).st_size, self._path):

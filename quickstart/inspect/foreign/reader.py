@@ -72,7 +72,7 @@ def give_up_rights(empty: Path) -> None:
         (resource.RLIMIT_CPU, _CPU_S),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, core),
-        # Each process would have all of these for itself.
+        # Without this limit, every new process would have the other limits for itself.
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(kind, (limit, limit))

@@ -48,7 +48,7 @@ class _Headers:
         self._left_bytes += _SHARE_BYTES
 
     def read(self, count: int) -> bytes:
-        # Before, as the stream may be gigabytes of zeros.
+        # The bytes are counted before they are read, because the stream may be gigabytes of zeros.
         self._left_bytes -= count
         if count > _HEADER_BYTES or self._left_bytes < 0:
             raise BadInputError(
@@ -132,7 +132,7 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
                 member = _member(info)
                 data = _data(archive.headers, info, member.data_bytes)
                 yield member, data
-                # Of a member that was left out.
+                # Skip the data of a member that was left out.
                 for _ in data:
                     pass
                 # tarfile keeps all members, but only hard links could need an earlier member.

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 
-# Of a directory of units; Debian's desktop has some 400 in all of them.
+# The limit for a directory of units. Debian's desktop has some 400 units in all directories.
 _MAX_UNIT_FILES = 4096
 
 
@@ -41,7 +41,7 @@ def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "
         links = tuple((name, root.link_target(place / name) or "") for name in of_type if names[name])
         aliased = _aliased(root, place, links, tuple(places))
         for name in of_type:
-            # Of one name the first counts, a mask as well.
+            # If a name occurs several times, the first entry counts, even if it is a mask.
             if name not in there:
                 by_file.setdefault(place / name, []).append(name)
                 if name in aliased and aliased[name] != place / name:

@@ -44,9 +44,9 @@ _WILD = re.compile(r"[]*?\[{}\\]")
 _ANYTHING = "**"
 _MOST_MEANT = 64
 _MAX_PATTERN_CHARACTERS = 4096
-# Of all patterns that one attachment is expanded to, with those on the way.
+# The limit for all patterns to which one attachment is expanded, with the intermediate ones.
 _MOST_MEANT_CHARACTERS = 64 << 10
-# Of what init gets of all attachments.
+# The limit for the patterns of all attachments that init gets.
 _MAX_PACKED_CHARACTERS = 1 << 20
 # Ubuntu's largest set of profiles has some hundreds of each.
 _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096

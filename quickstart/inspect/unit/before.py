@@ -53,7 +53,7 @@ _MACHINE_FILES = (
     *("/etc/default/networking", "/etc/rc.local"),
     # systemd.offline-updates(7): a boot that updates the machine does not start the application.
     *("/system-update", "/etc/system-update"),
-    # Who removes it wants cloud-init to run.
+    # Whoever removes this file wants cloud-init to run.
     "/etc/cloud/cloud-init.disabled",
     # Its bootcmd runs at each boot.
     "/etc/cloud/cloud.cfg",
@@ -113,7 +113,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*AUDITORS, *_FILTERS))
     yield from AUDIT_LINKS
-    # One that is installed later writes /etc/resolv.conf in its own way.
+    # A resolvconf that is installed later writes /etc/resolv.conf in its own way.
     yield from (path for path in RESOLVCONF if root.resolve(path).canonical is None)
     yield from _filters_links(root)
     yield from sorted(unpacked_files(root))
@@ -126,7 +126,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     machine.
     """
     yield from map(PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
-    # Of the templates, cloud-init may write /etc/hosts anew at each boot (manage_etc_hosts).
+    # From the templates, cloud-init may write /etc/hosts again at each boot (manage_etc_hosts).
     yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers", "/etc/cloud/templates"))
     # Those of /etc, cloud-init may write as well.
     yield from OWN_RULES[1:]
@@ -191,7 +191,7 @@ def _before_the_network(
     for name in sorted(names):
         try:
             if not _has_texts_of(root, name, said, known):
-                # It has to be there all the same.
+                # The unit must exist all the same.
                 unit_file(root, name)
                 continue
             files = unit_files(root, name)

@@ -16,7 +16,7 @@ from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
 
 _PLACES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
-# Each array's first group, in all versions that have groups.
+# The first group of the array, in all versions that have groups.
 _FIRST = b"@default\0"
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_RELA, _DT_RELASZ = 7, 8
@@ -45,7 +45,7 @@ def call_groups(root: ImageRoot) -> Groups:
 def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
     """The canonical path of the image's systemd library, which has the groups, or None."""
     paths = (path for place in _PLACES for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"))
-    # Each once: many names may be links to one large file.
+    # Each file is read once, because many names may be links to one large file.
     found = dict.fromkeys(root.resolve(path).canonical for path in paths)
     libraries = itertools.islice((path for path in found if path is not None), _MAX_LIBRARIES)
     return next((path for path in libraries if _read(root, path)), None)

@@ -18,7 +18,7 @@ _SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbi
 _FORGETS = re.compile(r"(?:\S*/)?systemctl\s+unset-environment(?:\s+\w+)+\s*;?")
 # Before the hand-off no unit has failed. Without the prefix `-`, the command fails for a unit that is not loaded.
 _RESETS = re.compile(r"(?:\S*/)?systemctl\s+reset-failed(?:\s+[\w@.:-]+)*")
-# Each has a process of its own; no unit has a tenth of it.
+# Each command has a process of its own. No unit has a tenth of this number.
 _MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
 _STARTS_CONTAINERS = "starts containers, whose limits come from systemd"

@@ -23,7 +23,7 @@ _MOST_ALTERNATIVES = 64
 _MOST_CHARACTERS = 2 * PATH_MAX
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
 
-# Of paths: the starter looks (starter/conditions.c).
+# Conditions on paths, which the starter checks (starter/conditions.c).
 _OF_PATHS = frozenset(
     {
         *("PathExists", "PathExistsGlob", "PathIsDirectory", "PathIsSymbolicLink", "PathIsReadWrite"),

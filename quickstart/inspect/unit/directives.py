@@ -47,7 +47,8 @@ INERT = frozenset(
         *("RemainAfterExit", "NonBlocking", "RuntimeDirectoryPreserve", "RemoveIPC", "TimeoutCleanSec"),
     }
 )
-# Of the journal: the starter tells journald the first four (quickstart.inspect.unit.journal), systemd the others.
+# Directives for the journal. The starter tells journald the first four (quickstart.inspect.unit.journal), and systemd
+# the others.
 JOURNAL = frozenset(
     {
         *(
@@ -71,7 +72,7 @@ CGROUP = frozenset(
         "TasksMax",
         # What the unit hands on itself (quickstart.inspect.unit.delegation).
         "Delegate",
-        # Of a slice: what it lends to the groups in it.
+        # Values of a slice that it gives to the groups in it.
         *("DefaultMemoryMin", "DefaultMemoryLow"),
     }
 )

@@ -24,7 +24,7 @@ from quickstart.inspect.unit.source import Source
 
 Record = tuple[str, ...]
 
-# Of these numbers systemd takes one (its meson_options.txt); the starter has them in starter.h.
+# systemd takes one of these IDs (its meson_options.txt). The starter has the same numbers in starter.h.
 _FIRST, _LAST = 61184, 65519
 # systemd's valid_user_group_name, which also takes numbers.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")

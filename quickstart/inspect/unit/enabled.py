@@ -107,7 +107,7 @@ def _links(root: ImageRoot) -> Iterator[str]:
                 masks.update(each for each in entries if _is_mask(root, canonical / each))
                 pulled = {each: _is_there(there, PurePosixPath(each).name) for each in entries}
                 yield from _said(pulled, masks)
-                # One that is not there, or is masked, is looked for in each boot.
+                # Init checks a unit that does not exist, or is masked, at each boot.
                 if str(place) == UNIT_PATHS[-1] and all(pulled.values()) and masks.isdisjoint(pulled):
                     yield _as_built(root, canonical / name)
 

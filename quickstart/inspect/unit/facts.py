@@ -113,7 +113,7 @@ def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
         return (*found.links, found.canonical)
     *links, parent = way_to(root, path.parent)
     here = parent / path.name
-    # Of a link that leads nowhere it matters where it lies.
+    # For a link that leads nowhere, its own place matters.
     return (*dict.fromkeys((*links, *found.links)), here)
 
 

@@ -106,7 +106,7 @@ def read_script(root: ImageRoot, unit: str) -> InitScript:
     targets = tuple(each for each in provided if each.endswith(".target"))
     needed = [each for name, word in words if name in _AFTER and (each := _unit(word, path.name))]
     follows = [each for name, word in words if name == "x-start-before" and (each := _unit(word, path.name))]
-    # Who provides the network online provides the network, too.
+    # A script that provides the network online also provides the network.
     targets += (_NETWORK,) if _ONLINE in targets else ()
     return InitScript(
         path=path,

@@ -276,7 +276,7 @@ def _postfix(root: ImageRoot) -> Iterator[str]:
     """
     yield "postfix@-.service"
     directories = _parameter(_text(root, _MAIN_CF), "multi_instance_directories").replace(",", " ").split()
-    # One more than are allowed: who asks for the names refuses them then.
+    # There is one more name than allowed, so that the caller refuses too many names.
     for directory in list(dict.fromkeys(directories))[: _MAX_CANDIDATES + 1]:
         path = PurePosixPath(directory)
         name = _parameter(_text(root, path / "main.cf"), "multi_instance_name") if path.is_absolute() else ""

@@ -69,7 +69,7 @@ _MADE_BY_INIT = {
 _SAID_ALREADY = frozenset(
     {*_USUAL, "noexec", "relatime", "strictatime", "noatime", "mode=1777", "mode=01777"}
 )
-# Before what the generator makes (systemd.unit(5), "Unit File Load Path").
+# Directories that come before the generator's units (systemd.unit(5), "Unit File Load Path").
 _BEFORE_GENERATED = UNIT_PATHS[:3]
 # With each of these options, a file system with noauto is mounted all the same (systemd.mount(5)). An automount
 # happens when somebody opens the place.

@@ -169,7 +169,7 @@ def _path(source: Source, name: str, text: str) -> str:
 def _paths(source: Source) -> Iterator[Record]:
     for name, kind in _PATHS.items():
         for word in source.words(name):
-            # In that order only, to systemd, which passes by a word that begins otherwise.
+            # systemd accepts the prefixes only in this order, and ignores a word that begins otherwise.
             optional = "optional" if word.startswith("-") else "required"
             bare = word.removeprefix("-").removeprefix("+")
             yield "mount", kind, optional, _path(source, name, bare)

@@ -162,7 +162,7 @@ def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
         found = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
         names = names_of(root, unit)
     except (StartSetError, UnsupportedUnitError):
-        # It has no file, so it asks for nothing.
+        # The unit has no file, so it requires nothing.
         return {}
     # A link for the template, a prefix or all services counts as well.
     names = tuple(dict.fromkeys(name for each in names for name in names_with_directories(each)))

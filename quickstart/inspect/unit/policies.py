@@ -114,6 +114,6 @@ def _module_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     by_packages = [*root.glob(_PACKAGES_MODULES / "*.conf")]
     packaged = owners(root, by_packages) if by_packages else {}
     own = (*paths, *(path for path in by_packages if path not in packaged))
-    # Each once: many names may be links to one large file.
+    # Each file is read once, because many names may be links to one large file.
     files = dict.fromkeys(root.resolve(path).canonical for path in own)
     yield from (file for file in files if file is not None and root.host(file).is_file())

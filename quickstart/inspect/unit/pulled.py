@@ -26,7 +26,7 @@ _SERVICE = ".service"
 _MEMBERS = "\0"
 # What it is where the image does not say.
 _USUAL_GOALS = frozenset({"multi-user.target", "graphical.target"})
-# It asks for a unit that runs already.
+# This directive only requires that the unit already runs.
 _NEVER_STARTS = "Requisite"
 # What these units start besides what they pull in.
 _TRIGGERING = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit"}
@@ -36,7 +36,7 @@ _OCCASIONS = (".path", ".timer")
 # A desktop's units have some ten thousand together.
 _MOST_CHARACTERS = 4 << 20
 
-# Of the wrappers of instances, with their drop-ins.
+# The limit for the text of instances' wrappers, with their drop-ins.
 _MOST_WRAPPING = 2 << 20
 _NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
@@ -173,7 +173,7 @@ def _names(root: ImageRoot, unit: str, known: PulledBy) -> tuple[str, ...]:
     try:
         return names_of(root, unit, known.names)
     except _NOT_FOUND:
-        # It is judged by the name that is known.
+        # The unit is judged by the known name.
         return (unit,)
 
 

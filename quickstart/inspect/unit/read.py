@@ -67,7 +67,7 @@ _TIMEOUTS = ("TimeoutStartSec", "TimeoutSec")
 _DEFAULT_TIMEOUT = "90s"
 # Each command has a process of its own. No unit has a tenth of this number.
 _MAX_COMMANDS = 256
-# Of a message; an image may have any number of instances.
+# The limit for a message, because an image may have any number of instances.
 _MOST_NAMED = 16
 # As init calls it (initramfs/init/hand-off).
 HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
@@ -367,7 +367,7 @@ def _check_users(root: ImageRoot, source: Source) -> None:
         # For systemd, quotes are part of such a name. No group has such a name, so the unit would not start.
         if set(value) & set("\"'\\"):
             raise source.refusal("SupplementaryGroups", value, BadValueError("has quotes"))
-    # Nobody has to know a user that systemd makes up.
+    # A user that systemd makes up need not exist in the image.
     user = "" if is_dynamic(source) else source.last("User")
     wanted = [("User", "/etc/passwd", user), ("Group", "/etc/group", source.last("Group"))]
     wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]

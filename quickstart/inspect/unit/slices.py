@@ -20,7 +20,7 @@ from quickstart.inspect.unit.values import BadValueError
 _ROOT = "-.slice"
 # A file's name is no longer (NAME_MAX of limits.h).
 _MAX_NAME = 255
-# Each is looked for, with its drop-ins; systemd's own are two deep.
+# Each slice is looked up, with its drop-ins. systemd's own slices are two levels deep.
 _MAX_DEPTH = 32
 
 

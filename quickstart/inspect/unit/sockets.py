@@ -146,7 +146,7 @@ def listening_sockets(
             hint="disable the socket unit in the image, if the service can listen by itself",
         )
     listened = tuple(_listened(assigned))
-    # Before anything is looked up for each.
+    # This is checked before anything is looked up for the sockets.
     if len(listened) > MOST_SOCKETS:
         raise UnsupportedUnitError(
             f"{name} cannot be bound early: it has {len(listened)} sockets, at most {MOST_SOCKETS} can be bound"
@@ -314,6 +314,7 @@ def _address_options(unit: _Unit, family: str) -> Iterator[Record]:
     value = unit.last("BindIPv6Only", "default")
     if family != "inet6" or value == "default":
         return
-    # Not in the manual page: systemd takes a boolean, too (socket_address_bind_ipv6_only_or_bool_from_string).
+    # systemd also accepts a boolean, which is not in the manual page
+    # (socket_address_bind_ipv6_only_or_bool_from_string).
     is_only = value == "ipv6-only" if value in ("both", "ipv6-only") else unit.flag("BindIPv6Only")
     yield "socket-option", *_ONLY_IPV6, "1" if is_only else "0"

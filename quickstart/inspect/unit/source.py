@@ -14,7 +14,7 @@ from quickstart.inspect.unit.words import Names, split_words
 from quickstart.parse.printable import brief
 
 T = TypeVar("T")
-# Of what has words; commands are read elsewhere.
+# Directives whose words may have escapes. Commands are read elsewhere.
 _WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 

@@ -37,7 +37,7 @@ _OWN_PLACES = (
     # systemd's.
     *("/var/log/journal/", "/var/lib/systemd/"),
 )
-# Of packages that each Debian may have; no service has these files.
+# Files of packages that every Debian may have. No service uses these files.
 _NOBODYS = frozenset(
     (
         *(

@@ -136,7 +136,7 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
         if name == "RTTIME":
             if natural(part) is not None:
                 return str(int(part))
-            # Each number without a unit is of microseconds then.
+            # In this case, every number without a unit is in microseconds.
             if re.search(r"[0-9](?:\s+[0-9]|\s*$)", part):
                 raise BadValueError("has a number without a unit beside others")
             return str(span_us(part))
@@ -193,7 +193,7 @@ def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
         begin, end = natural(first), natural(last if dash else first)
         if begin is None or end is None:
             raise BadValueError("is no list of CPUs")
-        # Before anything is made of the range.
+        # This is checked before the range is expanded.
         if begin > end or end >= _CPUS:
             raise BadValueError(f"is no list of CPUs below {_CPUS}")
         found |= (1 << end + 1) - (1 << begin)
