@@ -24,6 +24,7 @@ from quickstart.artefact.manifest import (
     validated,
 )
 from quickstart.artefact.sums import RUN_SCRIPT, check_sums, file_facts, opened_file
+from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
@@ -48,9 +49,7 @@ from quickstart.parse.printable import brief
 # data.
 USED_DISK = "disk"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
-# The disk of the target DISK, which has more than the root volume.
-_WHOLE_DISK = "disk.raw"
-_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, _WHOLE_DISK, *(f"root.{name}" for name in DiskFormat)})
+_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, WHOLE_DISK, *(f"root.{name}" for name in DiskFormat)})
 _MOST_NAMED = 20
 # The namespace for the UUIDs of machines that boot an artefact. Any fixed UUID will do.
 _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
@@ -112,15 +111,6 @@ def _check_owner(out: Path) -> None:
             )
 
 
-def demand_root_volume(artefact: Artefact, verb: str) -> None:
-    """Raise BadInputError when the artefact's disk is a disk with a boot loader, which ``verb`` does not know so far."""
-    if artefact.target is Target.DISK:
-        raise BadInputError(
-            f"{artefact.directory} is of `build --image`, which `{verb}` does not know so far",
-            hint="docs/users/image.md says what works",
-        )
-
-
 def may_be_used(artefact: Artefact) -> bool:
     """Whether a machine may have written to the artefact's disk. Always True for a disk that is not raw."""
     return (
@@ -168,7 +158,7 @@ def write(directory: Path, made: Made) -> None:
     the disk.
     """
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
-    name = _WHOLE_DISK if made.target is Target.DISK else f"root.{disk_format}"
+    name = WHOLE_DISK if made.target is Target.DISK else f"root.{disk_format}"
     if not (directory / name).exists():
         _copy_disk(disk.attached, directory / name, disk_format)
     shutil.copyfile(reference.kernel, directory / "vmlinuz")

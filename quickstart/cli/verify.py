@@ -14,6 +14,7 @@ from rich.console import Console
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.manifest import Manifest, read_manifest
+from quickstart.artefact.wholedisk import demand_root_volume
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import (
     APPEND,
@@ -164,7 +165,7 @@ def _until_clean(
     verb: Verb, out: Path, building: _Building, options: boot.Options, store: Store
 ) -> tuple[Round, ...]:
     artefact = artefacts.load(out)
-    artefacts.demand_root_volume(artefact, "verify")
+    demand_root_volume(artefact, "verify")
     manifest = read_manifest(out)
     kind = manifest.reference.kind if manifest.reference else ""
     if kind == artefacts.USED_DISK:

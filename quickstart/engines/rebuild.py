@@ -11,6 +11,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
 from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk
+from quickstart.artefact.wholedisk import demand_root_volume
 from quickstart.engines import boot as pipeline
 from quickstart.engines.made import is_remembered, write
 from quickstart.errors import BadInputError, OutputExistsError
@@ -123,7 +124,7 @@ def _artefact(out: Path, profile: Profile) -> Artefact:
         output.check_own(out)
         output.check_unused(out)
         before = artefacts.load(out)
-    artefacts.demand_root_volume(before, "rebuild")
+    demand_root_volume(before, "rebuild")
     if before.disk_format != DiskFormat.RAW:
         raise BadInputError(
             f"{before.disk} is not raw", hint="qemu-img convert -O raw, and build with --rootfs"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from quickstart.artefact.directory import demand_root_volume
 from quickstart.artefact.manifest import read_start_set
+from quickstart.artefact.wholedisk import demand_root_volume
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
