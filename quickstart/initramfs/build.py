@@ -119,8 +119,10 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
-    """The file system type and mount options of the root volume, from the image's fstab(5). Raises
-    StartSetError unless the type is ext4.
+    """The file system type and mount options of the root volume, from the image's fstab(5). Options for programs such as
+    systemd, which begin with ``x-``, are left out: BusyBox would pass them to the kernel, which refuses them (mount(8)).
+
+    Raises StartSetError unless the type is ext4.
     """
     # A link in the image is followed in the image, not on this host.
     fstab = root.resolve(PurePosixPath("/etc/fstab")).canonical
@@ -129,7 +131,8 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
         if len(words) >= 4 and not words[0].startswith("#") and words[1] == "/":
             if words[2] != "ext4":
                 raise StartSetError(f"the root volume is {words[2]}; only ext4 can be started early")
-            return words[2], words[3]
+            own = [option for option in words[3].split(",") if not option.lower().startswith("x-")]
+            return words[2], ",".join(own) or "defaults"
     raise StartSetError("the image's /etc/fstab has no root volume", hint="add a line for /")
 
 

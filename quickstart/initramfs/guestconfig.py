@@ -72,9 +72,11 @@ class Given:
     name servers and the network (pack/given.py). With ``machine_id``, the application reads the machine-id, so
     init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
     servers, so init writes those of its DHCP lease before it starts the application. With ``network``, a stock boot
-    waits for the network, so init waits for its DHCP lease. Init then also writes the lease's name servers if the
-    hand-off would write them. ``naming`` is for a machine without a name. ``cards`` says which network cards have
-    which name. With ``udev``, the application looks for udev's directory of devices, so init makes the directory.
+    waits for the network, so init waits for its DHCP lease. With ``name_servers`` or ``network``, init writes the
+    lease's name servers to /etc/resolv.conf before it starts the application, if the machine's own DHCP client would
+    write them there (take_resolver in initramfs/init/second). ``naming`` is for a machine without a name. ``cards``
+    says which network cards have which name. With ``udev``, the application looks for udev's directory of devices, so
+    init makes the directory.
     """
 
     machine_id: bool = False

@@ -63,7 +63,8 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) 
     and disk.
 
     Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every
-    boot. Raises BadInputError for a value of the wrong kind.
+    boot. Raises BadInputError when a field of ``machine`` is out of its range or does not have the required form, for
+    example a MAC address that QEMU would read as further options.
     """
     uuid = ("-uuid", _matching("uuid", machine.uuid, _UUID)) if machine.uuid else ()
     return (

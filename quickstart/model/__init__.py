@@ -187,8 +187,9 @@ class Trace:
     programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes. ``blind`` names the
     programs with an io_uring, whose files strace may not see. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file
     to the libraries that ldd named for it. ``modules_before`` are the kernel modules when PID 1 began, ``modules`` those at
-    ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of large files. ``first_reads`` are the
-    volume's (offset, length) that were read from ready to the end of the profile's first requests. ``uses_network``,
+    ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of large files. ``first_reads`` are
+    the ranges of the volume, as (offset, length), that were read after ready, until the profile's command
+    ``first_requests`` had ended. ``uses_network``,
     ``changed`` and ``peers`` are as in trace.collect.UnitLog. ``trace_hash`` is the SHA-256 of the logs.
     """
 

@@ -53,8 +53,8 @@ def _escaped(char: str) -> str:
 
 
 def console_shown(text: str) -> tuple[str, str]:
-    """A guest's console output for a terminal. Colours are kept, and every other control sequence becomes an
-    escape.
+    """A guest's console output for a terminal. Colour sequences, line ends, tabs and backspaces are kept. Every other
+    control character is shown as visible text, such as ``\\x1b``.
 
     Returns the text to print, and the end of ``text`` that may be an incomplete colour sequence. The caller
     prepends this end to the next piece of output.

@@ -39,3 +39,12 @@ def test_the_options_of_the_root_volume_are_the_images(tmp_path: Path, is_there:
     else:
         with pytest.raises(StartSetError, match="no root volume"):
             root_mount(root)
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [("rw,discard,x-systemd.growfs,errors=remount-ro", "rw,discard,errors=remount-ro"), ("x-a", "defaults")],
+)
+def test_options_for_programs_are_not_the_kernels(tmp_path: Path, options: str, own: str) -> None:
+    put(tmp_path, "/etc/fstab", f"UUID=1 / ext4 {options} 0 1\n")
+    assert root_mount(ImageRoot(tmp_path)) == ("ext4", own)

@@ -276,8 +276,10 @@ def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def writes_resolver(root: ImageRoot) -> bool:
-    """Whether ifupdown's DHCP client writes the name servers of a lease into /etc/resolv.conf unchanged. Init then does
-    the same (take_resolver in initramfs/init/second). udhcpc's script is not known to do this.
+    """Whether ifupdown's DHCP client writes the name servers of a lease into /etc/resolv.conf unchanged. If so, init
+    does the same (take_resolver in initramfs/init/second).
+
+    False for an image whose ifupdown uses udhcpc, because we do not know what the image's own script of udhcpc does.
     """
     if _is_there(root, _DHCLIENT_PROGRAM):
         return _dhclient_writes(root)
