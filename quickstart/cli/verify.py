@@ -125,7 +125,9 @@ def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.
         # Its disk would change while we read it.
         output.check_unused(out)
     with output.in_use(out):
-        found = boot.accounted_with_room(artefacts.load(out), options, Context(store, verb.display()))
+        artefact = artefacts.load(out)
+        demand_root_volume(artefact, "verify")
+        found = boot.accounted_with_room(artefact, options, Context(store, verb.display()))
     if isinstance(found, boot.Counted) and isinstance(found.error, TraceFullError):
         raise found.error
     return found

@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from quickstart.artefact.manifest import read_start_set
-from quickstart.artefact.wholedisk import demand_root_volume
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
@@ -115,7 +114,6 @@ def accounted_with_room(artefact: Artefact, options: Options, context: Context) 
     once, with a buffer of a sixth of the machine's memory. It is not repeated if ``options.append`` has a size of its
     own.
     """
-    demand_root_volume(artefact, "verify")
     seen = accounted_or_counted(artefact, options, context)
     if not isinstance(seen, Counted) or not isinstance(seen.error, TraceFullError):
         return seen
