@@ -39,9 +39,6 @@ _TRANSFER_S = 600.0
 _SAID_BYTES = 64 * MIB
 # Under strace, a process stops twice for each recorded call.
 _SLOWDOWN = 4
-# So systemd has to wait longer, for devices of fstab, too; newer versions of systemd have a time of its own for these
-# (kernel-command-line(7)). Else the boot of a slow host ends in emergency mode.
-_PATIENCE = ("systemd.default_timeout_start_sec=900", "systemd.default_device_timeout_sec=900")
 # The tracer's own programs: their names and how they are compiled.
 FLAGS = {
     "resident": ("-std=c11", "-O2", "-static", "-s"),
@@ -141,7 +138,7 @@ def record(
 def _traced_machine(subject: Subject) -> Machine:
     """The machine of a reference boot, with more memory than the profile's, which has strace's log."""
     profile, disk = subject.profile, subject.disk
-    words = (*_PATIENCE, *disk.options, *(TRACE_WORDS if profile.data_prefetch.first_requests else ()))
+    words = (*disk.options, *(TRACE_WORDS if profile.data_prefetch.first_requests else ()))
     return machine(
         f"trace-{profile.name}",
         memory_mib=max(profile.memory_mib, 1024) + 512,
