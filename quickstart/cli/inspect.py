@@ -14,8 +14,6 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines.launching import launcher_for
 from quickstart.host.beneath import opened_regular
 from quickstart.image.qcow2 import is_qcow2
-from quickstart.inspect.disk.facts import disk_facts
-from quickstart.inspect.disk.verdict import inspected
 from quickstart.launch.appliance.appliance import appliance, look, started
 from quickstart.model import MIB
 from quickstart.model.disk import WHOLE_DISK, Inspected, Partition
@@ -51,7 +49,7 @@ def _inspected(disk: Path, verb: Verb) -> Inspected:
         ours = appliance(context)
         launcher = launcher_for(ours.kernel, context)
         with context.progress.step("read the disk"), started(ours, disk, disk_format, launcher) as guest:
-            return inspected(disk_facts(look(guest)))
+            return look(guest)
 
 
 def _document(found: Inspected) -> dict[str, object]:

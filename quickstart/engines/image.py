@@ -32,9 +32,7 @@ from quickstart.image.kerneloptions import chosen, with_options
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
-from quickstart.inspect.disk.facts import disk_facts
 from quickstart.inspect.disk.own import check_image_disk, entry_line, own_words
-from quickstart.inspect.disk.verdict import inspected
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.appliance import appliance, fetch, look, started
 from quickstart.model import MIB, Profile
@@ -172,7 +170,7 @@ def _look(path: Path, context: Context) -> Inspected:
         context.progress.step("read the disk"),
         started(ours, path, DiskFormat.RAW, launcher) as guest,
     ):
-        return inspected(disk_facts(look(guest)))
+        return look(guest)
 
 
 def _root_disk(image: ImageDisk, prepared: Path) -> RootDisk:

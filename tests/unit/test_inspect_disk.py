@@ -8,16 +8,18 @@ from collections.abc import Mapping
 import pytest
 
 from quickstart.errors import GuestError
-from quickstart.inspect.disk.facts import disk_facts
+from quickstart.host.cpulimit import TooSlowError
+from quickstart.inspect.disk import verdict
 from quickstart.inspect.disk.grub import default_entry
 from quickstart.inspect.disk.records import parse_records
-from quickstart.inspect.disk.verdict import inspected
+from quickstart.inspect.disk.verdict import examined
 from quickstart.model.disk import InitramfsMaker, Inspected, Loader, NetworkManager, Table
 from tests.unit.diskrecords import BOOT_SECTOR, GRUB_CFG, RECORDS, ROOT_PART, changed, said
+from tests.unit.hostile import bounded
 
 
 def of(records: Mapping[str, bytes]) -> Inspected:
-    return inspected(disk_facts(parse_records(said(records))))
+    return examined(said(records))
 
 
 def test_a_cloud_image() -> None:
@@ -232,6 +234,54 @@ def test_a_submenu_has_a_number_and_no_kernel() -> None:
     found = default_entry(GRUB_CFG.replace('set default="0"', "set default=1"), b"")
     assert found is not None
     assert (found.title, found.kernel) == ("Advanced options for Debian GNU/Linux", "")
+
+
+def test_the_lines_of_an_entry() -> None:
+    found = default_entry(
+        "menuentry a {\n linuxefi\t/k  ro  quiet \n initrdefi /i  /j \n linux\n linux2 /x\n}\n", b""
+    )
+    assert found is not None
+    assert (found.kernel, found.command_line, found.initramfs) == ("/k", "ro  quiet", ("/i", "/j"))
+
+
+BLANKS = " " * (1 << 19)
+LONG = {
+    "kernel": f"menuentry a {{\nlinux /a b{BLANKS}c\n}}\n",
+    "initramfs": f"menuentry a {{\ninitrd a{BLANKS}c\n}}\n",
+    "block": f"menuentry {{{BLANKS}c\n",
+    "title": f"menuentry{BLANKS}{{\n}}\n",
+    "identifier": f"menuentry a --id{BLANKS}{{\n}}\n",
+    "identifiers": "menuentry a" + " --id '" * (1 << 17) + " {\n}\n",
+    "default": f"set default=x{BLANKS}y\n",
+    "quoted": 'set default="' + "x" * (1 << 20) + "\n",
+    "lines": "\n" * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_menu_that_grub_mkconfig_has_not_written(name: str) -> None:
+    with bounded(seconds=2):
+        assert default_entry(f"{GRUB_CFG}{LONG[name]}", b"") is None
+        # As long as a line may be, and as many lines.
+        for line in LONG[name].splitlines()[:9]:
+            entry_of(f"menuentry x {{\n{f'{line[:4000]}{line[-9:]}' + chr(10)}}}\n" * 250)
+
+
+def test_a_long_line_through_the_whole_look() -> None:
+    """The time of the verbs is limited, whatever the menu is."""
+    found = of({**RECORDS, "file 1 ./boot/grub/grub.cfg": LONG["kernel"].encode()})
+    assert found.refusals == ("the default entry of GRUB's menu is not understood",)
+
+
+def test_reading_what_was_said_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(facts: object) -> Inspected:
+        while True:
+            pass
+
+    monkeypatch.setattr(verdict, "inspected", slow)
+    monkeypatch.setattr(verdict, "LIMIT_S", 0.02)
+    with bounded(), pytest.raises(TooSlowError, match="reading what the appliance said about the disk takes"):
+        examined(said(RECORDS))
 
 
 def test_a_boot_sector_alone_is_no_grub() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 _MOST_LINES = 20_000
+# The kernel takes 2 KiB of a command line (COMMAND_LINE_SIZE of x86), and grub-mkconfig writes no longer lines.
+_MOST_CHARACTERS = 4096
 _DEFAULT = re.compile(r"""^\s*set\s+default=(?:"([^"]*)"|'([^']*)'|(\S*))\s*$""")
 _BLOCK = re.compile(r"^\s*(menuentry|submenu|function)\s.*\{\s*$")
 _TITLE = re.compile(r"""^\s*(?:menuentry|submenu)\s+(?:'([^']*)'|"([^"]*)"|(\S+))""")
 _ID = re.compile(r"""\s(?:\$\{?menuentry_id_option\}?|--id)\s+(?:'([^']*)'|"([^"]*)"|([^\s{]+))""")
-_KERNEL = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)\s*(.*?)\s*$")
-_INITRD = re.compile(r"^\s*initrd(?:16|efi)?\s+(.*?)\s*$")
+_KERNEL = ("linux", "linux16", "linuxefi")
+_INITRD = ("initrd", "initrd16", "initrdefi")
 _SAVED = ("${saved_entry}", "$saved_entry")
 
 
@@ -36,11 +38,14 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
     """The entry that GRUB starts when nobody presses a key. ``environment`` is the environment block, which names the
     entry when the configuration says ``saved``.
 
-    None when the default is an expression, or names no entry of the first level, because this module does not
-    understand such a menu.
+    None when the default is an expression, or names no entry of the first level, and when the configuration has more or
+    longer lines than grub-mkconfig writes. This module does not understand such a menu.
     """
-    entries = list(_entries(config))
-    wanted = _default(config)
+    lines = config.splitlines()
+    if len(lines) > _MOST_LINES or any(len(line) > _MOST_CHARACTERS for line in lines):
+        return None
+    entries = list(_entries(lines))
+    wanted = _default(lines)
     if wanted in _SAVED:
         wanted = _saved(environment) or "0"
     if wanted.isascii() and wanted.isdecimal() and len(wanted) <= 3:
@@ -49,9 +54,9 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
     return next((each for each in entries if wanted in (each.identifier, each.title)), None)
 
 
-def _default(config: str) -> str:
+def _default(lines: Sequence[str]) -> str:
     """The last literal value of `default`: grub-mkconfig sets the variable to `next_entry` before, for one boot."""
-    found = [_first(match) for match in map(_DEFAULT.match, config.splitlines()) if match]
+    found = [_first(match) for match in map(_DEFAULT.match, lines) if match]
     plain = [each for each in found if "next_entry" not in each]
     return plain[-1] if plain else "0"
 
@@ -64,15 +69,13 @@ def _saved(environment: bytes) -> str:
     return ""
 
 
-def _entries(config: str) -> Iterator[GrubEntry]:
+def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
     """The entries of the first level, in the order of the file. GRUB counts a submenu, too; it is an entry without
     a kernel here.
     """
     blocks: list[str] = []
     entry = _NO_ENTRY
-    for count, line in enumerate(config.splitlines()):
-        if count == _MOST_LINES:
-            return
+    for line in lines:
         match = _BLOCK.match(line)
         if match:
             if not blocks:
@@ -89,10 +92,12 @@ def _entries(config: str) -> Iterator[GrubEntry]:
 
 
 def _with_line(entry: GrubEntry, line: str) -> GrubEntry:
-    if match := _KERNEL.match(line):
-        return replace(entry, kernel=match[1], command_line=match[2])
-    if match := _INITRD.match(line):
-        return replace(entry, initramfs=tuple(match[1].split()))
+    # Not a regular expression: around a text with blanks, it would look for the text's end at each of them.
+    word, kernel, *rest = (*line.split(None, 2), "", "")
+    if word in _KERNEL and kernel:
+        return replace(entry, kernel=kernel, command_line=rest[0].rstrip())
+    if word in _INITRD:
+        return replace(entry, initramfs=tuple(line.split()[1:]))
     return entry
 
 

@@ -8,7 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from quickstart.errors import GuestError
+from quickstart.host.cpulimit import LIMIT_S, cpu_limit
+from quickstart.inspect.disk.facts import disk_facts
 from quickstart.inspect.disk.grub import default_entry
+from quickstart.inspect.disk.records import parse_records
 from quickstart.model.disk import (
     BootEntry,
     Content,
@@ -42,6 +46,7 @@ _LEAST_UKI_BYTES = 4 << 20
 # Our kernel, both parts and some room for the next kernel's package.
 _LEAST_FREE_BYTES = 96 << 20
 _GRUB_IN_MBR = b"GRUB"
+_SLOW = "look for very many or very long lines in its menus and in /etc/fstab"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,19 @@ class _Found:
     boot: Partition | None
     esp: Partition | None
     root_name: str
+
+
+def examined(said: bytes) -> Inspected:
+    """What the disk is by what the appliance said about it (`inspect/disk/records.py`).
+
+    Raises GuestError when no appliance says this, and TooSlowError when it takes too long to read.
+    """
+    with cpu_limit("what the appliance said about the disk", LIMIT_S, _SLOW):
+        try:
+            records = parse_records(said)
+        except ValueError as error:
+            raise GuestError(f"what the appliance said cannot be read: {error}") from error
+        return inspected(disk_facts(records))
 
 
 def inspected(facts: DiskFacts) -> Inspected:

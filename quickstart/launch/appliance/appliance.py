@@ -15,10 +15,10 @@ from quickstart.errors import GuestError
 from quickstart.guest import Executes, Hello, Launcher, executing
 from quickstart.host import door
 from quickstart.initramfs.newc import write_archive
-from quickstart.inspect.disk.records import Record, parse_records
+from quickstart.inspect.disk.verdict import examined
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.archive import entries
-from quickstart.model.disk import Partition
+from quickstart.model.disk import Inspected, Partition
 from quickstart.model.machine import machine
 from quickstart.model.words import DiskFormat
 from quickstart.reference.debootstrap import make_base
@@ -96,18 +96,15 @@ def started(
         raise GuestError("the appliance did not start", console_tail=guest.console_tail())
 
 
-def look(guest: Executes) -> tuple[Record, ...]:
-    """What the appliance says about its disk (guest/look). Raises GuestError when the appliance ends, or says
-    what no `look` says.
+def look(guest: Executes) -> Inspected:
+    """What the appliance's disk is (guest/look). Raises GuestError when the appliance ends, or says what no `look`
+    says, and TooSlowError when it takes too long to read what it says.
     """
     out, err = io.BytesIO(), io.BytesIO()
     status = guest.execute("look", out, err, _LOOK_S, _MOST_BYTES)
     if status != 0:
         raise GuestError(f"the appliance's look ended with {status}", console_tail=guest.console_tail())
-    try:
-        return parse_records(out.getvalue())
-    except ValueError as error:
-        raise GuestError(f"what the appliance said cannot be read: {error}") from error
+    return examined(out.getvalue())
 
 
 def fetch(guest: Executes, partition: Partition, path: str, out: BinaryIO, most_bytes: int) -> None:
