@@ -67,7 +67,8 @@ def _framed(data: bytes) -> bytes:
     pieces = _HEAD.split(data)[1:]
     # A line break ends the head, and another one the content.
     records = ((head, content[1:-1]) for head, content in zip(pieces[::2], pieces[1::2], strict=True))
-    return b"".join(b"%s %d\n%s\n" % (head, len(content), content) for head, content in records)
+    framed = b"".join(b"%s %d\n%s\n" % (head, len(content), content) for head, content in records)
+    return framed + b"end 1\n\n\n"
 
 
 TARGETS: Mapping[str, Target] = {
@@ -89,7 +90,7 @@ TARGETS: Mapping[str, Target] = {
                 b" {\n",
                 b"}\n",
             ),
-            *(b"\tlinux\t", b"\tinitrd\t", b" --id ", b"set default=", b" " * 4000),
+            *(b"\tlinux\t", b"\tinitrd\t", b" --id ", b"set default=", b" " * 1000),
         ),
     ),
 }

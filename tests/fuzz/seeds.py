@@ -24,7 +24,7 @@ from tests.fuzz.images import DPKG_FILES, LD_FILES, MODULE_FILES, UNIT_FILES
 from tests.fuzz.places import joined
 from tests.fuzz.preparing import PREPARING_FILES
 from tests.unit.benchdata import realistic
-from tests.unit.diskrecords import RECORDS, said
+from tests.unit.diskrecords import ONE_FILE_SYSTEM, RECORDS, said
 from tests.unit.elfbuilder import LD_SO, dlopen_note, elf
 from tests.unit.ext4builder import DATA, POINTERS, ext4, extents, superblock
 
@@ -213,6 +213,8 @@ def _disks() -> Iterator[tuple[str, bytes]]:
         yield "newc", _archive(payload)
     yield "squashfs", _SQUASHFS
     yield "records", said(RECORDS)
+    menu = b"set default=a\nmenuentry a --id b {\n linux /a b  c\n initrd /d  e\n}\n"
+    yield "records", said({**ONE_FILE_SYSTEM, "file 0 ./boot/grub/grub.cfg": menu})
 
 
 def _archive(payload: Payload) -> bytes:

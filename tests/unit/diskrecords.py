@@ -82,6 +82,16 @@ RECORDS: Mapping[str, bytes] = {
     "boot 15": b"1048504 ./EFI/BOOT/BOOTX64.EFI\n4183488 ./EFI/BOOT/grubx64.efi\n117 ./EFI/BOOT/grub.cfg\n",
     "file 15 ./EFI/BOOT/grub.cfg": b"configfile $prefix/grub.cfg\n",
 }
+# A disk without a table, as small as one can be that has a system.
+ONE_FILE_SYSTEM: Mapping[str, bytes] = {
+    "sectors": b"9\n",
+    "sector-bytes": b"512\n",
+    "boot-sector": b"",
+    "blkid 0": b"TYPE=ext4\n",
+    "space 0": b"1 1 1 1\n",
+    "present 0": b"./lib/systemd/systemd\n",
+    "file 0 ./etc/os-release": b"",
+}
 
 
 def said(records: Mapping[str, bytes]) -> bytes:

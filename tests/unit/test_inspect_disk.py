@@ -182,6 +182,10 @@ def test_numbers_that_are_none(content: bytes) -> None:
         b"a 1 99999999999999999999\n",
         b"a x 1\n1\n",
         b"a 1 1\n12",
+        b"a 256 1\n1\nend 0\n\n",
+        b"a 01 1\n1\nend 0\n\n",
+        b"a 1 1\n1\na 1 1\n1\nend 0\n\n",
+        b"a 1048577\n" + bytes(1048577) + b"\nend 0\n\n",
     ],
 )
 def test_what_no_appliance_says(data: bytes) -> None:
@@ -197,6 +201,47 @@ def test_a_path_has_its_blanks_and_bytes() -> None:
 def test_blkid_escapes() -> None:
     found = of({**RECORDS, "blkid 14": rb"LABEL=a\ b\x41\"" + b"\n"})
     assert found.facts.partitions[1].label == 'a bA"'
+
+
+# ---------------------------------------------------------------- an appliance that a disk has taken over
+
+
+def repeated(count: int, more: Mapping[str, bytes]) -> bytes:
+    """RECORDS and ``more``, and the first partition ``count`` times once more."""
+    data = said({**RECORDS, **more})
+    return data.replace(b"end 1\n", b"partition 1 14\n262144 4194304\n" * count + b"end 1\n")
+
+
+def test_a_partition_that_is_said_again_and_again() -> None:
+    """Once, each of them stood for all records of the partition: 10 000 for 50 GiB of memory."""
+    names = b"".join(b"1 ./boot/%x\n" % number for number in range(60_000))
+    with bounded(seconds=2, mib=512), pytest.raises(GuestError, match="was said before"):
+        examined(repeated(10_000, {"boot 1": names}))
+
+
+@pytest.mark.parametrize(("name", "most"), [("boot 1", 4096), ("enabled 1", 512), ("top 1", 512)])
+def test_a_list_that_is_too_long(name: str, most: int) -> None:
+    lines = [b"5 ./%d\x0b\r" % number for number in range(most + 1)]
+    of({**RECORDS, name: b"\n".join(lines[:-1]) + b"\n"})
+    with pytest.raises(GuestError, match=f"`{name}` has {most + 1} lines"):
+        of({**RECORDS, name: b"\n".join(lines) + b"\n"})
+
+
+def test_as_much_as_an_appliance_can_say() -> None:
+    """64 MiB, of 255 partitions with long lists."""
+    many: dict[str, bytes] = {}
+    for number in range(1, 256):
+        many |= {
+            name.replace(" 1", f" {number}", 1): content
+            for name, content in RECORDS.items()
+            if " 1" in name and " 14" not in name and " 15" not in name
+        }
+        many[f"boot {number}"] = b"".join(b"1 ./boot/%050d\n" % each for each in range(4096))
+        many[f"partition {number}"] = b"%d 1\n" % number
+    with bounded(seconds=10, mib=512):
+        found = of({**RECORDS, **many})
+    assert len(found.facts.partitions) == 255
+    assert "255 partitions have a system, so the root volume is not known" in found.refusals
 
 
 # ---------------------------------------------------------------- GRUB's menu

@@ -13,39 +13,47 @@ _TABLES = {"gpt": Table.GPT, "dos": Table.MBR}
 # The kernel counts in these, whatever the disk's own sectors are.
 _SECTOR_BYTES = 512
 _MOST_DIGITS = 19
+# As guest/look cuts its lists.
+_MOST_LINES = {"boot": 4096}
+_MOST_OTHER_LINES = 512
 # libblkid puts a backslash before a byte that is special to a shell, and writes other unprintable bytes as \xHH.
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|(.))")
 
 
 def disk_facts(records: Sequence[Record]) -> DiskFacts:
-    """What the records say about the disk. Raises GuestError when a record is missing or is no number."""
-    whole = _properties(_one(records, "blkid", WHOLE_DISK))
+    """What the records say about the disk. Raises GuestError when a record is missing, is no number or has too many lines."""
+    by_number: dict[int, list[Record]] = {}
+    for each in records:
+        by_number.setdefault(each.number, []).append(each)
+    disk = by_number.get(WHOLE_DISK, [])
+    whole = _properties(_one(disk, "blkid", WHOLE_DISK))
     table = _TABLES.get(whole.get("PTTYPE", ""), Table.NONE)
-    size_bytes = _numbers(_one(records, "sectors", WHOLE_DISK), 1)[0] * _SECTOR_BYTES
+    size_bytes = _numbers(_one(disk, "sectors", WHOLE_DISK), 1)[0] * _SECTOR_BYTES
     if table is Table.NONE:
-        partitions = [_partition(records, WHOLE_DISK, 0, size_bytes)]
+        partitions = [_partition(disk, WHOLE_DISK, 0, size_bytes)]
     else:
         places = [(each.number, *_numbers(each, 2)) for each in records if each.name == "partition"]
         partitions = [
-            _partition(records, number, begin * _SECTOR_BYTES, size * _SECTOR_BYTES)
+            _partition(by_number[number], number, begin * _SECTOR_BYTES, size * _SECTOR_BYTES)
             for number, begin, size in sorted(places)
         ]
     return DiskFacts(
         size_bytes=size_bytes,
-        sector_bytes=_numbers(_one(records, "sector-bytes", WHOLE_DISK), 1)[0],
+        sector_bytes=_numbers(_one(disk, "sector-bytes", WHOLE_DISK), 1)[0],
         table=table,
         table_uuid=whole.get("PTUUID", ""),
-        boot_sector=_one(records, "boot-sector", WHOLE_DISK).content,
+        boot_sector=_one(disk, "boot-sector", WHOLE_DISK).content,
         partitions=tuple(partitions),
     )
 
 
-def _partition(records: Sequence[Record], number: int, begin_bytes: int, size_bytes: int) -> Partition:
-    said = _one(records, "blkid", number)
+def _partition(own: Sequence[Record], number: int, begin_bytes: int, size_bytes: int) -> Partition:
+    """The partition ``number``, of which all records are in ``own``."""
+    said = _one(own, "blkid", number)
     found = _properties(said)
     # blkid prints its own errors, such as that two kinds of content are possible, instead of properties.
     fault = "" if found else said.text.strip()
-    unmounted = [each.text.strip() for each in records if each.name == "unmounted" and each.number == number]
+    unmounted = [each.text.strip() for each in own if each.name == "unmounted"]
     return Partition(
         number=number,
         begin_bytes=begin_bytes,
@@ -57,7 +65,7 @@ def _partition(records: Sequence[Record], number: int, begin_bytes: int, size_by
         kind=found.get("TYPE", ""),
         uuid=found.get("UUID", ""),
         label=found.get("LABEL", ""),
-        content=_content([each for each in records if each.number == number]),
+        content=_content(own),
         fault=unmounted[0] if unmounted else fault,
     )
 
@@ -70,7 +78,7 @@ def _content(records: Iterable[Record]) -> Content | None:
     block_bytes, blocks, _, free = _numbers(by_name["space"], 4)
 
     def lines(name: str) -> list[str]:
-        return by_name[name].text.splitlines() if name in by_name else []
+        return _lines(by_name[name]) if name in by_name else []
 
     return Content(
         size_bytes=block_bytes * blocks,
@@ -90,6 +98,14 @@ def _content(records: Iterable[Record]) -> Content | None:
         enabled=frozenset(line.removeprefix(".") for line in lines("enabled")),
         top=frozenset(line.removeprefix("./") for line in lines("top")),
     )
+
+
+def _lines(record: Record) -> list[str]:
+    """The lines of a list of names. They end at line breaks alone, as for guest/look, which counts them."""
+    found = record.text.removesuffix("\n").split("\n")
+    if len(found) > _MOST_LINES.get(record.name, _MOST_OTHER_LINES):
+        raise GuestError(f"the appliance's record `{record.name} {record.number}` has {len(found)} lines")
+    return found
 
 
 def _properties(record: Record) -> Mapping[str, str]:

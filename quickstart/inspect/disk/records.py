@@ -7,6 +7,11 @@ from dataclasses import dataclass
 # A path has at most 4096 bytes, and the name of a record has one.
 _MOST_HEAD_BYTES = 4200
 _MOST_RECORDS = 1 << 16
+# As guest/look cuts them. A stranger's disk may have taken over the appliance, so its own limits count for nothing here.
+_MOST_CONTENT_BYTES = 1 << 20
+# Linux numbers at most 255 partitions of a disk (DISK_MAX_PARTS).
+_LAST_PARTITION = 255
+_NUMBERS = frozenset(map(str, range(_LAST_PARTITION + 1)))
 _END = "end"
 
 
@@ -30,9 +35,10 @@ def parse_records(data: bytes) -> tuple[Record, ...]:
     """The records in ``data``. A record is a line ``NAME BYTES``, then BYTES bytes, and a line break. The last record
     is named ``end``.
 
-    Raises ValueError for other data.
+    Raises ValueError for other data, and for a record that is said again, is too long, or is about a partition that Linux
+    does not have.
     """
-    found: list[Record] = []
+    found: dict[str, Record] = {}
     at = 0
     while True:
         stop = data.find(b"\n", at, at + _MOST_HEAD_BYTES)
@@ -42,11 +48,15 @@ def parse_records(data: bytes) -> tuple[Record, ...]:
         if not size.isascii() or not size.isdecimal() or len(size) > len(str(len(data))):
             raise ValueError(f"the record at byte {at} has no size")
         begin, end = stop + 1, stop + 1 + int(size)
+        if end - begin > _MOST_CONTENT_BYTES:
+            raise ValueError(f"the record at byte {at} has more than {_MOST_CONTENT_BYTES} bytes")
         if data[end : end + 1] != b"\n":
             raise ValueError(f"the record at byte {at} does not end where it says")
         if words == _END:
-            return tuple(found)
-        found.append(_record(words, data[begin:end]))
+            return tuple(found.values())
+        if words in found:
+            raise ValueError(f"the record at byte {at} was said before")
+        found[words] = _record(words, data[begin:end])
         if len(found) > _MOST_RECORDS:
             raise ValueError(f"more than {_MOST_RECORDS} records")
         at = end + 1
@@ -55,6 +65,7 @@ def parse_records(data: bytes) -> tuple[Record, ...]:
 def _record(words: str, content: bytes) -> Record:
     name, _, rest = words.partition(" ")
     number, _, path = rest.partition(" ")
-    if number and not (number.isascii() and number.isdecimal() and len(number) <= 3):
+    # Each number has one form, so that no record comes again in another one.
+    if number and number not in _NUMBERS:
         raise ValueError("a record has no number of a partition")
     return Record(name, int(number or "0"), path, content)
