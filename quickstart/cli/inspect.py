@@ -89,6 +89,7 @@ def _partition(found: Inspected, partition: Partition) -> dict[str, object]:
         "uuid": partition.uuid,
         "label": partition.label,
         "free_bytes": partition.content.free_bytes if partition.content else None,
+        "clean": partition.is_clean,
         "roles": list(_roles(found, partition)),
     }
 
@@ -105,8 +106,12 @@ def _show(console: Console, found: Inspected) -> None:
     for each in facts.partitions:
         name = "whole disk" if each.number == WHOLE_DISK else f"partition {each.number}"
         free = f", {each.content.free_bytes // MIB} MiB free" if each.content else ""
+        clean = "" if each.is_clean else ", not unmounted"
         roles = " ".join(_roles(found, each))
-        say(console, f"{'':12}{name:13}{each.size_bytes // MIB:7} MiB  {each.kind or '-':12}{roles}{free}")
+        say(
+            console,
+            f"{'':12}{name:13}{each.size_bytes // MIB:7} MiB  {each.kind or '-':12}{roles}{free}{clean}",
+        )
     entry = found.entry
     rows = (
         ("system", found.system or "not found"),

@@ -127,7 +127,7 @@ def _disk_arguments(machine: Machine, fd: int | None) -> tuple[str, ...]:
         drive = f"file.driver=nbd,file.server.type=fd,file.server.str={fd},{_drive('raw')}"
         words: tuple[str, ...] = ("-drive", drive)
     else:
-        snapshot = ",snapshot=on" if machine.snapshot else ""
+        snapshot = ",read-only=on" if machine.read_only else ",snapshot=on" if machine.snapshot else ""
         # Otherwise, QEMU would open the disk once for reading and once for writing, and each needs a descriptor.
         drive = f"file=/dev/fdset/{_DISK_SET},{_drive(machine.disk_format)},auto-read-only=off{snapshot}"
         words = ("-add-fd", f"fd={fd},set={_DISK_SET}", "-drive", drive)

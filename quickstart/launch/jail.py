@@ -131,14 +131,14 @@ def given(jail: Jail, path: Path) -> Path:
     return Path(path.name)
 
 
-def largest_file(disk: int | None, disk_format: str) -> int:
+def largest_file(disk: int | None, disk_format: str, *, read_only: bool = False) -> int:
     """The largest size in bytes of any file that QEMU may write. ``disk`` is the descriptor of the open disk
     or of a connection to its server, or None.
 
     The largest file is the disk's overlay or the qcow2 disk itself. Such a file has at most the content of
     the whole disk and the format's tables. The tables need far less than 1/64 of the size of the content
-    (docs/interop/qcow2.txt of QEMU). A qcow2 file may also have unused clusters. Raises BadInputError for a
-    qcow2 file that is damaged or has a backing file.
+    (docs/interop/qcow2.txt of QEMU). A qcow2 file may also have unused clusters. When QEMU opens the disk
+    ``read_only``, it makes no overlay. Raises BadInputError for a qcow2 file that is damaged or has a backing file.
     """
     status = None if disk is None else os.fstat(disk)
     if disk is None or status is None or not stat.S_ISREG(status.st_mode):
@@ -149,6 +149,8 @@ def largest_file(disk: int | None, disk_format: str) -> int:
             whole, beside = virtual_bytes(disk), status.st_size
         except ValueError as error:
             raise BadInputError(f"the disk cannot be used: {error}") from error
+    if read_only:
+        return _SLACK_BYTES
     return min(whole + whole // 64 + beside + _SLACK_BYTES, _MOST_BYTES)
 
 

@@ -135,10 +135,11 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
                 *channel_arguments(channels),
             )
             fds = (*dataclasses.astuple(channels), *(() if disk is None else (disk,)))
+            most_bytes = jail.largest_file(disk, self.machine.disk_format, read_only=self.machine.read_only)
             self.launch_ns = time.monotonic_ns()
             self._process = stack.enter_context(
                 door.background(
-                    jail.limited(words, jail.largest_file(disk, self.machine.disk_format)),
+                    jail.limited(words, most_bytes),
                     output=said.writers[1],
                     identity=cell.identity,
                     pass_fds=fds,

@@ -69,6 +69,7 @@ class Partition:
     ``type_id`` is the type of the partition: a GUID for a GPT, or a number such as ``0x83`` for an MBR. ``usage`` and
     ``kind`` are libblkid's words for the content: ``filesystem`` and ``ext4``, ``crypto`` and ``crypto_LUKS``, ``raid``
     and ``LVM2_member``. ``content`` is None when the appliance could not mount the file system; ``fault`` then says why.
+    When the file system was not unmounted, ``is_clean`` is false, and ``content`` lacks what only its journal has.
     """
 
     number: int
@@ -82,6 +83,7 @@ class Partition:
     uuid: str = ""
     label: str = ""
     content: Content | None = None
+    is_clean: bool = True
     fault: str = ""
 
 

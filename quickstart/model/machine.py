@@ -25,10 +25,10 @@ class NbdSocket:
 class Machine:
     """Everything that a launcher needs to start one guest.
 
-    ``disk`` is a file, or a volume of an NBD server. A guest without a disk runs from its initramfs alone.
-    With ``snapshot``, writes to the disk are discarded. For a volume of an NBD server, ``disk_format`` is raw
-    and ``snapshot`` is false. ``uuid`` is the guest's UUID in SMBIOS, or empty. ``file_bytes`` lists files
-    with the sizes in bytes that they must have.
+    ``disk`` is a file, or a volume of an NBD server. A guest without a disk runs from its initramfs alone. With
+    ``snapshot``, writes to the disk are discarded. With ``read_only`` as well, the guest cannot write to it at
+    all. For a volume of an NBD server, ``disk_format`` is raw and ``snapshot`` is false. ``uuid`` is the
+    guest's UUID in SMBIOS, or empty. ``file_bytes`` lists files with the sizes in bytes that they must have.
 
     With ``firmware``, the machine boots from its disk alone. Then ``kernel``, ``initrds`` and ``cmdline`` are not
     used, and the guest has no launch agent.
@@ -50,6 +50,7 @@ class Machine:
     network: Network = Network.CLOSED
     file_bytes: tuple[tuple[Path, int], ...] = ()
     firmware: Firmware | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,11 @@ def on_volume(plain: Machine, volume: NbdSocket) -> Machine:
     happens to writes.
     """
     return dataclasses.replace(plain, disk=volume, disk_format=DiskFormat.RAW, snapshot=False)
+
+
+def only_reading(plain: Machine) -> Machine:
+    """The machine ``plain``, which cannot write to its disk (pure). So the host needs no space for what it writes."""
+    return dataclasses.replace(plain, snapshot=True, read_only=True)
 
 
 def by_firmware(plain: Machine, firmware: Firmware) -> Machine:

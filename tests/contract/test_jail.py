@@ -257,6 +257,16 @@ def test_no_file_of_a_qemu_gets_longer_than_its_disk_needs(
         os.close(disk)
 
 
+def test_a_qemu_that_only_reads_its_disk_writes_little(tmp_path: Path) -> None:
+    image = tmp_path / "disk"
+    door.run(["qemu-img", "create", "-f", "qcow2", image, "64G"], timeout_s=LIMIT_S)
+    with image.open("rb") as file:
+        assert largest_file(file.fileno(), "qcow2", read_only=True) == 64 * MIB
+    image.write_bytes(b"no disk")
+    with image.open("rb") as file, pytest.raises(BadInputError, match="cannot be used"):
+        largest_file(file.fileno(), "qcow2", read_only=True)
+
+
 def test_a_qcow2_disk_that_rests_on_another_is_refused_by_the_descriptor_that_is_used(tmp_path: Path) -> None:
     base, disk = tmp_path / "base", tmp_path / "disk"
     door.run(["qemu-img", "create", "-f", "raw", base, "1M"], timeout_s=LIMIT_S)

@@ -76,6 +76,11 @@ REFUSED = {
         "fstab's line for /boot is no partition of this disk",
     ),
     "full": ({"space 1": b"4096 498138 100 100\n"}, "/boot has 0 MiB free, and 96 MiB are needed"),
+    "not unmounted": (
+        {"unclean 1": b"mount: Read-only file system\n"},
+        "partition 1 was not unmounted, and its last changes are only in its journal: "
+        "start its system once, and shut it down",
+    ),
     "no loader": (
         {"boot-sector": bytes(512), "boot 15": b""},
         "the disk has no boot loader that is known (GRUB, systemd-boot, a unified kernel image)",
@@ -148,6 +153,27 @@ def test_a_separate_boot() -> None:
     assert found.entry is not None
     assert (found.entry.partition, found.entry.kernel) == (14, "/vmlinuz-6.1.0-1")
     assert found.refusals == ()
+
+
+def test_a_partition_without_a_role_may_be_unclean() -> None:
+    found = of({**RECORDS, "unclean 15": b"mount: Read-only file system\n"})
+    assert [each.is_clean for each in found.facts.partitions] == [True, True, False]
+    assert found.refusals == ()
+
+
+def test_a_boot_that_was_not_unmounted() -> None:
+    found = of(
+        {
+            **RECORDS,
+            FSTAB: f"PARTUUID={ROOT_PART} / ext4 rw 0 1\nLABEL=BOOT /boot ext4 rw 0 2\n".encode(),
+            "blkid 14": b"TYPE=ext4\nUSAGE=filesystem\nLABEL=BOOT\nPART_ENTRY_TYPE=21686148-6449-6e6f-744e-656564454649\n",
+            "space 14": b"4096 498138 329359 299049\n",
+            "unclean 14": b"",
+            "file 14 ./grub/grub.cfg": GRUB_CFG.replace("/boot/", "/").encode(),
+        }
+    )
+    (refusal,) = found.refusals
+    assert refusal.startswith("partition 14 was not unmounted")
 
 
 def test_systemd_boot_and_a_unified_kernel() -> None:

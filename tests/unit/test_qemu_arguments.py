@@ -23,7 +23,7 @@ from quickstart.launch.arguments import (
     named_as_the_host_does,
 )
 from quickstart.model import Network, Readiness
-from quickstart.model.machine import Machine, NbdSocket
+from quickstart.model.machine import Machine, NbdSocket, only_reading
 from quickstart.model.words import DiskFormat, Firmware, ReadyKind
 
 UEFI_FILES = Files((Path("code"), Path("variables")), 7)
@@ -86,6 +86,14 @@ def test_a_file_is_a_descriptor_that_is_opened_once(snapshot: bool) -> None:
     drive = "file=/dev/fdset/1,format=raw,if=none,id=root,auto-read-only=off"
     assert found["-drive"] == [drive + (",snapshot=on" if snapshot else "")]
     assert found["-add-fd"] == ["fd=7,set=1"]
+
+
+def test_a_disk_that_is_only_read_has_no_overlay() -> None:
+    """What fills it would fill the host's temporary directory: 8 bytes of a hostile journal make 64 KiB of an overlay."""
+    drive = "file=/dev/fdset/1,format=raw,if=none,id=root,auto-read-only=off,read-only=on"
+    machine = only_reading(MACHINE)
+    assert machine.snapshot
+    assert drive in machine_arguments(machine, tcg("test"), FILES)
 
 
 def test_a_volume_is_a_connection() -> None:

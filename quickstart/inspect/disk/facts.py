@@ -66,6 +66,7 @@ def _partition(own: Sequence[Record], number: int, begin_bytes: int, size_bytes:
         uuid=found.get("UUID", ""),
         label=found.get("LABEL", ""),
         content=_content(own),
+        is_clean=all(each.name != "unclean" for each in own),
         fault=unmounted[0] if unmounted else fault,
     )
 

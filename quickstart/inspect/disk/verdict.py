@@ -296,6 +296,12 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
         yield f"fstab's line for / ({found.root_name}) is not partition {root.number}, which has the system"
     if found.boot is None:
         yield "fstab's line for /boot is no partition of this disk"
+    for each in (root,) if found.boot in (None, root) else (root, found.boot):
+        if each is not None and not each.is_clean:
+            yield (
+                f"partition {each.number} was not unmounted, and its last changes are only in its journal: "
+                "start its system once, and shut it down"
+            )
     content = found.boot.content if found.boot else None
     if content is not None and content.free_bytes < _LEAST_FREE_BYTES:
         yield f"/boot has {content.free_bytes >> 20} MiB free, and {_LEAST_FREE_BYTES >> 20} MiB are needed"

@@ -19,7 +19,7 @@ from quickstart.inspect.disk.verdict import examined
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.archive import entries
 from quickstart.model.disk import Inspected, Partition
-from quickstart.model.machine import machine
+from quickstart.model.machine import machine, only_reading
 from quickstart.model.words import DiskFormat
 from quickstart.reference.debootstrap import make_base
 from quickstart.reference.entry import newest_kernel
@@ -74,11 +74,11 @@ def appliance(context: Context) -> Appliance:
 def started(
     appliance: Appliance, disk: Path, disk_format: DiskFormat, launcher: Launcher
 ) -> Iterator[Executes]:
-    """A running appliance with ``disk``. Whatever it writes to the disk is discarded.
+    """A running appliance with ``disk``, to which it cannot write.
 
     Raises GuestError when the appliance does not start.
     """
-    described = machine(
+    plain = machine(
         "appliance",
         kernel=appliance.kernel,
         initrds=(appliance.initramfs,),
@@ -88,7 +88,7 @@ def started(
         disk=disk,
         disk_format=disk_format,
     )
-    with launcher.launch(described, None) as guest:
+    with launcher.launch(only_reading(plain), None) as guest:
         for message in guest.messages(_START_S):
             if isinstance(message, Hello):
                 yield executing(guest)
