@@ -14,7 +14,7 @@ from quickstart.inspect.disk.grub import default_entry
 from quickstart.inspect.disk.records import parse_records
 from quickstart.inspect.disk.verdict import examined
 from quickstart.model.disk import InitramfsMaker, Inspected, Loader, NetworkManager, Table
-from tests.unit.diskrecords import BOOT_SECTOR, GRUB_CFG, RECORDS, ROOT_PART, changed, said
+from tests.unit.diskrecords import BOOT_SECTOR, GRUB_CFG, ONE_FILE_SYSTEM, RECORDS, ROOT_PART, changed, said
 from tests.unit.hostile import bounded
 
 
@@ -136,6 +136,11 @@ def test_a_disk_without_a_table() -> None:
     )
     assert (found.root, found.facts.table) == (0, Table.NONE)
     assert "the disk has no partition table, so no firmware starts it" in found.refusals
+
+
+def test_a_disk_of_one_file_system_that_was_not_unmounted() -> None:
+    found = of({**ONE_FILE_SYSTEM, "unclean 0": b""})
+    assert any(reason.startswith("the file system was not unmounted") for reason in found.refusals)
 
 
 def test_a_separate_boot() -> None:

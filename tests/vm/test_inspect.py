@@ -16,7 +16,7 @@ from quickstart.model import MIB
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.images.lookalike import ROOT_PART, look_alike
-from tests.vm.conftest import quickstart
+from tests.vm.conftest import host, quickstart
 
 INSPECT_S = 600.0
 DISK = uuid.UUID("5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0c02")
@@ -78,6 +78,36 @@ def test_a_root_in_a_partition_and_a_hostile_one(artefact: Path, tmp_path: Path)
     assert any(reason.startswith("partition 2 (ext4) cannot be mounted") for reason in found["refusals"])
     assert any("no boot loader" in reason for reason in found["refusals"])
     assert digest(disk) == before
+
+
+def test_a_file_system_that_was_not_unmounted_and_misleads(tmp_path: Path) -> None:
+    """Its journal is not replayed. Its names and links lead to files that would never end, and to the appliance's own; its menu is
+    slow to read for who looks for its end at each blank.
+    """
+    tree, disk = tmp_path / "tree", tmp_path / "disk.raw"
+    files = {
+        "etc/os-release": 'PRETTY_NAME="Some system"\n',
+        "etc/fstab": "/dev/vda / ext4 rw 0 1\n",
+        "usr/lib/systemd/systemd": "",
+        "boot/grub/grub.cfg": f"menuentry 'x' {{\nlinux /a b{' ' * 1_000_000}c\n}}\n",
+        "etc/netplan/a\ny": "",
+    }
+    for name, text in files.items():
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    os.mkfifo(tree / "y")
+    (tree / "etc/systemd").mkdir()
+    (tree / "etc/systemd/network").symlink_to("/proc")
+    host("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(disk), "64M")
+    host("debugfs", "-w", "-R", "feature needs_recovery", str(disk))
+    called = quickstart("inspect", disk, "--json", timeout_s=INSPECT_S)
+    found = called.result
+    assert called.status == 1
+    (partition,) = found["partitions"]
+    assert (partition["clean"], partition["roles"], found["system"]) == (False, ["root"], "Some system")
+    assert any("the file system was not unmounted" in reason for reason in found["refusals"])
+    assert found["entry"] is None
 
 
 @pytest.mark.full

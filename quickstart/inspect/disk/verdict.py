@@ -14,6 +14,7 @@ from quickstart.inspect.disk.facts import disk_facts
 from quickstart.inspect.disk.grub import default_entry
 from quickstart.inspect.disk.records import parse_records
 from quickstart.model.disk import (
+    WHOLE_DISK,
     BootEntry,
     Content,
     DiskFacts,
@@ -298,8 +299,9 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
         yield "fstab's line for /boot is no partition of this disk"
     for each in (root,) if found.boot in (None, root) else (root, found.boot):
         if each is not None and not each.is_clean:
+            name = "the file system" if each.number == WHOLE_DISK else f"partition {each.number}"
             yield (
-                f"partition {each.number} was not unmounted, and its last changes are only in its journal: "
+                f"{name} was not unmounted, and its last changes are only in its journal: "
                 "start its system once, and shut it down"
             )
     content = found.boot.content if found.boot else None

@@ -31,7 +31,7 @@ SUITE = "bookworm"
 _MEMORY_MIB = 512
 _MAC = "52:54:00:71:73:0a"
 _START_S = 300.0
-_LOOK_S = 600.0
+_LOOK_S = 300.0
 # A record has at most 1 MiB, and most have some hundred bytes.
 _MOST_BYTES = 64 << 20
 _FETCH_S = 600.0

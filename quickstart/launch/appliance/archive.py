@@ -20,10 +20,24 @@ WANTED = (
 _PROGRAMS = ("/usr/sbin/blkid",)
 _SCRIPTS = ("look", "fetch")
 _APPLETS = (
-    *("sh", "cat", "echo", "find", "head", "insmod", "mkdir", "mount", "printf", "readlink", "sleep", "stat"),
-    *("tail", "umount", "wc"),
+    *(
+        "sh",
+        "cat",
+        "chroot",
+        "echo",
+        "find",
+        "head",
+        "insmod",
+        "mkdir",
+        "mount",
+        "printf",
+        "readlink",
+        "sleep",
+    ),
+    *("stat", "tail", "timeout", "umount", "wc"),
 )
-_DIRECTORIES = ("bin", "dev", "mnt", "modules", "proc", "run", "sbin", "sys")
+_CELL = ("cell", "cell/bin", "cell/disk", "cell/run")
+_DIRECTORIES = ("dev", "modules", "proc", "run", "sbin", "sys")
 
 
 def entries(root: ImageRoot, version: str, busybox: Path) -> Iterator[CpioEntry]:
@@ -32,15 +46,25 @@ def entries(root: ImageRoot, version: str, busybox: Path) -> Iterator[CpioEntry]
 
     Raises StartSetError when the image lacks a driver or a program.
     """
+    yield from cell(busybox)
+    yield symlink("bin", "cell/bin")
     yield from (directory(name) for name in _DIRECTORIES)
     yield char_device("dev/console", 0o600, 5, 1)
-    yield regular("bin/busybox", busybox, 0o755)
-    yield from (symlink(f"bin/{name}", "busybox") for name in _APPLETS)
-    scripts = resources.files("quickstart.launch.appliance").joinpath("guest")
-    yield regular("init", scripts.joinpath("init").read_bytes(), 0o755)
-    yield from (regular(f"sbin/{name}", scripts.joinpath(name).read_bytes(), 0o755) for name in _SCRIPTS)
+    yield regular("init", _script("init"), 0o755)
     yield from _programs(root)
     yield from _modules(root, version)
+
+
+def cell(busybox: Path) -> Iterator[CpioEntry]:
+    """The root directory in which guest/look and guest/fetch read a file system: BusyBox and our scripts."""
+    yield from (directory(name) for name in _CELL)
+    yield regular("cell/bin/busybox", busybox, 0o755)
+    yield from (symlink(f"cell/bin/{name}", "busybox") for name in _APPLETS)
+    yield from (regular(f"cell/bin/{name}", _script(name), 0o755) for name in _SCRIPTS)
+
+
+def _script(name: str) -> bytes:
+    return resources.files("quickstart.launch.appliance").joinpath("guest", name).read_bytes()
 
 
 def _programs(root: ImageRoot) -> Iterator[CpioEntry]:
