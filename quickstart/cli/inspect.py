@@ -18,6 +18,7 @@ from quickstart.launch.appliance.appliance import appliance, look, started
 from quickstart.model import MIB
 from quickstart.model.disk import WHOLE_DISK, Inspected, Partition
 from quickstart.model.words import DiskFormat
+from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
@@ -110,9 +111,10 @@ def _show(console: Console, found: Inspected) -> None:
         roles = " ".join(_roles(found, each))
         say(
             console,
-            f"{'':12}{name:13}{each.size_bytes // MIB:7} MiB  {each.kind or '-':12}{roles}{free}{clean}",
+            f"{'':12}{name:13}{each.size_bytes // MIB:7} MiB  {brief(each.kind) or '-':12}{roles}{free}{clean}",
         )
     entry = found.entry
+    # The words are the disk's: one that is long or has many blanks would fill a line, and go on as one of ours.
     rows = (
         ("system", found.system or "not found"),
         ("root", found.root_name or "not found"),
@@ -127,7 +129,7 @@ def _show(console: Console, found: Inspected) -> None:
     )
     for name, value in rows:
         if value:
-            say(console, f"{name:12}{value}")
+            say(console, f"{name:12}{brief(value)}")
     for reason in found.refusals:
         say(console, f"refused: {reason}", "red")
     if not found.refusals:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import quickstart
 from quickstart.artefact import inside
+from quickstart.cli.inspect import _show
 from quickstart.cli.main import group
 from quickstart.cli.output import Plain, _Shown, run_verb
 from quickstart.errors import (
@@ -33,6 +34,8 @@ from quickstart.errors import (
     VolumeError,
 )
 from quickstart.initramfs.newc import directory, symlink
+from quickstart.inspect.disk.own import check_image_disk
+from quickstart.inspect.disk.verdict import examined
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.inspect.unit.apparmor import refuse_profiles
@@ -41,6 +44,7 @@ from quickstart.inspect.unit.mounted import refuse_mounts, tmp_options
 from quickstart.parse.printable import brief, command, shown
 from quickstart.report import document as results
 from tests.unit.benchdata import realistic
+from tests.unit.diskrecords import RECORDS, said
 from tests.unit.imagebuilder import P
 from tests.unit.test_inside import PART_B, artefact
 from tests.unit.unitreader import put
@@ -248,3 +252,42 @@ def test_words_of_an_image_are_shortened(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedUnitError) as refused:
             refuse(root, "app.service")
         assert len(refused.value.message) < 1000
+
+
+def padded(said: str, behind: str) -> str:
+    """A word that fills the line of 80 characters that begins with ``behind``, and then says ``said``."""
+    return " " * (80 - len(behind)) + said
+
+
+FALSE = "nothing speaks against this disk"
+FOREIGN = padded(FALSE, "system      ")
+LONG_WORD = f"{'x' * 100_000}{FALSE}"
+
+
+@pytest.mark.parametrize("word", [FOREIGN, LONG_WORD, f"x{FOREIGN}", f"a\x1b[2J\u2800\u2800{FALSE}"])
+def test_words_of_a_disk_are_no_lines_of_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel, options = word.replace(" ", "\u2800"), word.strip()
+    records = {
+        **RECORDS,
+        "file 1 ./usr/lib/os-release": f'PRETTY_NAME="{word}"\n'.encode(),
+        "file 1 ./boot/grub/grub.cfg": f"menuentry '{word[:300]}' {{\nlinux /boot/{kernel[:300]} {options[:300]}\n}}\n".encode(),
+        "links 1": f"./sbin/init {word}\n".encode(),
+        "file 1 ./etc/fstab": f"UUID={kernel} / ext4\n".encode(),
+        "blkid 14": f"TYPE={word}\nUSAGE=filesystem\n".encode(),
+        "unmounted 14": f"mount: {word}\n".encode(),
+    }
+    found = examined(said(records))
+    assert len(found.refusals) == 3
+    _show(Plain(), found)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 2000
+    assert not any("   " in line[13:] or "\x1b" in line or "\u2800" in line for line in lines[4:])
+    assert FALSE not in lines
+
+
+def test_words_of_a_disk_that_cannot_be_made_fast() -> None:
+    kind = RECORDS["blkid 1"].replace(b"TYPE=ext4", b"TYPE=" + LONG_WORD.encode())
+    with pytest.raises(BadInputError) as refused:
+        check_image_disk(Path("disk.raw"), examined(said({**RECORDS, "blkid 1": kind})))
+    assert len(refused.value.details) == 2
+    assert all(len(each) < 400 for each in refused.value.details)

@@ -48,7 +48,7 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     if root is None:
         return
     if root.kind != "ext4":
-        yield f"the root file system is {root.kind}, and `build --image` knows only ext4 so far"
+        yield f"the root file system is {brief(root.kind)}, and `build --image` knows only ext4 so far"
     if found.boot is not None:
         yield "/boot is a partition of its own, which `build --image` does not know so far"
     if not _GRUB & set(found.loaders):
@@ -61,4 +61,4 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     if strange := [word for word in entry.command_line.split() if not _WORD.fullmatch(word)]:
         yield f"the command line of the default entry has a word with quotes or other special characters: {brief(strange[0])}"
     if PurePosixPath(entry.kernel).parent != PurePosixPath("/boot") or len(entry.initramfs) != 1:
-        yield f"the default entry starts {entry.kernel} with {len(entry.initramfs)} initramfs files, not a kernel in /boot with one"
+        yield f"the default entry starts {brief(entry.kernel)} with {len(entry.initramfs)} initramfs files, not a kernel in /boot with one"

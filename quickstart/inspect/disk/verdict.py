@@ -25,6 +25,7 @@ from quickstart.model.disk import (
     Partition,
     Table,
 )
+from quickstart.parse.printable import brief
 
 _ESP = ("c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "0xef")
 _BIOS_BOOT = "21686148-6449-6e6f-744e-656564454649"
@@ -282,7 +283,7 @@ def _of_partitions(facts: DiskFacts) -> Iterator[str]:
         if each.kind in _REFUSED_KINDS:
             yield f"partition {each.number} {_REFUSED_KINDS[each.kind]}"
         elif each.fault and each.usage == "filesystem":
-            yield f"partition {each.number} ({each.kind}) cannot be mounted: {each.fault}"
+            yield f"partition {each.number} ({brief(each.kind)}) cannot be mounted: {brief(each.fault)}"
 
 
 def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
@@ -290,11 +291,12 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
     if root is None:
         return
     if root.kind not in _ROOT_KINDS:
-        yield f"the root file system is {root.kind}, and only {', '.join(_ROOT_KINDS)} are known"
+        yield f"the root file system is {brief(root.kind)}, and only {', '.join(_ROOT_KINDS)} are known"
     if not found.root_name:
         yield "the root file system's fstab has no line for /"
     elif (named := _named(facts, found.root_name)) is None or named.number != root.number:
-        yield f"fstab's line for / ({found.root_name}) is not partition {root.number}, which has the system"
+        name = brief(found.root_name)
+        yield f"fstab's line for / ({name}) is not partition {root.number}, which has the system"
     if found.boot is None:
         yield "fstab's line for /boot is no partition of this disk"
     for each in (root,) if found.boot in (None, root) else (root, found.boot):
@@ -318,4 +320,4 @@ def _of_system(root: Partition) -> Iterator[str]:
         yield "crypttab has encrypted volumes"
     init = content.links.get("/sbin/init") or content.links.get("/usr/sbin/init") or ""
     if init and PurePosixPath(init).name != "systemd":
-        yield f"/sbin/init is {init} and not systemd"
+        yield f"/sbin/init is {brief(init)} and not systemd"
