@@ -16,6 +16,9 @@ from quickstart.host.places import fault_at, fault_of, make_directories, swapped
 from quickstart.host.walk import reachable, walk
 from quickstart.store.ownfiles import OPEN_STAGES, close_to_others
 
+# The stage with images that somebody gave, and the name of an image's directory in its entry.
+_IMAGES, _TOP = "reference", "root"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
@@ -100,7 +103,8 @@ def check_trusted(root: Path, entry: Path) -> None:
     This function checks the directories on the way to the store, the store, the stage's directory, the entry
     and the entry's direct contents, as far as they exist. All these files and directories must belong to a trusted
     user (places.trusted). Inside the store, no such file or directory may be a link, or writable for its group or for
-    others.
+    others. The top directory of an image is not checked when nobody else can enter the
+    stage's directory.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -109,8 +113,19 @@ def check_trusted(root: Path, entry: Path) -> None:
     for path in places:
         # The path may not exist yet, or may be in a directory of somebody else that we cannot enter.
         with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+            if _is_image(path):
+                continue
             if fault := fault_at(path) or _strict_fault(path.lstat()):
                 raise _distrusted(f"{path} {fault}", root)
+
+
+def _is_image(path: Path) -> bool:
+    """Whether ``path`` is the top directory of an image in a stage that is closed to others. Its owner and mode are those
+    that the image has in its guest, whoever that is on this host (inspect.foreign.home).
+    """
+    stage = path.parent.parent
+    is_closed = stage.name == _IMAGES and stage.lstat().st_mode & 0o077 == 0
+    return is_closed and path.name == _TOP and stat.S_ISDIR(path.lstat().st_mode)
 
 
 def _distrusted(fault: str, root: Path) -> HostLacksError:

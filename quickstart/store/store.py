@@ -214,10 +214,18 @@ class Store:
         return None
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-        """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor locked."""
-        check_place(self.root)
+        """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor locked.
+
+        An entry that another user could have put there is left out, with a note. Raises HostLacksError when this is so of
+        the store or of the stage's directory.
+        """
+        check_place(self.root, self.root / stage)
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
-            check_trusted(self.root, path)
+            try:
+                check_trusted(self.root, path)
+            except HostLacksError as error:
+                self._note(f"{error.message}; this entry is left out")
+                continue
             # The entry may be removed meanwhile, or may be from another version.
             with suppress(OSError, ValueError, KeyError, TypeError):
                 inputs = document_of(path / MARK)["inputs"]

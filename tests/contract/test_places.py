@@ -122,6 +122,22 @@ def test_no_store_that_is_open_to_others(tmp_path: Path, theirs: Path) -> None:
             assert store.get_or_make("agent", {}, lambda made: None).made
 
 
+def test_the_owner_of_a_given_top_directory_is_the_image_s(tmp_path: Path) -> None:
+    def make(directory: Path) -> None:
+        (directory / "root").mkdir()
+        os.chown(directory / "root", STRANGER, STRANGER)
+
+    for made in (True, False):
+        with Store(tmp_path / "store") as store:
+            assert store.get_or_make("reference", {"kind": "tar"}, make).made == made
+            assert store.find("reference", {"kind": "tar"})
+            assert len(list(store.marks("reference"))) == 1
+            # Of no other stage, and nothing else of an entry.
+            with pytest.raises(HostLacksError, match="belongs to another user"):
+                store.get_or_make("disk", {}, make)
+                store.find("disk", {})
+
+
 def test_the_verdict_on_kvm_is_written_through_nobody_s_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

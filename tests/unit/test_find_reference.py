@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.reference.rootfs import Rootfs, rootfs_inputs
@@ -38,6 +38,46 @@ def test_one_that_the_store_has_no_more(tmp_path: Path) -> None:
     make_entry(tmp_path, "one")
     with Store(tmp_path) as store, pytest.raises(BadInputError, match="no reference image two"):
         find_tree(store, "two")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1775, 0o000])
+def test_the_mode_of_a_given_top_directory_is_the_giver_s(tmp_path: Path, mode: int) -> None:
+    """As a tar archive has it; nobody else reaches it through the stage's directory."""
+
+    def make(directory: Path) -> None:
+        (directory / "root").mkdir()
+        (directory / "image.json").write_text(json.dumps({"image_hash": "given"}))
+        (directory / "root").chmod(mode)
+
+    inputs = {"kind": "tar"}
+    for made in (True, False):
+        with Store(tmp_path) as store:
+            assert store.get_or_make("reference", inputs, make).made == made
+            assert store.find("reference", inputs)
+    own = make_entry(tmp_path, "own")
+    with Store(tmp_path) as store:
+        assert find_tree(store, "own") == own / "root"
+        with pytest.raises(BadInputError, match="is a root that was given"):
+            find_tree(store, "given")
+
+
+def test_where_others_reach_it_it_is_judged(tmp_path: Path) -> None:
+    inputs = {"image": "one"}
+    (make_entry(tmp_path, "one") / "root").chmod(0o777)
+    (tmp_path / "reference").chmod(0o755)
+    with Store(tmp_path) as store, pytest.raises(HostLacksError, match="root can be written by others"):
+        store.find("reference", inputs)
+
+
+def test_an_entry_that_is_not_trusted_hides_no_other(tmp_path: Path) -> None:
+    make_entry(tmp_path, "bad").chmod(0o777)
+    good, notes = make_entry(tmp_path, "good"), list[str]()
+    with Store(tmp_path, notes.append) as store:
+        assert find_tree(store, "good") == good / "root"
+        notes.clear()
+        assert [path for path, _ in store.marks("reference")] == [good]
+    assert len(notes) == 1
+    assert "can be written by others" in notes[0]
 
 
 def test_a_damaged_one_stays_as_it_is(tmp_path: Path) -> None:
