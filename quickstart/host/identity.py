@@ -9,11 +9,13 @@ an ID while the program runs. When QuickStart is not root, the program keeps our
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,10 @@ _OWN_BASE, _OWN_COUNT = 0x7000_0000, 0x1000_0000
 _LOW_BASE, _LOW_END = 40_000, 61_184
 # This many IDs are tried one after the other, which are all IDs of this range.
 _TRIES = _LOW_END - _LOW_BASE
+# This many IDs are tried before we ask who holds the claims.
+_BELIEVED = 64
+# struct ucred of SO_PEERCRED: process, user, group.
+_PEER = struct.Struct("3i")
 # The capabilities (capability.h) that are needed to become another user, to give files away, and to give up
 # capabilities permanently.
 _CAP_CHOWN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 0, 6, 7, 8
@@ -73,15 +79,25 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
 
     ``wanted_group`` is a group that the program needs, such as the group of /dev/kvm. Raises HostLacksError
     when all IDs are claimed.
+
+    Another user can claim all IDs of a small namespace. When many IDs in a row are claimed, a claim of another user counts
+    for nothing, and an ID is taken that no process has now. Two of our programs that start at the same moment then have
+    the same ID only if both have chosen it by chance.
     """
     standing = _standing()
-    # Whoever would keep us from starting programs would have to claim them all.
+    # A small namespace gives the same IDs again. Who is asked twice has two connections to keep.
+    is_ours = functools.cache(_is_ours)
+    in_use = functools.cache(_in_use)
     first = secrets.randbelow(_OWN_COUNT)
     for number in range(first, first + _TRIES):
         identity = identity_of(standing, number, wanted_group)
         with ExitStack() as claims:
-            if not all(_claim(claims, name) for name in _names(standing, identity)):
-                continue
+            taken = [name for name in _names(standing, identity) if not _claim(claims, name)]
+            if taken:
+                if number < first + _BELIEVED or any(map(is_ours, taken)):
+                    continue
+                if {("Uid", identity.uid), ("Gid", identity.gid)} & in_use():
+                    continue
             yield identity
             return
     raise HostLacksError(
@@ -114,9 +130,37 @@ def _claim(claims: ExitStack, name: str) -> bool:
     claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         claim.bind(f"\0{name}")
+        # So that `_is_ours` learns whose it is. Nobody takes its connections.
+        claim.listen(socket.SOMAXCONN)
     except OSError:
         return False
     return True
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a process of our user has claimed ``name`` (SO_PEERCRED of unix(7))."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.setblocking(False)
+        try:
+            asked.connect(f"\0{name}")
+            said = asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        except OSError:
+            return False
+    _, uid, _ = _PEER.unpack(said)
+    return bool(uid == os.geteuid())
+
+
+def _in_use() -> frozenset[tuple[str, int]]:
+    """The user and group IDs of all processes, as (`Uid` or `Gid`, ID)."""
+    found: set[tuple[str, int]] = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        # Processes end while we look.
+        with suppress(OSError):
+            for line in status.read_text(errors="replace").splitlines():
+                key, _, rest = line.partition(":")
+                if key in ("Uid", "Gid"):
+                    found.update((key, int(word)) for word in rest.split())
+    return frozenset(found)
 
 
 def identity_of(standing: Standing, number: int, wanted_group: int | None = None) -> Identity:

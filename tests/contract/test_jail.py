@@ -19,7 +19,8 @@ import pytest
 
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
-from quickstart.host.identity import Identity, unprivileged
+from quickstart.host.identity import Identity, _in_use, unprivileged
+from quickstart.host.namespaces import own_namespaces
 from quickstart.launch import accel
 from quickstart.launch.jail import (
     SANDBOX,
@@ -130,6 +131,55 @@ def test_the_ids_of_two_namespaces_of_a_user_differ_while_both_live() -> None:
             said.append(int(process.stdout.readline()))
     # Outside 140004, 140005, 140003, and 140006: what lies between the last two is claimed.
     assert said == [40_005, 40_006, 40_005, 40_008]
+
+
+SQUATTED = """
+import os, socket, sys
+from quickstart.errors import HostLacksError
+from quickstart.host import identity
+extents = ((0, 1000, 1), (1, 100000, 200))
+identity._standing = lambda: identity.Standing(
+    euid=0, capabilities=(1 << 41) - 1, uid_map=extents, gid_map=extents, setgroups=True)
+ready, ended = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.close(ended[1])
+    os.setgid({owner})
+    os.setuid({owner})
+    held = [socket.socket(socket.AF_UNIX) for _ in range(400)]
+    for number, each in enumerate(held):
+        each.bind("\\0quickstart-" + ("uid" if number < 200 else "gid") + f"-{{100000 + number % 200}}")
+        if {listens}:
+            each.listen(9)
+    os.write(ready[1], b"x")
+    os.read(ended[0], 1)
+    os._exit(0)
+os.close(ended[0])
+os.read(ready[0], 1)
+identity._in_use = lambda: frozenset(("Uid", each) for each in range(1, 201) if each != {free})
+try:
+    with identity.unprivileged() as found:
+        print(found.uid)
+except HostLacksError:
+    print("none")
+"""
+
+
+@pytest.mark.parametrize(
+    ("owner", "listens", "free", "expected"),
+    [(4343, False, 150, "150"), (4343, True, 150, "150"), (4343, True, 0, "none"), (0, True, 150, "none")],
+)
+def test_the_claims_of_another_user_keep_no_program_from_its_start(
+    owner: int, listens: bool, free: int, expected: str
+) -> None:
+    """In a small namespace they may have claimed all IDs: one is free that no process has. Our own claims count."""
+    script = SQUATTED.format(owner=owner, listens=listens, free=free)
+    words = [*own_namespaces(network=True), sys.executable, "-c", script]
+    done = subprocess.run(words, stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
+    assert done.stdout.decode().strip() == expected
+
+
+def test_the_ids_of_the_processes_that_run() -> None:
+    assert {("Uid", os.geteuid()), ("Gid", os.getegid())} <= _in_use()
 
 
 @pytest.mark.parametrize("capabilities", ["-all", "-all,+dac_read_search"])
