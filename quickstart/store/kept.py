@@ -157,12 +157,14 @@ def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = Non
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """The entries at ``paths``, sorted by path. A path that does not exist is left out. The modification time of an
-    entry's file ``mark_name`` is the time of the entry's last use.
+    """The entries at ``paths``, sorted by path. What is no directory, or is a link to one, is left out: its size would be that
+    of a tree elsewhere. The modification time of an entry's file ``mark_name`` is the time of the entry's last use.
     """
     for path in sorted(paths):
         # The entry may be removed during this check. An entry of an older version has no mark.
         with suppress(FileNotFoundError):
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                continue
             mark = path / mark_name
             used_s = int((mark if mark.exists() else path).lstat().st_mtime)
             yield Kept(

@@ -264,7 +264,11 @@ class Store:
         return found
 
     def entries(self) -> tuple[Kept, ...]:
-        """Every finished entry, sorted by stage and key. Entries of other versions of this program are included."""
+        """Every finished entry, sorted by stage and key. Entries of other versions of this program are included.
+
+        Raises HostLacksError when another user could replace the store, as the size of each tree in it is read.
+        """
+        check_place(self.root)
         return tuple(kept(in_stages(self.root, _KEY, self._note), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:

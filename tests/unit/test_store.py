@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError, HostLacksError
+from quickstart.store import kept as keeping
 from quickstart.store.kept import check_place, discard, kept, opened_stage
 from quickstart.store.store import MARK, Store, default_root, key_of, source_digest
 from quickstart.store.treehash import tree_hash
@@ -100,6 +101,34 @@ def test_entries_and_their_removal(tmp_path: Path) -> None:
         entries[1].key,
         f"{entries[1].key}.lock",
     ]
+
+
+def test_an_entry_that_is_a_link_or_a_file_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root would walk through all that the link leads to, once for each of any number of links."""
+    root = tmp_path / "store"
+    with Store(root) as store:
+        made = store.get_or_make("stage", INPUTS, fill)
+    (tmp_path / "big").mkdir()
+    for number in range(20):
+        (root / f"stage/{number:032x}").symlink_to(tmp_path / "big")
+        (root / f"stage/{number:032x}.partial").symlink_to(tmp_path / "big")
+    (root / f"stage/{'f' * 32}").write_text("")
+    measured: list[Path] = []
+
+    def counted(path: Path) -> int:
+        measured.append(path)
+        return 0
+
+    monkeypatch.setattr(keeping, "_allocated_bytes", counted)
+    assert [each.path for each in store.entries()] == [made.path]
+    assert store.leftovers() == ()
+    assert measured == [made.path]
+
+
+def test_the_entries_of_a_store_that_others_may_change(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(HostLacksError, match="can be written by others"):
+        Store(tmp_path).entries()
 
 
 def test_asking_for_an_entry_counts_as_use(tmp_path: Path) -> None:
