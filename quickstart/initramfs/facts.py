@@ -75,11 +75,13 @@ def watched(
     executed: Collection[PurePosixPath] = (),
     searched: Collection[PurePosixPath] = (),
     absent: Collection[PurePosixPath] = (),
+    hidden: Collection[str] = (),
 ) -> Watched:
     """Everything that is compared with the volume for an early start of ``units``, in addition to the served
     files. ``executed`` are all programs that the traced boots executed, whether or not they are in the start
     set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all programs and libraries that may
     run with the unit's environment (pack.shadow.searched). ``absent`` are further files, which must stay absent.
+    ``hidden`` are the paths in memory that the units hide (inspect.unit.hidden).
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
     to one of the executed or served programs.
@@ -107,7 +109,7 @@ def watched(
         places=found.places,
         files=files,
         ways=tuple(_ways(root, served)),
-        enabled=enabled_text(root, *units),
+        enabled=enabled_text(root, *units, hidden=hidden),
         parents=tuple(_parents(root, (*(file.path for file in served), *no_directories, *found.places))),
     )
 

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.hidden import hidden_paths
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.model import Trace
@@ -32,6 +33,8 @@ _OF_SYSTEMD = """
 # others append.
 _OF_OTHERS = "/run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
 _KNOWN = (*_OF_SYSTEMD.split(), *_OF_OTHERS.split())
+# Of these, init or the starter makes what is there before each unit with a mount namespace (initramfs/starter/mounts.c).
+_EARLY = ("/run/credentials", "/run/lock", "/run/systemd", "/run/user")
 # Files with name servers, to which the link RESOLVER may lead. A program that reads them only once would continue
 # without name servers (trace/resolvers.py).
 _NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
@@ -49,7 +52,8 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed a file or
     directory before a program of the unit looked it up. The environment files of the unit and the paths of its mount
     namespace, which systemd looks up, count in the same way. Paths that an early start makes itself, and paths that an
-    application can do without at its start (``_KNOWN``), do not lead to a refusal.
+    application can do without at its start (``_KNOWN``), do not lead to a refusal, except paths that the unit's mount
+    namespace hides or restricts, and that an early start does not make.
 
     For an image with cloud-init, only changes in memory (/run, /tmp) lead to a refusal. A machine of this image starts
     early only after a complete boot with cloud-init, and then cloud-init's changes are on the volume. The exception is
@@ -57,14 +61,16 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     """
     # Init waits for its lease, and writes them (pack/given.py).
     resolver = (str(RESOLVER),) if can_await_name_servers(root) else ()
-    made = {*_run_directories(root), *_of_sockets(unit), *_private_roots(unit), *resolver}
+    made = {*_run_directories(unit, root), *_of_sockets(unit), *_private_roots(unit), *resolver}
     own = [path for each in unit.all_units for path in _named(each, root)]
+    # What the unit is not to use, it can do without; but it could use it for a while.
+    hidden = {*hidden_paths(unit)} - made - {*_EARLY}
     used = {
         path
         for trace in traces
         for path in (*trace.changed.before_unit, *_at(trace.changed.before_manager, own))
     }
-    found = sorted(path for path in used if not _is_known(str(path), made))
+    found = sorted(path for path in used if not _is_known(str(path), made) or str(path) in hidden)
     if has_cloud_init(root):
         found = [path for path in found if any(path.is_relative_to(place) for place in _IN_MEMORY)]
     if found:
@@ -102,9 +108,10 @@ def _at(changed: Iterable[PurePosixPath], places: Sequence[PurePosixPath]) -> It
     return (path for path in changed if any(place.is_relative_to(path) for place in places))
 
 
-def _run_directories(root: ImageRoot) -> Iterator[str]:
+def _run_directories(unit: UnitStart, root: ImageRoot) -> Iterator[str]:
     """The directories in /run that the starter makes, and the directories above them."""
-    for record in run_directories(root):
+    made = (record for each in unit.all_units for record in each.settings if record[0] == "run-directory")
+    for record in (*run_directories(root), *made):
         path = PurePosixPath(record[-1])
         yield from map(str, (path, *path.parents))
 

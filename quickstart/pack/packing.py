@@ -28,6 +28,7 @@ from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack
+from quickstart.inspect.unit.hidden import hidden_paths
 from quickstart.model import Initramfs, StartSet, Trace
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
@@ -202,6 +203,7 @@ def _recipe(
             executed=programs_run,
             searched=directories,
             absent=partners(traced.traces),
+            hidden=hidden_paths(unit),
         ),
     )
 

@@ -293,6 +293,57 @@ def test_what_is_mounted_later_is_what_the_unit_says_of_its_place(starter: Path,
     assert outside and not any(" ro," in row for row in outside)
 
 
+def test_what_a_unit_hides_and_comes_later_is_hidden_when_systemd_adopts(
+    starter: Path, tmp_path: Path
+) -> None:
+    """A start by systemd would come to find it there."""
+    (tmp_path / "caretaker").write_bytes(starter.read_bytes())
+    (tmp_path / "caretaker").chmod(0o755)
+    within = "nsenter -m -r -t $MAIN"
+    look = f"""{within} stat -c '%a %F' /run/dir /run/file /run/there 2>&1
+{within} sh -c 'touch /run/read/x' 2>&1
+{within} /run/programs/x 2>&1"""
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "inaccessible", "optional", "/run/dir"),
+        ("mount", "inaccessible", "optional", "/run/file"),
+        ("mount", "inaccessible", "optional", "/run/there"),
+        ("mount", "read-only", "optional", "/run/read"),
+        ("mount", "no-exec", "optional", "/run/programs"),
+        ("mount", "inaccessible", "optional", "/run/never"),
+        ("namespace", "shared"),
+        SLEEP,
+        before="echo secret >/run/there",
+        early="""mkdir /run/dir /run/read /run/programs; echo secret >/run/file; cp /bin/true /run/programs/x
+nsenter -m -r -t $MAIN cat /run/file; rm -f /run/read/x""",
+        confined=f"/run/box/caretaker confine $MAIN /run/unit; echo $?; {look}",
+        again="""/run/box/caretaker confine $MAIN /run/unit; echo $?
+grep -cE ' /run/(dir|file|there|read|programs) ' /proc/$MAIN/mountinfo
+cat /run/file; grep -c ' /run/file ' /proc/self/mountinfo""",
+    )
+    assert found.answers["early"] == "secret"
+    status, *rows = found.answers["confined"].splitlines()
+    assert (status, rows[:3]) == ("0", ["0 directory", "0 regular empty file", "0 regular empty file"])
+    assert "Read-only file system" in rows[3] and "Permission denied" in rows[4]
+    # Each once, and the machine's own stay as they are.
+    assert found.answers["again"].splitlines() == ["0", "5", "secret", "0"]
+
+
+def test_the_credentials_of_others_are_not_for_a_unit_with_a_namespace(starter: Path, tmp_path: Path) -> None:
+    """systemd makes them later, and hides them whatever the unit says."""
+    found = start(
+        starter,
+        tmp_path,
+        ("namespace", "shared"),
+        SLEEP,
+        later="mkdir /run/credentials/x.service; echo secret >/run/credentials/x.service/key; stat -c %a /run/credentials",
+        seen="nsenter -m -r -t $MAIN cat /run/credentials/x.service/key 2>&1",
+    )
+    assert found.answers["later"] == "755"
+    assert "No such file" in found.answers["seen"]
+
+
 def test_who_runs_with_the_machines_own_mounts_changes_none_of_them(starter: Path, tmp_path: Path) -> None:
     """ExecStart=+ leaves the unit's namespace out."""
     (tmp_path / "caretaker").write_bytes(starter.read_bytes())

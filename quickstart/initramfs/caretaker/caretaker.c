@@ -3,7 +3,7 @@
  *
  * caretaker take-away     unmounts the start set from every mount namespace of the machine
  * caretaker bind PID      binds the lines of stdin in the mount namespace of that process: ro|rw, required|optional, source, target, with tabs
- * caretaker confine PID DESCRIPTION  applies the unit's description to all mounts in the namespace of that process, the later ones too
+ * caretaker confine PID DESCRIPTION  applies the unit's description to all that is in the namespace of that process, what came later too
  * caretaker remove        removes the files and trees that stdin names, each with a NUL after it
  * caretaker ask ADDRESS PORT STATUS PATH  asks the application by HTTP; its status is 3 for an answer with another status than STATUS
  * caretaker listen unit|all DESCRIPTION PROGRAM...  binds the unit's sockets, or journald's as well, and executes the program, which keeps them

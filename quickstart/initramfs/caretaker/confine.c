@@ -1,5 +1,5 @@
-/* Confines the mounts that arrived in the application's namespace after its start. When systemd starts a unit, it applies the unit's
-   directives to all mounts that exist then (systemd.exec(5), ProtectSystem=, ReadOnlyPaths=, NoExecPaths= ...). */
+/* Confines the mounts and files that arrived in the application's namespace after its start. When systemd starts a unit, it applies the unit's
+   directives to all that exists then (systemd.exec(5), ProtectSystem=, ReadOnlyPaths=, InaccessiblePaths=, NoExecPaths= ...). */
 #include "caretaker.h"
 #include "starter.h"
 
@@ -22,6 +22,6 @@ bool confine(const char *pid, const char *description) {
     if (own.st_dev == device && own.st_ino == inode) return true;
     /* This process ends in that namespace, and executes nothing before its end. */
     if (setns(there, CLONE_NEWNS) < 0) return complain("cannot enter the namespace of process", pid);
-    confine_later_mounts();
+    confine_later();
     return true;
 }

@@ -74,6 +74,17 @@ static const char *inaccessible_node(const char *path) {
     return "/run/systemd/inaccessible/reg";
 }
 
+/* The node covers the path already, in a namespace that was made before. */
+static bool is_inaccessible(const char *path, const char *node) {
+    struct stat found, covering;
+    return lstat(path, &found) == 0 && lstat(node, &covering) == 0 && found.st_dev == covering.st_dev && found.st_ino == covering.st_ino;
+}
+
+static void make_inaccessible(const char *path) {
+    const char *node = inaccessible_node(path);
+    if (!is_inaccessible(path, node)) bind(node, path, MS_REC);
+}
+
 static void same_device(const char *root, const char *name) {
     struct stat found;
     char *from = text("/dev/%s", name), *to = text("%s/%s", root, name);
@@ -132,7 +143,7 @@ void mount_entry(const struct mount_entry *entry) {
     if (entry->optional && access(entry->path, F_OK) < 0 && errno == ENOENT) return;
     switch (entry->kind) {
     case INACCESSIBLE:
-        bind(inaccessible_node(entry->path), entry->path, MS_REC);
+        make_inaccessible(entry->path);
         break;
     case BIND:
     case BIND_ALL:

@@ -11,6 +11,7 @@
 
 /* Through this directory, systemd passes further mounts to a running service. Every namespace of a service has it. */
 static const char INCOMING[] = "/run/systemd/incoming";
+static const char CREDENTIALS[] = "/run/credentials";
 
 static const struct {
     const char *name;
@@ -171,8 +172,17 @@ static void add_incoming(void) {
     add((struct mount_entry){.kind = BIND, .path = text("%s", INCOMING), .source = source, .options = "", .read_only = true});
 }
 
+/* systemd makes the credentials of other units inaccessible to a unit without own ones. It has made the directory before it starts most
+   services; we start before it. */
+static void hide_credentials(void) {
+    if (!made_before) make_directories(CREDENTIALS, 0755);
+    add((struct mount_entry){
+        .kind = INACCESSIBLE, .path = text("%s", CREDENTIALS), .source = "", .options = "", .optional = true, .read_only = true});
+}
+
 static void read_entries(void) {
     add_incoming();
+    hide_credentials();
     for (const struct record *r = NULL; (r = next_record(r, "mount"));) add_record(r);
     qsort(entries, entry_count, sizeof *entries, in_order);
     drop_duplicates();
@@ -187,11 +197,14 @@ static void set_attributes(bool nosuid) {
     for (size_t i = 0; nosuid && i < entry_count; i++) make_nosuid(&entries[i]);
 }
 
-/* Applies the rules to the mounts that arrived later in the present namespace, whose process was started by the same rules. */
-void confine_later_mounts(void) {
+/* Applies the rules to what arrived later in the present namespace, whose process was started by the same rules: to mounts, and to files that
+   were missing then. systemd finds them there when it starts the unit. */
+void confine_later(void) {
     const struct record *record = next_record(NULL, "namespace");
     made_before = true;
     read_entries();
+    for (size_t i = 0; i < entry_count; i++)
+        if (entries[i].kind == INACCESSIBLE || entries[i].kind == READ_ONLY || entries[i].kind == NO_EXEC) mount_entry(&entries[i]);
     set_attributes(record->count > 1);
 }
 

@@ -146,7 +146,7 @@ void make_run_directories(void);
 void make_private_tmp(void);
 const char *private_tmp(const char *of);
 void own_mounts(const struct record *record);
-void confine_later_mounts(void);
+void confine_later(void);
 void own_users(const struct record *record);
 void own_network(const struct record *record);
 void own_host_name(const struct record *record);

@@ -7,7 +7,7 @@ Init uses this list to detect such a unit (initramfs/init/early-units, docs/user
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -22,7 +22,7 @@ from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.model import IMAGE_TIME_S
 
 
-def enabled_text(root: ImageRoot, *units: str) -> bytes:
+def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> bytes:
     """The list as text. It has one line for each fact, and the lines are sorted. X.requires and X.upholds are
     treated like X.wants. There are these kinds of lines:
 
@@ -31,6 +31,7 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``application UNIT``: each name of each of ``units``.
     - ``before UNIT``: another unit, existing or not, that starts before one of ``units``, or that may start
       in place of one (Conflicts=).
+    - ``hides PATH``: a path in memory that one of ``units`` hides or restricts (``hidden``).
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
     - ``directory PATH``: a directory that systemd-sysext or systemd-confext treats as an extension, or a
       directory of drop-ins for systemd-networkd's files.
@@ -41,6 +42,7 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     """
     lines = {*_links(root), *_drop_ins(root)}
     lines |= {f"directory {str(path)[1:]}" for path in _directories(root)}
+    lines |= {f"hides {path}" for path in hidden}
     lines |= {f"script {name}" for name in started_scripts(root)}
     own = {name for unit in units for name in names_of(root, unit)}
     lines |= {f"application {name}" for name in own}

@@ -51,7 +51,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     socket unit is neither enabled for sockets.target nor pulled in by ``unit``. systemd may not start such socket
     units at every boot, but init would bind their sockets at every boot.
     """
-    enabled = {path.name for path in _enabled(root)}
+    enabled = {path.name for path in enabled_sockets(root)}
     wanted = enabled | set(_pulled_in(root, unit))
     if len(wanted) > _MAX_SOCKETS:
         raise UnsupportedUnitError(
@@ -63,7 +63,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     own = _file(root, unit)
     handing = [name for name in sorted(wanted) if _is_for(root, name, unit, own)]
     handing += sorted(started_of(root, (name for name in others - wanted if _is_for(root, name, unit, own))))
-    always = {path.name for path in _enabled(root, "sockets.target")} | set(_pulled_in(root, unit))
+    always = {path.name for path in enabled_sockets(root, "sockets.target")} | set(_pulled_in(root, unit))
     for name in handing:
         # systemd loads no others; init takes them as words of its shell.
         if not _NAME.fullmatch(name):
@@ -200,7 +200,7 @@ def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _enabled(root: ImageRoot, by: str = "*") -> Iterator[PurePosixPath]:
+def enabled_sockets(root: ImageRoot, by: str = "*") -> Iterator[PurePosixPath]:
     """The links that make units pull in socket units. ``by`` is the name of the pulling unit, or a pattern."""
     for place in UNIT_PATHS:
         for kind in ("wants", "requires"):

@@ -35,6 +35,7 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.generators import refuse_generators
+from quickstart.inspect.unit.hidden import hidden_directories
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.instances import generating_conditions, working_instances
 from quickstart.inspect.unit.journal import journal_sockets
@@ -109,6 +110,11 @@ def read_unit(
         )
     refuse_profiles(root, unit, [PurePosixPath(start[0].program)])
     journal = journal_sockets(root)
+    sockets = sockets_of(root, source, socket_units)
+    own = (*run_directories(root), *settings(source))
+    bound = {*socket_units, *(each.unit for each in journal)}.union(
+        *(handing_sockets(root, each) for each in stack)
+    )
     return UnitStart(
         unit=unit,
         type=kind,
@@ -125,14 +131,14 @@ def read_unit(
             *_notify(source, kind),
             *bus_records(source, kind),
             *_main_process(source, kind),
-            *run_directories(root),
+            *hidden_directories(root, unit, own, bound),
             *comment_records(root),
             *resource_records(root, source),
             *mapping_records(root, source),
-            *settings(source),
+            *own,
         ),
         late_binds=late_binds(source),
-        sockets=sockets_of(root, source, socket_units),
+        sockets=sockets,
         journal_sockets=journal,
     )
 
