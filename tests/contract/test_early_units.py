@@ -331,3 +331,43 @@ def test_a_drop_in_of_a_unit_that_goes_early(root: Path) -> None:
         f"{OWN}/daemon.service.d/b.conf",
         f"{OWN}/early.service.d/a.conf",
     )
+
+
+@pytest.mark.parametrize(
+    ("listens", "named"),
+    [
+        ("/run/x.sock", False),
+        ("/run/hidden.sock", True),
+        ("/var/run/hidden.sock", True),
+        ("%t/hidden.sock", True),
+        # With its directory, which is not there before, either.
+        ("/run/hidden/x.sock", True),
+        ("/run/hidden.sock.x", False),
+        ("%S/x", True),
+        ("/run/%n", True),
+        ("80", False),
+        ("[::]:1023", False),
+        ("127.0.0.1:1024", True),
+        ("4369", True),
+        ("04369", True),
+        ("@abstract", True),
+        ("vsock::80", False),
+        ("vsock:2:x", True),
+    ],
+)
+def test_a_socket_that_is_to_be_bound_before_a_service(root: Path, listens: str, named: bool) -> None:
+    """systemd binds it before it starts a service: nobody else has its port then, and who hides its path does not see it."""
+    hidden = ("/run/hidden", "/run/hidden.sock")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service", hidden=hidden))
+    put(root, f"{PACKAGES}/new.socket", f"[Socket]\nListenStream=\nListenStream={listens}\n")
+    put(root, f"{PACKAGES}/new.service", "[Service]\nExecStart=/bin/new\n")
+    link(root, f"{OWN}/sockets.target.wants/new.socket")
+    assert early(root) == ((f"{OWN}/sockets.target.wants/new.socket",) if named else NOTHING)
+
+
+def test_sockets_of_other_kinds(root: Path) -> None:
+    put(root, f"{PACKAGES}/new.socket", "[Socket]\nListenNetlink=kobject-uevent 1\nListenSpecial=/dev/x\n")
+    link(root, f"{OWN}/sockets.target.wants/new.socket")
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/new.socket", "[Socket]\nListenFIFO=/run/x y\n")
+    assert early(root) == (f"{OWN}/sockets.target.wants/new.socket",)
