@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.inspect.unit.callfilter import call_filter_records
-from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.source import Source, Systemd
 from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
 from tests.contract.starterbox import SLEEP, STATUS, command, field, seccomp, start
 
@@ -129,7 +129,7 @@ CALLS = {"@default": ("execve", "exit_group", "brk", "mmap", "mprotect", "arch_p
 def test_calls_that_are_filtered(starter: Path, tmp_path: Path, lines: tuple[str, ...], denied: str) -> None:
     """SIGSYS, or the error; beside another filter, as two programs."""
     assigned = tuple((name, value) for name, _, value in (line.partition("=") for line in lines))
-    (record,) = call_filter_records(Source("app.service", assigned, {}, CALLS))
+    (record,) = call_filter_records(Source("app.service", assigned, {}, Systemd(CALLS)))
     found = start(
         starter,
         tmp_path,

@@ -316,6 +316,41 @@ def test_filters(starter: Path, tmp_path: Path, line: str, denied: str, allowed:
     assert (field(found, "Seccomp"), field(found, "NoNewPrivs")) == ("2", "0")
 
 
+# Memory that is to be written becomes executable by itself (personality(2), READ_IMPLIES_EXEC).
+IMPLIED = """
+import ctypes, mmap
+c = ctypes.CDLL(None, use_errno=True)
+c.personality(0x0400000)
+mmap.mmap(-1, 4096, prot=3)
+"""
+
+
+def test_write_and_execute_are_denied_by_the_kernel(starter: Path, tmp_path: Path) -> None:
+    """As by systemd 254 and later. A filter sees only what the program asks for."""
+    mapping = "python3 -c 'import mmap; mmap.mmap(-1, 4096, prot=7)'"
+    script = (
+        f"({mapping}) 2>&1; echo asked $?; python3 /tmp/implied 2>&1; echo implied $?; true; echo works $?"
+    )
+    _, program = seccomp("MemoryDenyWriteExecute=yes")
+    told = []
+    for record in (("deny-write-execute", program), ("seccomp", program)):
+        found = start(
+            starter,
+            tmp_path,
+            ("no-new-privileges", "for-filters"),
+            record,
+            command("pre", f"({script}) >/tmp/found"),
+            SLEEP,
+            before=f"cat >/tmp/implied <<'END'{IMPLIED}END",
+            found="cat /tmp/found",
+            status=STATUS,
+        )
+        lines = found.answers["found"].splitlines()
+        told.append([line for line in lines if line.startswith(("asked", "implied", "works"))])
+        assert field(found, "Seccomp") == ("0" if record[0] == "deny-write-execute" else "2")
+    assert told == [["asked 1", "implied 1", "works 0"], ["asked 1", "implied 0", "works 0"]]
+
+
 @pytest.mark.parametrize("mode", ["private", "shared"])
 def test_keyrings_are_those_of_the_units_user(starter: Path, tmp_path: Path, mode: str) -> None:
     """keyrings(7): a session may read what is linked into its keyring. What root keeps in root's own is not the service's."""

@@ -184,6 +184,7 @@ NOTICED: dict[str, Noticed] = {
     "/etc/postfix/main.cf": Stated("postfix no longer names the instance"),
     "/usr/share/dbus-1": Stated("must stay absent", NEVER_STALE),
     "/usr/lib/systemd/systemd": Stated("After an upgrade of systemd to another release"),
+    "/usr/lib/systemd/systemd-executor": Stated("After an upgrade of systemd to another release"),
     "/usr/lib/x86_64-linux-gnu/systemd": Stated("After an upgrade of systemd to another release"),
     # What the starter and init read in each boot.
     "/etc/passwd": Init(_USERS, "/etc/passwd"),

@@ -12,7 +12,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.callfilter import call_filter_records
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.seccomp import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS
-from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.source import Source, Systemd
 from quickstart.inspect.unit.syscalls import I386, X86_64
 from tests.unit.test_seccomp import verdict
 
@@ -29,7 +29,7 @@ KILL = RET_KILL_PROCESS
 
 def source(*lines: str) -> Source:
     assigned = tuple((name, value) for name, _, value in (line.partition("=") for line in lines))
-    return Source("app.service", assigned, {}, GROUPS)
+    return Source("app.service", assigned, {}, Systemd(GROUPS))
 
 
 def filtered(*lines: str) -> bytes:

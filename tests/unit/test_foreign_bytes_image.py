@@ -26,7 +26,7 @@ from quickstart.inspect.ldconf import library_directories
 from quickstart.inspect.unit.callfilter import call_filter
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.read import read_unit
-from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.source import Source, Systemd
 from quickstart.inspect.unit.values import BadValueError, cpu_list, integer, limit, size_bytes, span_us
 from quickstart.inspect.unit.words import Names, split_words
 from quickstart.reference.fstab import root_volume
@@ -122,7 +122,7 @@ def test_a_unit_that_asks_for_too_much(tmp_path: Path, lines: list[str], what: s
 def test_groups_of_calls_that_have_each_other(filters: str, what: str) -> None:
     groups = {"@default": ("read",), "@a": ("@a", "@b", "write"), "@b": ("@a", "@b") * 50 + ("open",)}
     groups |= {f"@{chr(letter)}": (f"@{chr(letter + 1)}",) * 50 for letter in range(ord("c"), ord("z"))}
-    source = Source("app.service", (("SystemCallFilter", filters),), {}, groups)
+    source = Source("app.service", (("SystemCallFilter", filters),), {}, Systemd(groups))
     with bounded():
         if what:
             with pytest.raises(UnsupportedUnitError, match=what):

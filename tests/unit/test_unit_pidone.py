@@ -44,6 +44,25 @@ def test_where_a_comment_ends(tmp_path: Path, text: str, ends: bool) -> None:
     assert (("comments", "one-line") in read_unit(root, "app.service").settings) is ends
 
 
+@pytest.mark.parametrize("place", ["/usr/lib/systemd/systemd-executor", LIBRARY, PROGRAM])
+def test_how_write_and_execute_are_denied(tmp_path: Path, place: str) -> None:
+    """systemd 254 and later ask the kernel, and have the filter for a kernel that cannot."""
+    text = "MemoryDenyWriteExecute=yes"
+    (old,) = of(read_unit(image(tmp_path, text), "app.service"), "seccomp")
+    put(tmp_path, place, "Enabled MemoryDenyWriteExecute= with PR_SET_MDWE\0")
+    unit = read_unit(image(tmp_path, text), "app.service")
+    assert of(unit, "seccomp") == []
+    assert of(unit, "deny-write-execute") == [("deny-write-execute", old[1])]
+    assert ("no-new-privileges", "for-filters") in unit.settings
+    # Others have a filter of their own. That of SystemCallFilter= may refuse prctl(2).
+    unit = read_unit(image(tmp_path, f"{text}\nLockPersonality=yes"), "app.service")
+    kinds = [kind for kind, *_ in unit.settings]
+    assert kinds.index("no-new-privileges") < kinds.index("deny-write-execute") < kinds.index("seccomp")
+    assert (
+        of(read_unit(image(tmp_path, "MemoryDenyWriteExecute=no"), "app.service"), "deny-write-execute") == []
+    )
+
+
 def test_who_says_otherwise(tmp_path: Path) -> None:
     root = image(tmp_path, "")
     put(tmp_path, PROGRAM, OF_13)

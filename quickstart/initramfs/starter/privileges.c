@@ -12,6 +12,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Newer than the headers of Debian 12 (linux/prctl.h). */
+#ifndef PR_SET_MDWE
+enum { PR_SET_MDWE = 65, PR_MDWE_REFUSE_EXEC_GAIN = 1 };
+#endif
+
 enum { WORDS = _LINUX_CAPABILITY_U32S_3 };
 
 struct sets {
@@ -106,4 +111,11 @@ void filter_calls(const struct record *record) {
     }
     struct sock_fprog whole = {(unsigned short)count, program};
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &whole) < 0) fail("PR_SET_SECCOMP: %m");
+}
+
+/* `deny-write-execute PROGRAM`: systemd 254 and later ask the kernel, and take a filter only of a kernel that cannot (before Linux 6.3). */
+void deny_write_and_execute(const struct record *record) {
+    if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) == 0) return;
+    if (errno != EINVAL) fail("PR_SET_MDWE: %m");
+    filter_calls(record);
 }

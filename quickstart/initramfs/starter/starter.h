@@ -141,6 +141,7 @@ void become_user(const struct record *record);
 void set_secure_bits(const struct record *record);
 void no_new_privileges(const struct record *record);
 void filter_calls(const struct record *record);
+void deny_write_and_execute(const struct record *record);
 void make_unit_directory(const struct record *record);
 void make_run_directories(void);
 void make_private_tmp(void);

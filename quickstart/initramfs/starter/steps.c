@@ -127,6 +127,7 @@ static const struct step {
     {"working-directory", 2, ALWAYS, working_directory},
     {"secure-bits", 1, CONFINES, set_secure_bits},
     {"no-new-privileges", 1, CONFINES, no_new_privileges},
+    {"deny-write-execute", 1, CONFINES, deny_write_and_execute},
     {"seccomp", 1, CONFINES, filter_calls},
 };
 

@@ -96,7 +96,7 @@ def _calls(source: Source, name: str) -> Iterator[str]:
     if not name.startswith("@"):
         yield name
         return
-    if _DEFAULT not in source.call_groups:
+    if _DEFAULT not in source.systemd.call_groups:
         raise source.refusal(
             "SystemCallFilter",
             name,
@@ -105,7 +105,7 @@ def _calls(source: Source, name: str) -> Iterator[str]:
     # A library of somebody's may have groups that have each other in them.
     pending, met = [name], {name}
     while pending:
-        for each in source.call_groups.get(pending.pop(), ()):
+        for each in source.systemd.call_groups.get(pending.pop(), ()):
             if each not in met:
                 met.add(each)
                 if each.startswith("@"):

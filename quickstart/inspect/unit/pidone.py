@@ -1,5 +1,6 @@
-"""The steps that PID 1 of the image's systemd takes before it starts anything, as far as versions of systemd differ
-in them (main.c of systemd's src/core). Init does everything else of this kind for each image (initramfs/init/second).
+"""The steps that PID 1 of the image's systemd takes before it starts anything, and the meaning of some directives, as
+far as versions of systemd differ in them (main.c of systemd's src/core). Init does everything else of this kind for
+each image (initramfs/init/second).
 
 Distributions may switch these steps off when they build systemd. So this module looks into the program itself, where
 a step that is compiled in has a message of its own.
@@ -7,13 +8,15 @@ a step that is compiled in has a message of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import Directives
 
 _PROGRAM = PurePosixPath("/usr/lib/systemd/systemd")
+# Which starts the services, since systemd 255.
+_EXECUTOR = PurePosixPath("/usr/lib/systemd/systemd-executor")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
 _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
 # A message of the reader of environment files, which is in systemd's own library (env-file.c of systemd 254 and
@@ -22,6 +25,11 @@ _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
 # With DynamicUser= (namespace.c of systemd 257).
 _MAPS_OWNERS, _OWN_TMP = b"ID-mapped mount created successfully", b"unit-private-tmp"
+# With which words a newer systemd does more for these directives: exec-invoke.c and namespace.c of systemd 254 and later.
+_NEWER = {
+    "MemoryDenyWriteExecute": b"MemoryDenyWriteExecute= with PR_SET_MDWE",
+    "PrivateNetwork": b"private-sysfs",
+}
 _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
 # systemd 257's have 4 MiB.
 _MOST_BYTES = 64 << 20
@@ -54,6 +62,14 @@ def has_own_tmp(root: ImageRoot) -> bool:
     return _has(root, _OWN_TMP)
 
 
+def newer_directives(root: ImageRoot, names: Collection[str]) -> frozenset[str]:
+    """Those of the directives ``names`` for which the image's systemd does what Debian 13's does, and Debian 12's does not:
+    it denies write and execute by the kernel's own means (PR_SET_MDWE), and PrivateNetwork= implies PrivateMounts= and a
+    new /sys.
+    """
+    return frozenset(name for name, message in _NEWER.items() if name in names and _has(root, message))
+
+
 def comment_records(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     """The record which says that a comment in a file of variables (EnvironmentFile=, /etc/default/locale) ends with its
     line, even if this line ends with a backslash. Empty for systemd before version 254, where the comment goes on.
@@ -68,5 +84,5 @@ def _has(root: ImageRoot, message: bytes, kind: str = _CORE) -> bool:
 def _programs(root: ImageRoot, kind: str) -> Iterator[PurePosixPath]:
     """systemd's program and its libraries of this kind, each once: many names may be links to one large file."""
     libraries = (path for place in _LIBRARIES for path in root.glob(PurePosixPath(place) / f"{kind}-*.so"))
-    found = dict.fromkeys(root.resolve(path).canonical for path in (_PROGRAM, *libraries))
+    found = dict.fromkeys(root.resolve(path).canonical for path in (_PROGRAM, _EXECUTOR, *libraries))
     yield from (path for path in found if path is not None and root.host(path).is_file())

@@ -49,14 +49,14 @@ from quickstart.inspect.unit.neighbours import (
     refuse_shared_namespaces,
 )
 from quickstart.inspect.unit.networkd import refuse_networkd
-from quickstart.inspect.unit.pidone import comment_records, limits_of_pid_one
+from quickstart.inspect.unit.pidone import comment_records, limits_of_pid_one, newer_directives
 from quickstart.inspect.unit.policies import refuse_policies
 from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
 from quickstart.inspect.unit.sockets import socket_conditions, sockets_of
-from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.source import Source, Systemd
 from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles, run_directories
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
 from quickstart.parse.printable import brief, command
@@ -162,7 +162,8 @@ def _source(root: ImageRoot, unit: str) -> Source:
     assigned, defaults = assignments(texts, "[Service]"), assignments(manager, "[Manager]")
     # Only who needs them pays for reading systemd's library.
     groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
-    source = Source(unit, assigned, {**limits_of_pid_one(root), **directives(defaults)}, groups)
+    systemd = Systemd(groups, newer_directives(root, {name for name, _ in assigned}))
+    source = Source(unit, assigned, {**limits_of_pid_one(root), **directives(defaults)}, systemd)
     refuse_unknown(source)
     slices = (text for name in slice_names(source) for text in slice_texts(root, name))
     _refuse_faults(unit, (*texts, *manager, *slices))

@@ -87,9 +87,12 @@ class Rule:
 
 
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` record for ``source``, or nothing when none of its directives requires a filter. Raises
+    """The `seccomp` record for ``source``, or nothing when none of its directives requires a filter. Before it, the
+    record `deny-write-execute` for MemoryDenyWriteExecute= of a newer systemd, with a filter for older kernels. Raises
     UnsupportedUnitError for an invalid value.
     """
+    if _denies_by_kernel(source):
+        yield "deny-write-execute", program(_no_write_and_execute(), native_only=False).hex()
     rules = tuple(_rules(source))
     native = _native_only(source)
     if rules or native:
@@ -117,12 +120,19 @@ def _rules(source: Source) -> Iterator[Rule]:
         yield Rule("personality", (Test(argument=0, none_of=(0,)),))
     if source.flag("RestrictRealtime"):
         yield Rule("sched_setscheduler", (Test(argument=1, none_of=_PLAIN_POLICIES),))
-    if source.flag("MemoryDenyWriteExecute"):
+    if source.flag("MemoryDenyWriteExecute") and not _denies_by_kernel(source):
         yield from _no_write_and_execute()
     if source.flag("RestrictSUIDSGID"):
         yield from _no_setuid()
     yield from _namespaces(source)
     yield from _families(source)
+
+
+def _denies_by_kernel(source: Source) -> bool:
+    """Whether systemd asks the kernel itself (PR_SET_MDWE). The kernel also sees what READ_IMPLIES_EXEC adds (personality(2)),
+    and denies only what was not executable before.
+    """
+    return source.flag("MemoryDenyWriteExecute") and "MemoryDenyWriteExecute" in source.systemd.newer
 
 
 def _no_write_and_execute() -> Iterator[Rule]:

@@ -19,17 +19,27 @@ _WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 
 @dataclass(frozen=True)
+class Systemd:
+    """What differs between versions of systemd: ``call_groups`` are the groups of system calls that the image's systemd
+    defines, and ``newer`` are the directives for which it does more than Debian 12's (pidone.newer_directives).
+    """
+
+    call_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    newer: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Source:
     """The assignments of ``unit`` in one section (mostly [Service]) in order, and the values of each [Manager]
     directive in the image's system.conf.
 
-    ``call_groups`` are the groups of system calls that the image's systemd defines.
+    ``systemd`` is the image's, as far as one of the directives needs it.
     """
 
     unit: str
     assigned: tuple[tuple[str, str], ...]
     manager: Directives
-    call_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    systemd: Systemd = field(default_factory=Systemd)
 
     @cached_property
     def found(self) -> Directives:
