@@ -316,6 +316,38 @@ def test_filters(starter: Path, tmp_path: Path, line: str, denied: str, allowed:
     assert (field(found, "Seccomp"), field(found, "NoNewPrivs")) == ("2", "0")
 
 
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_network_of_its_own_has_its_own_sys(starter: Path, tmp_path: Path, protected: bool) -> None:
+    """The machine's network cards are not in it, and what is mounted below /sys is."""
+    records: list[tuple[str, ...]] = [("mount", "fresh-sys", "required", "/sys")]
+    if protected:
+        records += [("mount", "read-only", "required", "/sys"), ("mount", "as-it-is", "required", "/sys")]
+        records += [("mount", "read-write-implicit", "required", "/sys/fs/cgroup")]
+    found = start(
+        starter,
+        tmp_path,
+        ("own-network",),
+        *records,
+        ("namespace", "shared"),
+        SLEEP,
+        before="mount -t tmpfs -o ro below /sys/kernel",
+        machine="stat -c %d /sys; mount",
+        unit="nsenter -t $MAIN -m ls /sys/class/net; nsenter -t $MAIN -m stat -c %d /sys",
+        groups="nsenter -t $MAIN -m head -c 0 /sys/fs/cgroup/cgroup.procs && echo there",
+        mounts="""awk '$5 ~ "^/sys(/|$)" { print $5, $6 }' /proc/$MAIN/mountinfo""",
+        after="stat -c %d /sys; mount",
+    )
+    *cards, device = found.answers["unit"].splitlines()
+    assert cards == ["lo"]
+    assert device != found.answers["machine"].splitlines()[0]
+    assert found.answers["groups"] == "there"
+    mounts = dict(line.split() for line in found.answers["mounts"].splitlines())
+    assert mounts["/sys"] == f"{'ro' if protected else 'rw'},nosuid,nodev,noexec,relatime"
+    assert mounts.keys() >= {"/sys/fs/cgroup", "/sys/kernel"}
+    # The machine's own is as it was.
+    assert found.answers["after"] == found.answers["machine"]
+
+
 # Memory that is to be written becomes executable by itself (personality(2), READ_IMPLIES_EXEC).
 IMPLIED = """
 import ctypes, mmap

@@ -63,6 +63,35 @@ def test_how_write_and_execute_are_denied(tmp_path: Path, place: str) -> None:
     )
 
 
+SYS, OWN = ("mount", "fresh-sys", "required", "/sys"), ("namespace", "shared")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("PrivateNetwork=yes", (SYS, OWN)),
+        ("PrivateNetwork=yes\nPrivateMounts=yes", (SYS, OWN)),
+        ("PrivateNetwork=yes\nPrivateMounts=no", ()),
+        # There is a namespace whatever PrivateMounts= says.
+        ("PrivateNetwork=yes\nPrivateMounts=no\nMountFlags=slave", (SYS, ("namespace", "slave"))),
+        ("PrivateNetwork=no", ()),
+        ("PrivateMounts=yes", (OWN,)),
+    ],
+)
+def test_a_network_of_its_own_has_its_own_sys(
+    tmp_path: Path, text: str, found: tuple[tuple[str, ...], ...]
+) -> None:
+    def records() -> tuple[tuple[str, ...], ...]:
+        settings = read_unit(image(tmp_path, text), "app.service").settings
+        return tuple(each for each in settings if each[0] in ("mount", "namespace"))
+
+    assert SYS not in records()
+    put(tmp_path, LIBRARY, "private-dev\0private-sysfs\0bind-sysfs\0")
+    assert records() == found
+    kinds = [kind for kind, *_ in read_unit(image(tmp_path, text), "app.service").settings]
+    assert not found or "own-network" not in kinds or kinds.index("own-network") < kinds.index("namespace")
+
+
 def test_who_says_otherwise(tmp_path: Path) -> None:
     root = image(tmp_path, "")
     put(tmp_path, PROGRAM, OF_13)

@@ -15,7 +15,8 @@
 
 enum { READ_ONLY_ATTRIBUTE = 1, NOSUID_ATTRIBUTE = 2, NOEXEC_ATTRIBUTE = 8, MOUNT_POINT_FIELD = 4 };
 
-/* struct mount_attr of linux/mount.h, which cannot be included together with sys/mount.h. */
+/* For open_tree(2) and move_mount(2), and struct mount_attr: of linux/mount.h, which cannot be included together with sys/mount.h. */
+enum { CLONED_TREE = 1, FROM_ITSELF = 4 };
 struct attributes {
     __u64 set, clear, propagation, user_namespace;
 };
@@ -137,6 +138,32 @@ static void mount_private_dev(const char *path) {
     umask(before);
 }
 
+/* A detached mount of each mount point below `path`. -1 where there is none: for `path` itself, and for a mount below another one. */
+static int *detached_below(const char *path, const struct list *points) {
+    int *trees = must(calloc(points->count + 1, sizeof *trees));
+    for (size_t i = 0; i < points->count; i++) {
+        bool is_hidden = strcmp(points->items[i], path) == 0;
+        for (size_t later = i + 1; later < points->count; later++) is_hidden |= strcmp(points->items[i], points->items[later]) == 0;
+        trees[i] = is_hidden ? -1 : (int)syscall(SYS_open_tree, AT_FDCWD, points->items[i], CLONED_TREE | O_CLOEXEC);
+    }
+    return trees;
+}
+
+/* A new /sys shows the devices of the present network namespace. What is mounted below the old one is there again, as far as there is a place:
+   systemd passes by what it cannot mount, too (bind_mount_submounts). */
+static void mount_fresh_sys(const char *path) {
+    struct list points = mount_points(path);
+    int *trees = detached_below(path, &points);
+    unmount_all(path);
+    if (mount("sysfs", path, "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) fail("a /sys of its own: %m");
+    for (size_t i = 0; i < points.count; i++) {
+        if (trees[i] < 0) continue;
+        syscall(SYS_move_mount, trees[i], "", AT_FDCWD, points.items[i], FROM_ITSELF);
+        close(trees[i]);
+    }
+    free(trees);
+}
+
 void mount_entry(const struct mount_entry *entry) {
     char *source = NULL;
     /* An earlier mount may have hidden it: a private /dev has no /dev/kmsg. */
@@ -168,6 +195,9 @@ void mount_entry(const struct mount_entry *entry) {
             fail("a tmpfs at %s: %m", entry->path);
         break;
     case AS_IT_IS:
+        break;
+    case FRESH_SYS:
+        mount_fresh_sys(entry->path);
         break;
     case FRESH_PROC:
         unmount_all(entry->path);

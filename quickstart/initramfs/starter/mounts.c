@@ -27,6 +27,7 @@ static const struct {
     {"private-dev", PRIVATE_DEV, true},
     {"private-root", PRIVATE_ROOT, true},
     {"own-tmp", OWN_TMP, false},
+    {"fresh-sys", FRESH_SYS, false},
     {"fresh-proc", FRESH_PROC, false},
     {"as-it-is", AS_IT_IS, false},
     {"tmpfs", EMPTY_TMPFS, false},

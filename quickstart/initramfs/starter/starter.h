@@ -161,6 +161,7 @@ enum mount_kind {
     PRIVATE_DEV,
     PRIVATE_ROOT,
     OWN_TMP,
+    FRESH_SYS,
     FRESH_PROC,
     AS_IT_IS,
     READ_ONLY,

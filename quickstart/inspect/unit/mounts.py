@@ -65,6 +65,18 @@ def host_name_records(source: Source) -> Iterator[Record]:
             yield "mount", "read-only", needed, f"/proc/sys/kernel/{name}"
 
 
+def sys_records(source: Source) -> Iterator[Record]:
+    """The record of the new /sys that a newer systemd makes for PrivateNetwork=, when the unit has a mount namespace. In the
+    machine's /sys, a process would find the machine's network cards, and root could write to them.
+    """
+    if _has_own_sys(source):
+        yield "mount", "fresh-sys", "required", "/sys"
+
+
+def _has_own_sys(source: Source) -> bool:
+    return source.flag("PrivateNetwork") and "PrivateNetwork" in source.systemd.newer
+
+
 def is_private_tmp(source: Source) -> bool:
     """Whether PrivateTmp= is on, with a directory of the machine's /tmp. The value `disconnected` is supported only as what
     DynamicUser= implies.
@@ -77,7 +89,9 @@ def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]
     mounts and no directive that creates a namespace by itself.
     """
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
-    wanted = bool(records or late_binds(source)) or source.flag("PrivateMounts") or how != "shared"
+    # Implied, unless PrivateMounts=no says otherwise.
+    private = source.flag("PrivateMounts", otherwise=_has_own_sys(source))
+    wanted = bool(records or late_binds(source)) or private or how != "shared"
     # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
     nosuid = ("nosuid",) if source.flag("NoNewPrivileges") else ()
     return (("namespace", how, *nosuid),) if wanted else ()

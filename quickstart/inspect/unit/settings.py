@@ -15,7 +15,14 @@ from quickstart.inspect.unit.callfilter import call_filter_records
 from quickstart.inspect.unit.devices import device_records
 from quickstart.inspect.unit.dynamicuser import PRIVATE, dynamic_records, is_dynamic
 from quickstart.inspect.unit.journal import output_records
-from quickstart.inspect.unit.mounts import Record, host_name_records, is_private_tmp, mount_records, namespace
+from quickstart.inspect.unit.mounts import (
+    Record,
+    host_name_records,
+    is_private_tmp,
+    mount_records,
+    namespace,
+    sys_records,
+)
 from quickstart.inspect.unit.seccomp import filter_records
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import (
@@ -90,7 +97,7 @@ def settings(source: Source) -> tuple[Record, ...]:
         *_keyring(source),
         *((("own-network",),) if source.flag("PrivateNetwork") else ()),
         *(mounted + writable),
-        *(host_name_records(source) if own else ()),
+        *((*host_name_records(source), *sys_records(source)) if own else ()),
         *own,
         *((("own-host-name",),) if source.flag("ProtectHostname") else ()),
         *_identity(source, bool(filters)),
