@@ -11,14 +11,24 @@
 static const char *const NO_SHELLS[] = {
     "/bin/nologin", "/sbin/nologin", "/usr/sbin/nologin", "/usr/bin/nologin", "/bin/false", "/usr/bin/false", "/bin/true", "/usr/bin/true", NULL};
 
-enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4 };
+/* The last three fields of a user may be missing, and the last one of a group. */
+enum { PASSWD_FIELDS = 7, NEEDED_OF_USER = 4, GROUP_FIELDS = 4, NEEDED_OF_GROUP = 3 };
+
+/* As in the C library, a line and a member of a list may begin with blanks. */
+static char *past_blanks(char *from) { return from + strspn(from, " \t\v\f\r"); }
 
 /* Splits the next line at colons into `fields`; false at the end of the file. A line with too few fields is skipped. */
 static bool next_line(char **rest, char **fields, size_t wanted) {
+    static char missing[1];
+    size_t needed = wanted == PASSWD_FIELDS ? NEEDED_OF_USER : NEEDED_OF_GROUP;
     for (char *line; (line = strsep(rest, "\n"));) {
         size_t count = 0;
-        while (count < wanted && (fields[count] = strsep(&line, ":"))) count++;
-        if (count == wanted) return true;
+        line = past_blanks(line);
+        while (count < wanted - 1 && (fields[count] = strsep(&line, ":"))) count++;
+        if (line) fields[count++] = line;
+        if (count < needed) continue;
+        while (count < wanted) fields[count++] = missing;
+        return true;
     }
     return false;
 }
@@ -32,7 +42,7 @@ static char *load(const char *path) {
 /* The fields of the line whose name or number is `wanted`; false when there is none. */
 static bool is_listed(char *rest, const char *wanted, char **fields, size_t count) {
     while (next_line(&rest, fields, count))
-        if (strcmp(fields[0], wanted) == 0 || strcmp(fields[2], wanted) == 0) return true;
+        if (fields[0][0] != '#' && (strcmp(fields[0], wanted) == 0 || strcmp(fields[2], wanted) == 0)) return true;
     return false;
 }
 
@@ -109,11 +119,11 @@ const struct identity *identity(void) {
 
 static bool lists_member(char *members, const char *name) {
     for (char *member; (member = strsep(&members, ","));)
-        if (strcmp(member, name) == 0) return true;
+        if (strcmp(past_blanks(member), name) == 0) return true;
     return false;
 }
 
-/* Does the work of initgroups(3), which would need name services. */
+/* Does the work of initgroups(3), which would need name services. To it, a line that begins with # is a group as well. */
 static size_t groups_of(const struct identity *who, gid_t *groups, size_t room) {
     char *rest = load("/etc/group"), *fields[GROUP_FIELDS];
     size_t count = 0;
