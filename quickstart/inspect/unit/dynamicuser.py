@@ -13,12 +13,12 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import unit_file
 from quickstart.inspect.unit.model import UnitCommand
+from quickstart.inspect.unit.nameservices import SWITCH, other_services
 from quickstart.inspect.unit.pidone import has_own_tmp, maps_owners
 from quickstart.inspect.unit.source import Source
 
@@ -32,11 +32,8 @@ _HASH_KEY = bytes.fromhex("37537e31cfce48f58abb39578dd9ec59")
 _WORD = (1 << 64) - 1
 # The directories that only the unit's own namespace shows.
 PRIVATE = frozenset(("StateDirectory", "CacheDirectory", "LogsDirectory"))
-# The name services (nsswitch.conf(5)) that know only the users of /etc/passwd and /etc/group, and systemd's own.
-_LOCAL = frozenset(("files", "systemd"))
 # A value of PrivateTmp= since systemd 257.
 OWN_TMP = "disconnected"
-SWITCH = PurePosixPath("/etc/nsswitch.conf")
 _HINT = (
     "give the unit a user that the image has, by a drop-in with DynamicUser=no and User=, and with what DynamicUser=yes"
     " implies (docs/internals/dynamic-user.md)"
@@ -161,7 +158,7 @@ def refuse_dynamic(root: ImageRoot, source: Source, kind: str, commands: Iterabl
         raise _refusal(
             source, "DynamicUser= and a command with `+`, which sees other directories than the unit"
         )
-    others = _other_services(root)
+    others = other_services(root)
     if others:
         raise _refusal(
             source,
@@ -171,15 +168,3 @@ def refuse_dynamic(root: ImageRoot, source: Source, kind: str, commands: Iterabl
 
 def _refusal(source: Source, what: str) -> UnsupportedUnitError:
     return UnsupportedUnitError(f"{source.unit} cannot be started early: it has {what}", hint=_HINT)
-
-
-def _other_services(root: ImageRoot) -> set[str]:
-    """The name services for users and groups that may know more users than the starter and systemd."""
-    path = root.resolve(SWITCH).canonical
-    lines = root.read_text(path, MAX_TABLE_BYTES).splitlines() if path else ()
-    found: set[str] = set()
-    for line in lines:
-        database, _, services = line.partition("#")[0].partition(":")
-        if database.strip() in ("passwd", "group", "initgroups"):
-            found |= set(re.sub(r"\[[^]]*\]", " ", services).split())
-    return found - _LOCAL

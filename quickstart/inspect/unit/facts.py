@@ -16,7 +16,6 @@ from quickstart.inspect.unit.apparmor import PARSER, profile_places
 from quickstart.inspect.unit.before import settling_files, settling_places
 from quickstart.inspect.unit.callgroups import library_of_groups
 from quickstart.inspect.unit.containers import DOCKER, EMULATORS, container_files
-from quickstart.inspect.unit.dynamicuser import SWITCH, is_dynamic
 from quickstart.inspect.unit.files import (
     MANAGER_PATHS,
     UNIT_PATHS,
@@ -30,6 +29,7 @@ from quickstart.inspect.unit.generators import GENERATORS
 from quickstart.inspect.unit.initscripts import script_of, start_links
 from quickstart.inspect.unit.instances import generating_files
 from quickstart.inspect.unit.journal import JOURNAL_SOCKETS
+from quickstart.inspect.unit.nameservices import SWITCH, USER_RECORDS, sets_user
 from quickstart.inspect.unit.neighbours import handing_sockets
 from quickstart.inspect.unit.pulled import pullers
 from quickstart.inspect.unit.slices import slice_names
@@ -151,9 +151,9 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     service = assignments(texts, "[Service]")
     if _names_docker(service):
         yield from container_files(Source(unit, service, {}))
-    if is_dynamic(Source(unit, service, {})):
-        yield SWITCH
     names = {name for name, _ in service}
+    if sets_user(names):
+        yield SWITCH
     if "AppArmorProfile" in names:
         yield PARSER
     if "SystemCallFilter" in names and (library := library_of_groups(root)) is not None:
@@ -190,7 +190,7 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The directories of which every entry is a fact. Their paths are not resolved. There are seven kinds:
+    """The directories of which every entry is a fact. Their paths are not resolved. There are eight kinds:
 
     - directories with drop-ins of the unit, of its socket units or of its slices
     - directories with links to the units that the unit pulls in (`systemctl add-requires`)
@@ -198,6 +198,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     - the administrator's tmpfiles.d directories
     - directories with generators
     - directories with AppArmor profiles
+    - for a unit with a user or group, the directories with systemd's user records
     - for dockerd, the directories of binfmt.d(5)
     """
     pulled = dict.fromkeys(name for each in names_of(root, unit) for name in names_with_directories(each))
@@ -219,7 +220,10 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield from _TMPFILES
     yield from GENERATORS
     yield from profile_places(root)
-    if _names_docker(assignments(unit_texts(root, unit), "[Service]")):
+    service = assignments(unit_texts(root, unit), "[Service]")
+    if sets_user({name for name, _ in service}):
+        yield from USER_RECORDS
+    if _names_docker(service):
         yield from map(PurePosixPath, EMULATORS)
 
 

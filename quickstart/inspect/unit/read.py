@@ -42,6 +42,7 @@ from quickstart.inspect.unit.journal import journal_sockets
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.mounts import late_binds
+from quickstart.inspect.unit.nameservices import refuse_other_groups
 from quickstart.inspect.unit.neighbours import (
     handing_sockets,
     instances_of,
@@ -378,6 +379,8 @@ def _check_users(root: ImageRoot, source: Source) -> None:
     user = "" if is_dynamic(source) else source.last("User")
     wanted = [("User", "/etc/passwd", user), ("Group", "/etc/group", source.last("Group"))]
     wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]
+    if not is_dynamic(source):
+        refuse_other_groups(root, source)
     known: dict[str, frozenset[str]] = {}
     for name, file, value in wanted:
         if not value:
