@@ -14,6 +14,7 @@ import pytest
 from quickstart.host import door
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import content_sums
+from quickstart.model import IMAGE_TIME_S
 
 UNIT = "nginx.service"
 USUAL = "BOOT_IMAGE=/vmlinuz root=UUID=0123 ro quiet console=ttyS0 panic=10"
@@ -151,6 +152,7 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         # Presets enable units before any starts.
         *("systemd.condition-first-boot=1", "systemd.condition_first_boot"),
         # It would be another machine; cloud-init would run in spite of cloud-init.disabled.
+        *("systemd.clock-usec=1700000000000000", "systemd.clock_usec=1"),
         *("systemd.machine_id=0123456789abcdef0123456789abcdef", "cloud-init=enabled"),
         *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
     ],
@@ -235,6 +237,9 @@ def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: i
         (-(10**6), ""),
         (86400 + 14 * 3600, ""),
         (3 * 86400, "the clock is more than two days behind the root volume"),
+        # A machine that was left alone; and a clock that systemd does not believe.
+        (-4 * 31557600, ""),
+        (-6 * 31557600, "the clock is years ahead of the root volume"),
     ],
 )
 @pytest.mark.parametrize("variable", ["", "unset EPOCHSECONDS; "])
@@ -246,6 +251,12 @@ def test_a_clock_that_has_lost_the_time(tmp_path: Path, behind_s: int, why: str,
     volume = "SB_STATE=0001 SB_MOST_MOUNTS=0 SB_MOUNTS=1 SB_CHECKED=0 SB_INTERVAL=0"
     script = f"{variable}unwanted= {volume} SB_WTIME={int(time.time()) + behind_s}"
     assert said(tmp_path, f'{script}; needs_check; echo "$unwanted"') == why
+
+
+def test_the_time_of_a_build_says_nothing_of_the_clock(tmp_path: Path) -> None:
+    volume = f"SB_STATE=0001 SB_MOST_MOUNTS=0 SB_MOUNTS=0 SB_CHECKED=0 SB_INTERVAL=0 SB_WTIME={IMAGE_TIME_S}"
+    script = f'unwanted= {volume} BUILD_WTIME={IMAGE_TIME_S}; needs_check; echo "$unwanted"'
+    assert said(tmp_path, script) == ""
 
 
 @pytest.mark.parametrize(

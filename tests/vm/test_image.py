@@ -132,7 +132,7 @@ def test_an_entry_that_is_broken_gives_way_to_the_stock_system(made: Made) -> No
 
 def test_the_other_verbs_say_what_they_do_not_know(made: Made) -> None:
     out = made.artefact.directory
-    for words in (("rebuild", out), ("verify", out)):
+    for words in (("rebuild", out, "--profile", out.parent), ("verify", out)):
         called = quickstart(*words)
         assert called.status == 2
         assert "is of `build --image`" in called.err
