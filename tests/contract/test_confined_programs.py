@@ -81,6 +81,18 @@ def test_a_program_is_known_by_its_path(
     assert said == ([f"{place}/usr/bin/capture", "0"] if is_found else ["1"])
 
 
+def test_a_script_that_begins_with_env_is_known_by_its_path(place: Path, caretaker: Path) -> None:
+    """AppArmor attaches when it is executed; its name is the interpreter's afterwards."""
+    script = place / "usr/bin/a-script-with-a-long-name"
+    script.write_text(script.read_text().replace("/bin/sh -u", "/usr/bin/env -S sh -u"))
+    assert found(place, caretaker, f"{script}\n", str(script)) == [str(script), "0"]
+    script.write_text(script.read_text().replace("env -S sh -u", "env sh"))
+    assert found(place, caretaker, f"{script}\n", str(script)) == [str(script), "0"]
+    assert found(place, caretaker, f"{script}x\n", str(script)) == ["1"]
+    script.write_text(script.read_text().replace("env sh", "environ sh"))
+    assert found(place, caretaker, f"{script}\n", f"sh {script}") == ["1"]
+
+
 def test_a_program_that_was_replaced_is_known_by_its_path(place: Path, caretaker: Path) -> None:
     pattern = f"{place}/usr/bin/capture"
     said = found(place, caretaker, pattern, "{}/usr/bin/capture 60", f"rm {place}/usr/bin/capture")
@@ -155,6 +167,11 @@ def function(script: str, name: str) -> str:
         ({"packed.confined": "/a\n", "enabled": "N\n"}, 0, "1"),
         ({"packed.confined": "/a\n", "enabled": "Y\n"}, 0, "0 a.slice/b.service c.service"),
         ({"packed.confined": "/a\n", "enabled": "Y\n"}, 1, "1 a.slice/b.service c.service"),
+        # A wrong call, no program of that name, killed.
+        *(
+            ({"packed.confined": "/a\n", "enabled": "Y\n"}, status, "0 a.slice/b.service c.service")
+            for status in (2, 127, 137)
+        ),
     ],
 )
 def test_the_hand_off_asks_where_profiles_come_later(

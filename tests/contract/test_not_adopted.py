@@ -194,6 +194,8 @@ def test_adopt_confines_what_was_mounted_later(tmp_path: Path, unit: str, status
         # A program that AppArmor confines in a stock boot runs without its profile.
         ("Y", 0, "find-unconfined forget reload restart"),
         ("Y", 1, "find-unconfined notify"),
+        # A wrong call, no program of that name, killed.
+        *(("Y", status, "find-unconfined forget reload restart") for status in (2, 127, 137)),
         ("N", 0, "notify"),
     ],
 )

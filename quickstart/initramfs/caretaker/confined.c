@@ -63,17 +63,34 @@ static bool find_program(const char *pid, char program[PATH_MAX]) {
     return true;
 }
 
-/* The script that the process executes, as execve(2) got it: the first or second argument, whose last part is the process's name. */
-static const char *find_script(const char *pid, char *words, size_t room) {
+/* Whether the script names its interpreter by env(1): then env executes it, and the process's name is no longer the script's. */
+static bool begins_with_env(const char *script) {
+    char line[256];
+    int fd = open(script, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, line, sizeof line - 1);
+    if (fd >= 0) close(fd);
+    if (length < 2 || strncmp(line, "#!", 2) != 0) return false;
+    line[length] = '\0';
+    char *program = line + 2 + strspn(line + 2, " \t");
+    program[strcspn(program, " \t\n")] = '\0';
+    const char *last = strrchr(program, '/');
+    return last && strcmp(last + 1, "env") == 0;
+}
+
+/* The script that the process executes, as execve(2) got it: the first or second argument, if its last part is the process's name, or if env(1)
+   has changed this name. Only of a script that is in `patterns`, the first line is read. */
+static const char *find_script(const char *patterns, const char *pid, char *words, size_t room) {
     char name[32];
     read_of(pid, "comm", name, sizeof name);
     name[strcspn(name, "\n")] = '\0';
     size_t have = read_of(pid, "cmdline", words, room), known = strlen(name);
     const char *word = words;
     for (int count = 0; count < 2 && (word += strlen(word) + 1) < words + have; count++) {
+        if (*word != '/' || !is_confined_path(patterns, word)) continue;
         const char *last = strrchr(word, '/');
         /* The kernel keeps 15 bytes of a name (TASK_COMM_LEN). */
-        if (*word == '/' && known && strncmp(last + 1, name, known) == 0 && (known == 15 || last[1 + known] == '\0')) return word;
+        bool is_its_name = known && strncmp(last + 1, name, known) == 0 && (known == 15 || last[1 + known] == '\0');
+        if (is_its_name || begins_with_env(word)) return word;
     }
     return NULL;
 }
@@ -81,8 +98,7 @@ static const char *find_script(const char *pid, char *words, size_t room) {
 static bool escapes(const char *patterns, const char *pid) {
     char program[PATH_MAX], words[PATH_MAX];
     if (!find_program(pid, program)) return false;
-    const char *script = find_script(pid, words, sizeof words);
-    const char *found = is_confined_path(patterns, program) ? program : script && is_confined_path(patterns, script) ? script : NULL;
+    const char *found = is_confined_path(patterns, program) ? program : find_script(patterns, pid, words, sizeof words);
     if (!found || !is_unconfined(pid)) return false;
     printf("%s\n", found);
     return true;
