@@ -107,7 +107,11 @@ def test_pid_ones_own_socket_is_for_root_alone(base: Path) -> None:
     """systemd binds it with mode 0700."""
     hiding = "InaccessiblePaths=-/run/systemd/private"
     assert made(base, f"{hiding}\nUser=app") == []
-    for more in ("User=root", "User=app\nAmbientCapabilities=CAP_DAC_OVERRIDE"):
+    for more in (
+        "User=root",
+        "User=app\nExecStartPre=!/usr/bin/app",
+        "User=app\nAmbientCapabilities=CAP_DAC_OVERRIDE",
+    ):
         with pytest.raises(UnsupportedUnitError):
             made(base, f"{hiding}\n{more}")
     # The others are for all.

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments, directives, unit_texts
-from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.neighbours import enabled_sockets
 from quickstart.inspect.unit.values import CAPABILITY, BadValueError, file_mode
 from quickstart.parse.guestpaths import in_run
@@ -53,10 +53,14 @@ def hidden_paths(unit: UnitStart) -> tuple[str, ...]:
 
 
 def hidden_directories(
-    root: ImageRoot, unit: str, records: Iterable[Record], bound: Collection[str]
+    root: ImageRoot,
+    unit: str,
+    records: Iterable[Record],
+    bound: Collection[str],
+    commands: Iterable[UnitCommand] = (),
 ) -> tuple[Record, ...]:
     """The `run-directory` records for the directories that the ``records`` of ``unit`` hide and that systemd makes
-    later. ``bound`` are the socket units whose sockets init binds before the unit starts.
+    later. ``bound`` are the socket units whose sockets init binds before the unit starts. ``commands`` are all of the unit.
 
     Raises UnsupportedUnitError when the unit hides something else that systemd makes later.
     """
@@ -67,6 +71,8 @@ def hidden_directories(
     early = (PurePosixPath(path) for path in _sockets(root, bound))
     made = {*_made(records), *(str(each) for path in early for each in (path, *path.parents)), *_STARTERS}
     closed = {path for path in wanted if "inaccessible" in wanted[path]}
+    # A command with `!` runs as root, whatever the unit's user.
+    is_unprivileged = _is_unprivileged(records) and not any("!" in each.flags for each in commands)
     late = _sockets(root, {path.name for path in enabled_sockets(root)}.difference(bound))
     found: dict[str, Record] = {}
     for path in sorted(wanted):
@@ -76,9 +82,7 @@ def hidden_directories(
         modes = [mode for socket, mode in late.items() if socket.startswith(f"{path}/")]
         if modes or path in _DIRECTORIES:
             found[path] = ("run-directory", (modes or ["0755"])[0], "root", "root", path)
-        elif path in late or (
-            path.startswith(_SYSTEMDS) and not (path == _ROOTS and _is_unprivileged(records))
-        ):
+        elif path in late or (path.startswith(_SYSTEMDS) and not (path == _ROOTS and is_unprivileged)):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: it hides or restricts {brief(path)}, which systemd makes only after an"
                 " early start, so its processes could use it until then",

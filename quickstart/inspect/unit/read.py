@@ -104,7 +104,8 @@ def read_unit(
     start = _commands(root, source, "ExecStart")
     start_pre = _commands(root, source, "ExecStartPre") if run_start_pre else ()
     conditions, start_post = (_commands(root, source, name) for name in ("ExecCondition", "ExecStartPost"))
-    refuse_dynamic(root, source, kind, (*start, *start_pre, *conditions, *start_post))
+    commands = (*start, *start_pre, *conditions, *start_post)
+    refuse_dynamic(root, source, kind, commands)
     if len(start) != 1:
         raise UnsupportedUnitError(
             f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
@@ -113,9 +114,8 @@ def read_unit(
     journal = journal_sockets(root)
     sockets = sockets_of(root, source, socket_units)
     own = (*run_directories(root), *settings(source))
-    bound = {*socket_units, *(each.unit for each in journal)}.union(
-        *(handing_sockets(root, each) for each in stack)
-    )
+    bound = {name for each in stack for name in handing_sockets(root, each)}
+    bound |= {*socket_units, *(each.unit for each in journal)}
     return UnitStart(
         unit=unit,
         type=kind,
@@ -132,7 +132,7 @@ def read_unit(
             *_notify(source, kind),
             *bus_records(source, kind),
             *_main_process(source, kind),
-            *hidden_directories(root, unit, own, bound),
+            *hidden_directories(root, unit, own, bound, commands),
             *comment_records(root),
             *resource_records(root, source),
             *mapping_records(root, source),
