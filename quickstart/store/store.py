@@ -21,8 +21,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -42,6 +40,7 @@ from quickstart.store.kept import (
     opened_stage,
 )
 from quickstart.store.ownfiles import Patience, document_of, open_lock
+from quickstart.store.sources import source_digest as source_digest
 from quickstart.store.treehash import tree_hash
 
 KEY_DIGITS = 32
@@ -69,30 +68,6 @@ def key_of(stage: str, inputs: Mapping[str, object]) -> str:
     """The key of the entry that ``stage`` makes from ``inputs`` (JSON values)."""
     text = json.dumps({"stage": stage, "inputs": inputs}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
-
-
-def source_digest(*packages: str) -> str:
-    """The SHA-256 of the source files of our ``packages``, which are dotted names of packages or modules.
-
-    The digest is an input of stages, so that a changed QuickStart never uses results of an earlier version.
-    """
-    digest = hashlib.sha256()
-    for name in packages:
-        parent, _, last = name.rpartition(".")
-        module = resources.files(parent).joinpath(f"{last}.py") if parent else None
-        roots = [module] if module is not None and module.is_file() else [resources.files(name)]
-        for path, file in sorted(_walk(roots[0], name)):
-            digest.update(path.encode() + b"\0" + hashlib.sha256(file).digest())
-    return digest.hexdigest()
-
-
-def _walk(node: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    if node.is_file():
-        yield name, node.read_bytes()
-        return
-    for child in node.iterdir():
-        if child.name != "__pycache__":
-            yield from _walk(child, f"{name}/{child.name}")
 
 
 @dataclass(frozen=True)

@@ -61,4 +61,5 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     if strange := [word for word in entry.command_line.split() if not _WORD.fullmatch(word)]:
         yield f"the command line of the default entry has a word with quotes or other special characters: {brief(strange[0])}"
     if PurePosixPath(entry.kernel).parent != PurePosixPath("/boot") or len(entry.initramfs) != 1:
-        yield f"the default entry starts {brief(entry.kernel)} with {len(entry.initramfs)} initramfs files, not a kernel in /boot with one"
+        count = len(entry.initramfs)
+        yield f"the default entry starts {brief(entry.kernel)} with {count} initramfs files, not a kernel in /boot with one"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -96,8 +96,7 @@ def read_unit(
     refuse_slices(root, source)
     _refuse_confinement(root, source)
     kind = _type(root, source)
-    # This check comes after that of the type, because for a wrapper, the message names the instance that does its
-    # work.
+    # After the type: for a wrapper, that message names the instance that does its work.
     refuse_generators(root, unit)
     pid_file = source.names.expand(source.last("PIDFile"))
     _check_users(root, source)
@@ -106,10 +105,7 @@ def read_unit(
     conditions, start_post = (_commands(root, source, name) for name in ("ExecCondition", "ExecStartPost"))
     commands = (*start, *start_pre, *conditions, *start_post)
     refuse_dynamic(root, source, kind, commands)
-    if len(start) != 1:
-        raise UnsupportedUnitError(
-            f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
-        )
+    _refuse_other_than_one(unit, start)
     refuse_profiles(root, unit, [PurePosixPath(start[0].program)])
     journal = journal_sockets(root)
     sockets = sockets_of(root, source, socket_units)
@@ -142,6 +138,11 @@ def read_unit(
         sockets=sockets,
         journal_sockets=journal,
     )
+
+
+def _refuse_other_than_one(unit: str, start: Sequence[UnitCommand]) -> None:
+    if (count := len(start)) != 1:
+        raise UnsupportedUnitError(f"{unit} has {count} ExecStart commands; exactly one can be started early")
 
 
 def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iterator[tuple[str, ...]]:
