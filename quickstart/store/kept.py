@@ -119,6 +119,20 @@ def check_trusted(root: Path, entry: Path) -> None:
                 raise _distrusted(f"{path} {fault}", root)
 
 
+def trusted_entries(root: Path, stage: Path, pattern: str, note: Callable[[str], None]) -> Iterator[Path]:
+    """The entries of a stage with a name by ``pattern``, sorted by name. One that another user could have put there is left
+    out, and ``note`` is called with a line about it. Raises HostLacksError as `check_place` does.
+    """
+    check_place(root, stage)
+    for path in sorted(stage.glob(pattern)):
+        try:
+            check_trusted(root, path)
+        except HostLacksError as error:
+            note(f"{error.message}; this entry is left out")
+        else:
+            yield path
+
+
 def _is_image(path: Path) -> bool:
     """Whether ``path`` is the top directory of an image in a stage that is closed to others. Its owner and mode are those
     that the image has in its guest, whoever that is on this host (inspect.foreign.home).
@@ -148,7 +162,10 @@ def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = Non
     """The files and directories in the stages' directories of the store whose names match ``pattern``. A stage that
     is a link is left out, because what is behind a link does not belong to the store. ``note`` is then called with a
     line about this link.
+
+    Raises HostLacksError when another user could replace the store, because the size of each tree in it is read.
     """
+    check_place(root)
     for stage in sorted(root.glob("*")):
         if not stage.is_symlink():
             yield from stage.glob(pattern)

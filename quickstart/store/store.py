@@ -30,7 +30,6 @@ from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock
 from quickstart.store.kept import (
     Kept,
-    check_place,
     check_trusted,
     discard,
     forget,
@@ -38,6 +37,7 @@ from quickstart.store.kept import (
     kept,
     make_stage,
     opened_stage,
+    trusted_entries,
 )
 from quickstart.store.ownfiles import Patience, document_of, open_lock
 from quickstart.store.sources import source_digest as source_digest
@@ -191,16 +191,9 @@ class Store:
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
         """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor locked.
 
-        An entry that another user could have put there is left out, with a note. Raises HostLacksError when this is so of
-        the store or of the stage's directory.
+        Only those that are trusted (kept.trusted_entries).
         """
-        check_place(self.root, self.root / stage)
-        for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
-            try:
-                check_trusted(self.root, path)
-            except HostLacksError as error:
-                self._note(f"{error.message}; this entry is left out")
-                continue
+        for path in trusted_entries(self.root, self.root / stage, _KEY, self._note):
             # The entry may be removed meanwhile, or may be from another version.
             with suppress(OSError, ValueError, KeyError, TypeError):
                 inputs = document_of(path / MARK)["inputs"]
@@ -239,11 +232,7 @@ class Store:
         return found
 
     def entries(self) -> tuple[Kept, ...]:
-        """Every finished entry, sorted by stage and key. Entries of other versions of this program are included.
-
-        Raises HostLacksError when another user could replace the store, as the size of each tree in it is read.
-        """
-        check_place(self.root)
+        """Every finished entry, sorted by stage and key. Entries of other versions of this program are included."""
         return tuple(kept(in_stages(self.root, _KEY, self._note), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:
