@@ -18,7 +18,7 @@ from rich.table import Table
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.cli.completion import artefacts_here
-from quickstart.cli.firmware import FIRMWARE, RunOptions, free_port, run_by_firmware, shut_down
+from quickstart.cli.firmware import FIRMWARE, RunOptions, free_port, run_by_firmware, shut_down, stay
 from quickstart.cli.followed import followed
 from quickstart.cli.guarded import Kept, guarded
 from quickstart.cli.moment import (
@@ -241,7 +241,7 @@ def _while_ready(
         return _execute(verb, executing(guest), options.command, ran)
     if not options.check and not options.beside_stock:
         verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
-        _stay(verb, guest)
+        stay(verb, guest)
     return ran
 
 
@@ -260,15 +260,6 @@ def _execute(verb: Verb, guest: Executes, command: str, ran: Ran) -> Ran:
         exec_stderr=bytes(kept_err.data),
         exec_truncated=left_out > 0,
     )
-
-
-def _stay(verb: Verb, guest: Guest) -> None:
-    verb.display().note("Ctrl-C shuts the machine down")
-    try:
-        while not guest.wait(1.0):
-            guest.demand_running()
-    except KeyboardInterrupt:
-        verb.console.print()
 
 
 def _page(port: int, path: str) -> str:

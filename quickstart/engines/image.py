@@ -40,7 +40,7 @@ from quickstart.model.disk import Inspected, Partition
 from quickstart.model.machine import KERNEL_BYTES, machine
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject
-from quickstart.model.words import DiskFormat, KernelOptions, Target
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
 from quickstart.pack.checks import check_image
 from quickstart.pack.packing import Packed, PackOptions, made_of, pack, packing_of
 from quickstart.reference.guestpkg.package import deb, guest_package
@@ -102,6 +102,12 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     """Make a copy of the disk at ``options.out`` that boots by itself, and starts the profile's units early. After an
     error, ``options.out`` is unchanged.
     """
+    if profile.early is Early.NEVER:
+        # GRUB's default would be our entry all the same, and there is no trial that could find this out.
+        raise BadInputError(
+            f'the profile {profile.name} has early = "never", and --image is for an early start',
+            hint='give it early = "seen" or "always"',
+        )
     door.need_root("copying the files of a disk with their owners")
     image = examine(options.image, context)
     key = _build_key(profile, options, image)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from quickstart.engines.image import ImageOptions, build_image
 from quickstart.errors import BadInputError
 from quickstart.host.holes import CHUNK_BYTES, copy_range
 from quickstart.inspect.disk.facts import disk_facts
@@ -15,6 +17,9 @@ from quickstart.inspect.disk.own import check_image_disk, entry_line, own_words
 from quickstart.inspect.disk.records import parse_records
 from quickstart.inspect.disk.verdict import inspected
 from quickstart.model.disk import BootEntry, InitramfsMaker, Inspected, Loader
+from quickstart.model.words import Early
+from quickstart.profile import load_profile
+from quickstart.store.context import Context
 from tests.unit.diskrecords import RECORDS, said
 
 FOUND = inspected(disk_facts(parse_records(said(RECORDS))))
@@ -80,3 +85,10 @@ def test_a_range_is_copied_with_its_holes(tmp_path: Path, begin_bytes: int, size
     assert (tmp_path / "part").read_bytes() == data[begin_bytes : begin_bytes + size_bytes]
     if begin_bytes == 0 and size_bytes > 2 * CHUNK_BYTES:
         assert (tmp_path / "part").stat().st_blocks * 512 < size_bytes
+
+
+def test_a_profile_that_never_starts_early_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    profile = dataclasses.replace(load_profile("nginx"), early=Early.NEVER)
+    options = ImageOptions(image=tmp_path / "none", out=tmp_path / "out")
+    with pytest.raises(BadInputError, match="never"):
+        build_image(profile, options, cast(Context, None))

@@ -113,7 +113,7 @@ def test_it_boots_by_itself_fast_and_again(made: Made) -> None:
     """Each boot is confirmed: GRUB's note is gone."""
     for firmware in (Firmware.BIOS, Firmware.UEFI):
         console = made.boot(firmware)
-        assert b"quickstart: " in console
+        assert b"hand-off: nginx.service was started from /fast" in console
         assert b"fallback" not in console
         assert made.state() == ""
 
