@@ -113,11 +113,12 @@ def _check_owner(out: Path) -> None:
 
 def may_be_used(artefact: Artefact) -> bool:
     """Whether a machine may have written to the artefact's disk. Always True for a disk that is not raw."""
-    return (
-        _is_rebuilt(artefact)
-        or artefact.disk_format != DiskFormat.RAW
-        or read_superblock(artefact.disk, artefact.root_at_bytes) != artefact.superblock
-    )
+    return _is_rebuilt(artefact) or artefact.disk_format != DiskFormat.RAW or not is_as_built(artefact)
+
+
+def is_as_built(artefact: Artefact) -> bool:
+    """Whether nobody has mounted the root volume for writing since the build. The artefact's disk must be raw."""
+    return read_superblock(artefact.disk, artefact.root_at_bytes) == artefact.superblock
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:

@@ -16,7 +16,7 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import rebuild as rebuilding
 from quickstart.image.kerneloptions import added
 from quickstart.model import MIB, Artefact, Profile
-from quickstart.model.words import Early, KernelOptions
+from quickstart.model.words import Early, KernelOptions, Target
 from quickstart.profile import load_ours, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -41,7 +41,8 @@ def rebuild(
 
     Use this command after the machine's packages were upgraded, while the machine is off. The command traces a
     boot from the disk, and then writes the new kernel and initramfs to OUT. The root disk is not changed, because
-    everything that the traced boot writes is thrown away.
+    everything that the traced boot writes is thrown away. An OUT of `build --image` gets a copy of its disk, in which
+    the new initramfs is installed.
     """
 
     def work(verb: Verb) -> int:
@@ -71,7 +72,11 @@ def rebuild(
             say(
                 console,
                 f"  start set {artefact.start_set_files} files, {artefact.start_set_bytes / MIB:.1f} MiB; "
-                "the root disk is as it was",
+                + (
+                    "the disk is a new copy"
+                    if artefact.target is Target.DISK
+                    else "the root disk is as it was"
+                ),
             )
 
         verb.result(result, text)

@@ -7,59 +7,37 @@ before the trace, to install quickstart-guest, and at the end, to install our in
 from __future__ import annotations
 
 import dataclasses
-import io
-import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk
+from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.engines import boot as pipeline
-from quickstart.engines.launching import launcher_for
-from quickstart.engines.made import up_to_date, write
-from quickstart.errors import BadInputError, GuestError
-from quickstart.guest import executing
+from quickstart.engines.made import is_remembered, up_to_date, write
+from quickstart.engines.ownsystem import STAGE, ImageDisk, copy_disk, examine, install, prepared
+from quickstart.errors import BadInputError
 from quickstart.host import door
-from quickstart.host.beneath import opened_regular
-from quickstart.host.holes import copy_range
-from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
-from quickstart.host.workspace import workspace
+from quickstart.host.unchanged import check_unchanged
 from quickstart.image.ext4 import read_superblock
-from quickstart.image.kerneloptions import chosen, with_options
+from quickstart.image.kerneloptions import chosen
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
-from quickstart.inspect.disk.own import check_image_disk, entry_line, own_words
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.launch.appliance.appliance import appliance, fetch, look, started
-from quickstart.model import MIB, Profile
-from quickstart.model.disk import Inspected, Partition
-from quickstart.model.machine import KERNEL_BYTES, machine
+from quickstart.model import MIB, Artefact, Profile
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
 from quickstart.pack.checks import check_image
-from quickstart.pack.packing import Packed, PackOptions, made_of, pack, packing_of
-from quickstart.reference.guestpkg.package import deb, guest_package
+from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
 from quickstart.store.context import Context
 from quickstart.store.store import key_of, source_digest
 
-_STAGE = "image"
-_DISK, _ROOT = "disk.raw", "root.raw"
-_MAC = "52:54:00:71:73:0c"
-_MEMORY_MIB = 1024
-_SYSTEM_S = 900.0
-_INITRAMFS_BYTES = 512 * MIB
-_SAID_BYTES = 16 * MIB
-_SCRIPTS = resources.files("quickstart.image.targets.disk")
-_PREPARED_WITH = (
-    *("prepare", "42_quickstart", "confirm"),
-    *("quickstart-confirm.service", "quickstart-ended.service"),
-)
 _FROM_THE_IMAGE = ""
+_ROOT_STEP = "copying the files of a disk with their owners"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,58 +51,109 @@ class ImageOptions:
     kernel_options: KernelOptions | None = None
 
 
-@dataclass(frozen=True)
-class ImageDisk:
-    """A disk that was examined. ``digest`` is the hash of its bytes (host.unchanged.digest_of_data)."""
-
-    path: Path
-    digest: str
-    seen: Seen
-    found: Inspected
-
-    @property
-    def root(self) -> Partition:
-        return next(each for each in self.found.facts.partitions if each.number == self.found.root)
-
-
-def examine(path: Path, context: Context) -> ImageDisk:
-    """The disk at ``path``, which is not changed. Raises BadInputError when it cannot be made fast."""
-    with opened_regular(path) as fd:
-        before = seen(fd)
-        with context.progress.step(f"hash {path.name}"), unchanged(path, before):
-            digest = digest_of_data(fd, path)
-    found = _look(path, context)
-    check_image_disk(path, found)
-    return ImageDisk(path, digest, before, found)
-
-
 def build_image(profile: Profile, options: ImageOptions, context: Context) -> pipeline.Built:
     """Make a copy of the disk at ``options.out`` that boots by itself, and starts the profile's units early. After an
     error, ``options.out`` is unchanged.
     """
-    if profile.early is Early.NEVER:
-        # GRUB's default would be our entry all the same, and there is no trial that could find this out.
-        raise BadInputError(
-            f'the profile {profile.name} has early = "never", and --image is for an early start',
-            hint='give it early = "seen" or "always"',
-        )
-    door.need_root("copying the files of a disk with their owners")
+    _check_early(profile)
+    door.need_root(_ROOT_STEP)
     image = examine(options.image, context)
     key = _build_key(profile, options, image)
     with output.settled(options.out):
         if present := up_to_date(options.out, key, options.force, context):
             return pipeline.Built(present, made=False)
         output.check_unused(options.out)
-    prepared = _prepared(image, context)
-    disk = _root_disk(image, prepared)
+
+    def made_meanwhile() -> bool:
+        return artefacts.check_output(options.out, key, options.force) is not None
+
+    return _make(_Plan(profile=profile, options=options, image=image, key=key), made_meanwhile, context)
+
+
+def rebuild_image(
+    before: Artefact, profile: Profile, context: Context, *, keep: bool, kernel_options: KernelOptions
+) -> pipeline.Built:
+    """Make ``before`` again from the present state of its disk. The new OUT has a copy of the disk, in which the
+    disk's system has installed the new initramfs. After an error, OUT is unchanged.
+    """
+    _check_early(profile)
+    door.need_root(_ROOT_STEP)
+    key = _rebuild_key(before, profile, kernel_options)
+    if (
+        before.build_key == key
+        and artefacts.is_as_built(before)
+        and is_remembered(before.directory, context.store)
+    ):
+        return pipeline.Built(before, made=False)
+    options = ImageOptions(image=before.disk, out=before.directory, keep=keep, kernel_options=kernel_options)
+    image = examine(before.disk, context)
+
+    def used_meanwhile() -> bool:
+        check_unchanged(before.disk, image.seen)
+        return False
+
+    plan = _Plan(profile=profile, options=options, image=image, key=key, before=before)
+    return _make(plan, used_meanwhile, context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """The inputs of a build. ``key`` is its build key. ``before`` is the artefact that a rebuild makes again."""
+
+    profile: Profile
+    options: ImageOptions
+    image: ImageDisk
+    key: str
+    before: Artefact | None = None
+
+    @property
+    def kernel_options(self) -> KernelOptions:
+        return chosen(self.profile, self.options.kernel_options)
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """The entries kind and hash of the manifest's reference."""
+        return STAGE if self.before is None else artefacts.USED_DISK, self.image.digest
+
+
+def _make(plan: _Plan, keep_present: Callable[[], bool], context: Context) -> pipeline.Built:
+    """Make the artefact of ``plan``. `output.new_directory` calls ``keep_present`` before it replaces OUT."""
+    image, out = plan.image, plan.options.out
+    disk = prepared(image, context)
+    packing = _packing(plan, disk, context)
+    with output.new_directory(out, keep_present) as directory:
+        with context.progress.step("initramfs"):
+            packed = pack(packing, directory / "initramfs.img")
+        copy_disk(disk.attached, directory / WHOLE_DISK)
+        install(directory / WHOLE_DISK, image, packed, plan.kernel_options, context)
+        with context.progress.step("image"):
+            made = made_of(
+                packed,
+                target=Target.DISK,
+                disk_format=DiskFormat.RAW,
+                build_key=plan.key,
+                mac=plan.before.mac if plan.before else pipeline.MAC,
+                kernel_options=plan.kernel_options,
+                uuid=plan.before.uuid if plan.before else "",
+            )
+            installed = read_superblock(directory / WHOLE_DISK, image.root.begin_bytes)
+            made = dataclasses.replace(made, disk=dataclasses.replace(made.disk, superblock=installed))
+            write(directory, made, context.store)
+    with output.settled(out):
+        return pipeline.Built(artefacts.load(out), made=True)
+
+
+def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
+    """The input of ``pack``. The files of the disk become the reference image, and a boot of the disk is traced."""
+    profile = plan.profile
     used = examine_disk(disk.path)
     reference = reference_of_disk(used, _FROM_THE_IMAGE, profile.disk_mib * MIB, context)
-    reference = dataclasses.replace(reference, origin=(_STAGE, image.digest))
+    reference = dataclasses.replace(reference, origin=plan.origin)
     root = ImageRoot(reference.tree)
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, profile.payload)
     subject = Subject(profile, reference, disk)
-    traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=options.keep), context)
+    traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=plan.options.keep), context)
     form = PackOptions(
         hand_off=HandOff.KEEP,
         delivery=Delivery.OVERLAY,
@@ -132,31 +161,29 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
         arranged=False,
         times_of=used,
     )
-    packing = packing_of(subject, traced, form, context)
+    return packing_of(subject, traced, form, context)
 
-    def made_meanwhile() -> bool:
-        return artefacts.check_output(options.out, key, options.force) is not None
 
-    with output.new_directory(options.out, made_meanwhile) as directory:
-        with context.progress.step("initramfs"):
-            packed = pack(packing, directory / "initramfs.img")
-        _copy(prepared / _DISK, directory / _DISK)
-        asked = chosen(profile, options.kernel_options)
-        _install(directory / _DISK, image, packed, asked, context)
-        with context.progress.step("image"):
-            made = made_of(
-                packed,
-                target=Target.DISK,
-                disk_format=DiskFormat.RAW,
-                build_key=key,
-                mac=pipeline.MAC,
-                kernel_options=asked,
-            )
-            installed = read_superblock(directory / _DISK, image.root.begin_bytes)
-            made = dataclasses.replace(made, disk=dataclasses.replace(disk, superblock=installed))
-            write(directory, made, context.store)
-    with output.settled(options.out):
-        return pipeline.Built(artefacts.load(options.out), made=True)
+def _check_early(profile: Profile) -> None:
+    if profile.early is Early.NEVER:
+        # GRUB's default would be our entry all the same, and there is no trial that could find this out.
+        raise BadInputError(
+            f'the profile {profile.name} has early = "never", and --image is for an early start',
+            hint='give it early = "seen" or "always"',
+        )
+
+
+def _rebuild_key(before: Artefact, profile: Profile, options: KernelOptions) -> str:
+    """The key of a rebuild. It does not name the disk's state, because the rebuild itself changes this state; the
+    superblock in the manifest does (artefact.directory.is_as_built).
+    """
+    inputs = {
+        "profile": dataclasses.asdict(profile),
+        "kernel_options": options.value,
+        "machine": [before.uuid, before.mac],
+        "tool": source_digest("quickstart"),
+    }
+    return key_of("rebuild-image", inputs)
 
 
 def _build_key(profile: Profile, options: ImageOptions, image: ImageDisk) -> str:
@@ -167,141 +194,3 @@ def _build_key(profile: Profile, options: ImageOptions, image: ImageDisk) -> str
         "tool": source_digest("quickstart"),
     }
     return key_of("image", inputs)
-
-
-def _look(path: Path, context: Context) -> Inspected:
-    ours = appliance(context)
-    launcher = launcher_for(ours.kernel, context)
-    with (
-        context.progress.step("read the disk"),
-        started(ours, path, DiskFormat.RAW, launcher) as guest,
-    ):
-        return look(guest)
-
-
-def _root_disk(image: ImageDisk, prepared: Path) -> RootDisk:
-    return RootDisk(
-        path=prepared / _ROOT,
-        size_bytes=image.root.size_bytes,
-        superblock=read_superblock(prepared / _ROOT),
-        whole=prepared / _DISK,
-        at_bytes=image.root.begin_bytes,
-        options=own_words(image.found),
-    )
-
-
-def _prepared(image: ImageDisk, context: Context) -> Path:
-    """The directory with a copy of the disk in which quickstart-guest is installed, and a copy of its root partition.
-    It comes from the store, or is made now.
-    """
-    inputs = {
-        "digest": image.digest,
-        "recipe": source_digest(
-            "quickstart.engines.image", "quickstart.image.targets", "quickstart.reference.guestpkg"
-        ),
-    }
-
-    def make(directory: Path) -> None:
-        disk = directory / _DISK
-        with context.progress.step(f"copy {image.path.name}"), unchanged(image.path, image.seen):
-            _copy(image.path, disk)
-        files: dict[str, bytes | Path] = {name: _script(name) for name in _PREPARED_WITH}
-        files["quickstart-guest.deb"] = deb(guest_package())
-        with context.progress.step("install quickstart-guest in the copy"):
-            _in_own_system(disk, image, "prepare", files, context)
-        with disk.open("rb") as source, (directory / _ROOT).open("xb") as target:
-            os.fchmod(target.fileno(), 0o600)
-            copy_range(source.fileno(), image.root.begin_bytes, image.root.size_bytes, target.fileno())
-
-    return context.store.get_or_make(_STAGE, inputs, make).path
-
-
-def _install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, context: Context) -> None:
-    """Let the disk's own system install our initramfs, and look whether its boot loader has the entry."""
-    entry = image.found.entry
-    if entry is None:
-        raise AssertionError(f"{image.path} has no entry")
-    line = with_options(entry_line(entry.command_line, packed.recipe.disk.superblock.uuid), asked)
-    files: dict[str, bytes | Path] = {
-        "install": _script("install"),
-        "initramfs.img": packed.initramfs.path,
-        "entry": f"{entry.kernel}\n{line}\n".encode(),
-    }
-    with context.progress.step("install the initramfs in the copy"):
-        _in_own_system(disk, image, "install", files, context)
-    root = next(each for each in _look(disk, context).facts.partitions if each.number == image.found.root)
-    config = root.content.files.get(entry.config, b"") if root.content else b""
-    if b"--id quickstart {" not in config:
-        raise GuestError(
-            f"update-grub of {image.path} has written no entry for QuickStart",
-            hint="is the kernel of the default entry the newest one?",
-        )
-
-
-def _in_own_system(
-    disk: Path, image: ImageDisk, script: str, files: Mapping[str, bytes | Path], context: Context
-) -> None:
-    """Run ``script``, one of ``files``, as root in the system on ``disk``. Its kernel and initramfs boot, and then a
-    shell is PID 1, so that no service runs.
-
-    Raises GuestError when the script does not end with status 0.
-    """
-    out = io.BytesIO()
-    with workspace("quickstart-image-") as work:
-        kernel, initrd = _fetched(disk, image, work, context)
-        described = machine(
-            "own-system",
-            kernel=kernel,
-            initrds=(initrd,),
-            cmdline=" ".join(
-                (
-                    f"console=ttyS0 panic=-1 root=UUID={image.root.uuid} ro",
-                    *own_words(image.found),
-                    'init=/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"',
-                )
-            ),
-            memory_mib=_MEMORY_MIB,
-            mac=_MAC,
-            disk=disk,
-            keeps_writes=True,
-        )
-        given = {
-            "busybox": door.tool_path("busybox"),
-            "hooks/20-image": _script("hook"),
-            **{f"image/{name}": content for name, content in files.items()},
-        }
-        launcher = launcher_for(kernel, context)
-        with launcher.launch(described, None, given) as launched:
-            command = f"sh /run/quickstart-image/{script}"
-            status = executing(launched).execute(command, out, out, _SYSTEM_S, _SAID_BYTES)
-    if status != 0:
-        text = out.getvalue().decode(errors="replace")
-        raise GuestError(
-            f"`{script}` in the system of {image.path} ended with {status}", details=text.splitlines()[-20:]
-        )
-
-
-def _fetched(disk: Path, image: ImageDisk, work: Path, context: Context) -> tuple[Path, Path]:
-    """The kernel and the initramfs of the default entry, in ``work``."""
-    entry, ours = image.found.entry, appliance(context)
-    if entry is None or len(entry.initramfs) != 1:
-        raise BadInputError(f"the default entry of {image.path} has no single initramfs")
-    launcher = launcher_for(ours.kernel, context)
-    with started(ours, disk, DiskFormat.RAW, launcher) as guest:
-        for path, name, most_bytes in (
-            (entry.kernel, "kernel", KERNEL_BYTES),
-            (entry.initramfs[0], "initrd", _INITRAMFS_BYTES),
-        ):
-            with (work / name).open("xb") as file:
-                fetch(guest, image.root, path, file, most_bytes)
-    return work / "kernel", work / "initrd"
-
-
-def _script(name: str) -> bytes:
-    return _SCRIPTS.joinpath(name).read_bytes()
-
-
-def _copy(source: Path, target: Path) -> None:
-    door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=3600)
-    # It holds /etc/shadow.
-    target.chmod(0o600)

@@ -11,8 +11,8 @@ from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
 from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk
-from quickstart.artefact.wholedisk import demand_root_volume
 from quickstart.engines import boot as pipeline
+from quickstart.engines.image import rebuild_image
 from quickstart.engines.made import is_remembered, write
 from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
@@ -25,7 +25,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject
-from quickstart.model.words import DiskFormat, KernelOptions, Payload
+from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.checks import check_image
 from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
 from quickstart.store.context import Context
@@ -52,12 +52,14 @@ def rebuild(
     disk.
     """
     before = _artefact(out, profile)
+    manifest = read_manifest(out)
+    options = kernel_options or KernelOptions(manifest.kernel_options)
+    if before.target is Target.DISK:
+        return rebuild_image(before, profile, context, keep=keep, kernel_options=options)
     door.need_root("copying a root file system with its owners")
     door.need_tools(*_TOOLS)
     with context.progress.step(f"hash {before.disk.name}"):
         used = examine_disk(before.disk)
-    manifest = read_manifest(out)
-    options = kernel_options or KernelOptions(manifest.kernel_options)
     key = _key(profile, used, options)
     # Somebody else can compute the key, too. So an equal key shows only for our own artefacts that they are
     # up to date.
@@ -124,7 +126,6 @@ def _artefact(out: Path, profile: Profile) -> Artefact:
         output.check_own(out)
         output.check_unused(out)
         before = artefacts.load(out)
-    demand_root_volume(before, "rebuild")
     if before.disk_format != DiskFormat.RAW:
         raise BadInputError(
             f"{before.disk} is not raw", hint="qemu-img convert -O raw, and build with --rootfs"

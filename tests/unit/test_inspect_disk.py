@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib import resources
 
 import pytest
 
@@ -106,6 +107,19 @@ REFUSED = {
 def test_it_is_refused(name: str) -> None:
     changes, reason = REFUSED[name]
     assert of({**RECORDS, **changes}).refusals == (reason,)
+
+
+def test_the_entry_of_quickstart_is_not_the_systems_own_default() -> None:
+    """A disk of `build --image` is built again from the entry that its system has chosen."""
+    script = resources.files("quickstart.image.targets.disk").joinpath("42_quickstart").read_text()
+    assert script.count("set default=quickstart\n") == 2
+    begin = "menuentry 'QuickStart' --class gnu-linux --id quickstart {"
+    assert begin in script
+    ours = f"{begin}\n\tlinux /boot/vmlinuz ro\n\tinitrd /boot/quickstart/initramfs.img\n}}\n"
+    choice = script.rpartition("cat <<'END'\n")[2].removesuffix("END\n")
+    plain = default_entry(GRUB_CFG, b"")
+    assert plain is not None
+    assert default_entry(f"{GRUB_CFG}{ours}{choice}", b"quickstart_state=again\n") == plain
 
 
 def test_a_file_system_that_cannot_be_mounted() -> None:

@@ -16,6 +16,8 @@ _ID = re.compile(r"""\s(?:\$\{?menuentry_id_option\}?|--id)\s+(?:'([^']*)'|"([^"
 _KERNEL = ("linux", "linux16", "linuxefi")
 _INITRD = ("initrd", "initrd16", "initrdefi")
 _SAVED = ("${saved_entry}", "$saved_entry")
+# Where image/targets/disk/42_quickstart has written to the configuration, this is not the system's own default.
+_OF_QUICKSTART = "quickstart"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +57,11 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
 
 
 def _default(lines: Sequence[str]) -> str:
-    """The last literal value of `default`: grub-mkconfig sets the variable to `next_entry` before, for one boot."""
+    """The last literal value of `default`, without the values that apply to single boots: `next_entry` of
+    grub-mkconfig, and the entry of QuickStart.
+    """
     found = [_first(match) for match in map(_DEFAULT.match, lines) if match]
-    plain = [each for each in found if "next_entry" not in each]
+    plain = [each for each in found if "next_entry" not in each and each != _OF_QUICKSTART]
     return plain[-1] if plain else "0"
 
 
