@@ -1,9 +1,10 @@
 """Find what a stock boot does before it starts a service: mounts, kernel settings, the network, the packet
 filter.
 
-An early start takes place before all of these steps. It is allowed as long as the configuration of these steps has
-not changed since the build (never-stale.md). The build refuses an image with an enabled packet filter, because an
-application that starts early would be open to the network before the filter is active.
+An early start takes place before all of these steps. An early start is allowed as long as the configuration of these
+steps has not changed since the build (docs/users/never-stale.md explains how init finds changes). The build refuses an
+image with an enabled packet filter, because an application that starts early would be open to the network before the
+filter is active.
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The administrator's directories, existing or not, with drop-ins for the .network and .link files of the image
-    (networkctl(1), edit).
+    """The administrator's directories, existing or not, with drop-ins for the .network and .link files of the image.
+    `networkctl edit` makes such drop-ins (networkctl(1)).
     """
     for own in OWN_NETWORKS:
         for kind in ("network", "link"):
@@ -212,8 +213,9 @@ def _before_the_network(
 
 
 def _has_texts_of(root: ImageRoot, unit: str, owners: Collection[str], known: UnitNames) -> bool:
-    """Whether a file or drop-in of ``unit`` has one of the names ``owners``: a unit's, a template's, a prefix
-    (``app-.service``) or a type (``service``).
+    """Whether ``owners`` has a name under which files or drop-ins apply to ``unit``. Such a name is that of the unit,
+    of an alias or of the template. It may also be a prefix of the unit's name (``app-.service``) or the unit's type
+    (``service``).
     """
     return any(
         name in owners
@@ -237,11 +239,13 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock when
-    systemd becomes PID 1. So the clock would be hours off for an application that starts earlier. The word LOCAL
-    counts in any of the first three lines of /etc/adjtime, because systemd ends a line at a carriage return, too.
+    systemd becomes PID 1. So the clock would be hours off for an application that starts earlier. The hardware clock
+    counts as local when one of the first three lines of /etc/adjtime has the word LOCAL. All three lines are searched
+    because systemd also ends a line at a carriage return, so systemd may reach its third line sooner.
 
-    If the file changes later, the machine boots the stock way, because the script ``settings-files`` of init has the
-    same rule. The script does not follow links.
+    If the word LOCAL is added to the file later, the machine boots the stock way, because init's script
+    ``settings-files`` checks /etc/adjtime by the same rule at each boot. The script does not follow links, so a link in
+    place of the file is refused, too.
     """
     if root.link_target(_CLOCK) is not None:
         raise UnsupportedUnitError(
@@ -258,8 +262,8 @@ def refuse_local_clock(root: ImageRoot, unit: str) -> None:
 
 
 def refuse_split_usr(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when /lib is a directory and not a link to /usr/lib. QuickStart's unit reader
-    would not see the units in /lib/systemd/system.
+    """Raise UnsupportedUnitError when /lib is a directory instead of a link to /usr/lib. QuickStart's unit reader would
+    not see the units in /lib/systemd/system.
     """
     lib = root.resolve(PurePosixPath("/lib/systemd/system")).canonical
     if lib is not None and lib != PurePosixPath("/usr/lib/systemd/system"):

@@ -1,5 +1,5 @@
-"""Convert SystemCallFilter= into a seccomp program, by the rules of systemd (systemd.exec(5);
-config_parse_syscall_filter() and apply_syscall_filter()).
+"""Convert SystemCallFilter= into a seccomp program, by the rules of systemd. systemd.exec(5) describes these rules, and
+systemd implements them in config_parse_syscall_filter() and apply_syscall_filter().
 
 QuickStart makes one program for x86-64, x32 and i386 together, whereas systemd loads one program for each of these
 architectures. Calls are identified by name, because each architecture has its own numbers. A name that an
@@ -126,8 +126,8 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` record for SystemCallFilter=, or nothing without this directive. The starter loads this filter
-    as the last step before it executes the unit's program.
+    """The `seccomp` record for SystemCallFilter=. A unit without this directive has no such record. The starter loads
+    this filter as the last step before it executes the unit's program.
     """
     found = call_filter(source)
     if found is not None:
@@ -135,8 +135,8 @@ def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
 
 
 def program(found: CallFilter) -> bytes:
-    """The filter as a BPF program, assembled by `seccomp.assembled`. Calls on architectures other than x86's
-    are allowed, as in systemd.
+    """The filter as a BPF program, assembled by `seccomp.assembled`. As in systemd, the program allows all calls of an
+    architecture other than x86-64, x32 and i386.
     """
     x32 = {name: X32.get(name, number) | X32_BIT for name, number in X86_64.items()}
     x86_64 = [*_ladder(found, X86_64), (RETURN, 0, 0, found.others)]
@@ -170,8 +170,9 @@ def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instructi
 
 
 def _shared(found: CallFilter) -> Iterator[Instruction]:
-    """The instructions for the i386 calls that share one number, such as those of socketcall. For any other call,
-    execution continues after these instructions, with the call's number still in the accumulator.
+    """The instructions for the i386 calls that share one number, such as the calls that a program makes through
+    socketcall(2). For any other call, execution continues after these instructions, with the call's number still in the
+    accumulator.
     """
     for name, calls in _SHARED.items():
         if name in found.named or not calls.keys() & found.named.keys():

@@ -1,4 +1,6 @@
-"""Read the unit files of an image and their drop-ins, and parse them into assignments (systemd.unit(5), systemd.syntax(7))."""
+"""Read the unit files of an image and their drop-ins, and parse these files into assignments (systemd.unit(5),
+systemd.syntax(7)).
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,8 @@ def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
 
 
 def first_fault(text: str) -> str:
-    """The fault at which systemd stops reading ``text``, or an empty string. systemd ignores a unit file with
-    a fault completely, and uses the part of a drop-in before the fault.
+    """The fault at which systemd stops reading ``text``, or an empty string. systemd completely ignores a unit file
+    with a fault. Of a drop-in with a fault, systemd uses the part before the fault.
     """
     return next((fault for line in _lines(text) if (fault := _fault(line))), "")
 
@@ -94,8 +96,8 @@ def _lines(text: str) -> Iterator[str]:
     ends.
 
     A carriage return or a NUL also ends a line. A comment inside a continued line is skipped. A line with an even
-    number of backslashes at its end is not continued. A byte order mark at the beginning of a line is removed, but
-    only the first one in ``text``.
+    number of backslashes at its end is not continued. The first byte order mark that begins a line of ``text`` is
+    removed, and later byte order marks are not removed.
     """
     begun: list[str] = []
     is_marked = False
@@ -151,8 +153,8 @@ def _drop_in_names(unit: str) -> Iterator[str]:
     """The names X of the directories X.d for ``unit``'s drop-ins, the most specific first (systemd.unit(5),
     "Description"). Yields nothing for a name that is too long for a unit.
 
-    An instance also uses the drop-ins of its template. A name with dashes also uses the drop-ins of each
-    prefix that ends with a dash (unit_file_find_dirs).
+    An instance also uses the drop-ins of its template. A unit whose name has dashes also uses the drop-ins of each
+    prefix that ends with a dash (unit_file_find_dirs in systemd).
     """
     if len(os.fsencode(unit)) > _MAX_NAME_BYTES:
         return
@@ -173,18 +175,18 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_with_directories(unit: str) -> tuple[str, ...]:
-    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit`` (unit_file_find_dirs). These
-    are the unit's own name, the name of its template, the names with its prefixes (``a-.service`` for
-    ``a-b.service``), and its type, such as ``service``. The names of the unit's aliases are not included. Empty for a
-    name that is too long for a unit.
+    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit`` (unit_file_find_dirs in systemd).
+    These are the unit's own name, the name of its template, the names with its prefixes (``a-.service`` for
+    ``a-b.service``), and its type, such as ``service``. The names of the unit's aliases are not included. The result is
+    empty for a name that is too long for a unit.
     """
     own = tuple(_drop_in_names(unit))
     return (*own, unit.rpartition(".")[2]) if own else ()
 
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The names of the drop-in directories (``NAME.d``) for all names of ``unit``. The last one is the directory
-    for all units of the same type (service.d), which has the lowest priority.
+    """The names of the drop-in directories (``NAME.d``) for all names of ``unit``. The last name is that of the
+    directory for all units of the same type (service.d). This directory has the lowest priority.
     """
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
@@ -240,8 +242,8 @@ def _template(unit: str) -> str:
 
 
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
-    """The drop-ins of ``unit`` by file name. When several drop-ins have the same name, the first one in the
-    search order is used.
+    """A map from file names to the paths of ``unit``'s drop-ins. When several drop-ins have the same name, the first
+    one in the search order is used.
     """
     found: dict[str, PurePosixPath] = {}
     *own, general = drop_in_places(root, unit)
@@ -313,7 +315,7 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
     """The path that may keep some users from reading ``file``, a canonical path. This path is ``file`` itself or a
     directory above it. Its mode excludes users other than the owner and the group, or it has an access control list.
-    None when there is no such path.
+    The result is None when there is no such path.
 
     Our initramfs does not keep such restrictions, because every user who may read OUT can read all files in the
     initramfs.

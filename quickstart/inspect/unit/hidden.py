@@ -1,11 +1,13 @@
 """Find the paths in memory that a unit's mount namespace hides or restricts (InaccessiblePaths=, ReadOnlyPaths=,
 NoExecPaths=), and that systemd makes only after an early start.
 
-systemd applies such a directive to what is there when it starts the unit, and PID 1's own sockets, the sockets of
-sockets.target and some directories are there. In an early start they are not. The starter makes the directories itself,
-and so can hide them. It can make nothing in place of a socket: systemd unlinks what is there, and with it the mount that
-covers it. So a unit that hides such a socket is refused, because its processes could use the socket until systemd adopts
-them, and keep the connection.
+systemd applies such a directive to the paths that exist when systemd starts the unit. At that time, PID 1's own
+sockets, the sockets of sockets.target and some directories exist. When a unit starts early, these paths do not exist
+yet. The starter, which starts the unit early, makes the directories itself, so it can hide them.
+
+The starter cannot make a file in place of a socket. Later, systemd would unlink this file to make the socket, and would
+thereby remove the mount that covers the file. So the build refuses a unit that hides such a socket. Otherwise, the
+unit's processes could use the socket until systemd adopts them, and they could keep the connection.
 """
 
 from __future__ import annotations
@@ -59,10 +61,11 @@ def hidden_directories(
     bound: Collection[str],
     commands: Iterable[UnitCommand] = (),
 ) -> tuple[Record, ...]:
-    """The `run-directory` records for the directories that the ``records`` of ``unit`` hide and that systemd makes
-    later. ``bound`` are the socket units whose sockets init binds before the unit starts. ``commands`` are all of the unit.
+    """The `run-directory` records, by which the starter makes directories before the unit starts. They are for the
+    directories that the ``records`` of ``unit`` hide and that systemd makes later. ``bound`` are the socket units whose
+    sockets init binds before the unit starts. ``commands`` are all commands of the unit.
 
-    Raises UnsupportedUnitError when the unit hides something else that systemd makes later.
+    Raises UnsupportedUnitError when the unit hides another path that systemd makes later, such as a socket.
     """
     records = tuple(records)
     wanted = _restricted(records)
@@ -92,7 +95,7 @@ def hidden_directories(
 
 
 def _restricted(records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
-    """The paths in memory of the mounts that restrict, each with the kinds of these mounts."""
+    """The paths in memory that mounts of ``records`` hide or restrict, each with the kinds of these mounts."""
     found: dict[str, set[str]] = {}
     for kind, *words in records:
         if kind == "mount" and words[0] in RESTRICTING:
@@ -103,7 +106,9 @@ def _restricted(records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
 
 
 def _made(records: Iterable[Record]) -> Iterator[str]:
-    """What the starter makes before the unit's namespace, and the directories above."""
+    """The directories that the starter makes before it makes the unit's mount namespace, and all directories above
+    them.
+    """
     for kind, *words in records:
         if kind == "run-directory" or (kind == "directory" and words[2].startswith("/run/")):
             path = PurePosixPath(words[-1])
@@ -111,8 +116,8 @@ def _made(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
-    """The paths of the sockets and FIFOs of these socket units, each with the mode that systemd gives to new directories
-    above it.
+    """The paths of the sockets and FIFOs of the socket units ``units``. Each path has the mode that systemd gives to
+    new directories above the socket or FIFO.
     """
     found: dict[str, str] = {}
     for name in sorted(units):
@@ -131,7 +136,9 @@ def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
 
 
 def _is_unprivileged(records: Collection[Record]) -> bool:
-    """Whether the unit's processes are another user's than root's, and may open no more than this user."""
+    """Whether the unit's processes run as another user than root, and have no capability to open files that this user
+    may not open.
+    """
     users = [words[0] for kind, *words in records if kind == "user"]
     ambient = sum(int(words[0], 16) for kind, *words in records if kind == "ambient")
     return bool(users) and users[0] not in _ROOT and not ambient & CAPABILITY["CAP_DAC_OVERRIDE"]

@@ -115,8 +115,8 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     udev rules are checked like those of ifupdown, unless the file is as a package has delivered it.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would not
-    compare these at boot. The error is also raised for a configuration that gives the machine another network than
-    init's DHCP client does, for example a fixed address.
+    compare these scripts or files at boot. The error is also raised for a configuration that gives the machine another
+    network than init's DHCP client does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
@@ -167,7 +167,7 @@ def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _why_not(line: str) -> str:
-    """The reason why this line of interfaces(5) rules out an early start, as the end of a sentence. Empty
+    """The reason why this line of interfaces(5) rules out an early start, as the end of a sentence. The result is empty
     when the line does not rule it out.
     """
     option = _OPTION.fullmatch(line)
@@ -209,7 +209,7 @@ def _refuse_long(root: ImageRoot, unit: str, files: Iterable[PurePosixPath]) -> 
 
 
 def _not_delivered(root: ImageRoot, scripts: Sequence[PurePosixPath]) -> frozenset[PurePosixPath]:
-    """The scripts that no package has, or that are not as their package has delivered them."""
+    """The scripts that belong to no package, or that differ from what their package has delivered."""
     packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
     conffiles = {script for script in scripts if script.parts[1] != "usr"}
     edited = {
@@ -276,10 +276,11 @@ def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def writes_resolver(root: ImageRoot) -> bool:
-    """Whether ifupdown's DHCP client writes the name servers of a lease into /etc/resolv.conf unchanged. If so, init
-    does the same (take_resolver in initramfs/init/second).
+    """Whether ifupdown's DHCP client writes the name servers of a lease into /etc/resolv.conf unchanged. In this case,
+    init also writes the name servers into the file (take_resolver in initramfs/init/second).
 
-    False for an image whose ifupdown uses udhcpc, because we do not know what the image's own script of udhcpc does.
+    The result is false for an image whose ifupdown uses udhcpc, because we do not know what the image's own script of
+    udhcpc does.
     """
     if _is_there(root, _DHCLIENT_PROGRAM):
         return _dhclient_writes(root)
@@ -287,8 +288,9 @@ def writes_resolver(root: ImageRoot) -> bool:
 
 
 def keeps_resolver(root: ImageRoot) -> bool:
-    """Whether the image's /etc/resolv.conf has the name servers that dhclient gives it in each boot, whatever the lease
-    says (`supersede`, or no request for name servers). Init leaves such a file alone.
+    """Whether the image's /etc/resolv.conf has the right name servers for every boot. The result is true when
+    dhclient's configuration sets the same name servers by `supersede`, or does not request name servers. In both cases,
+    the name servers in the file do not depend on the lease, and init does not change the file.
     """
     file, conf = _regular(root, _RESOLV_CONF), _regular(root, _DHCLIENT_CONF)
     named = tuple(_NAME_SERVER.findall(root.read_text(file))) if file is not None else ()
@@ -303,17 +305,19 @@ def _dhclient_writes(root: ImageRoot) -> bool:
 
 
 def _has_other_writer(root: ImageRoot) -> bool:
-    """Whether a hook script of dhclient may write /etc/resolv.conf in another way. It is enough to check that no
-    script mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as a package has
-    delivered them. The scripts for systemd-resolved, which come with trixie's dhclient, do nothing without
-    systemd-resolved.
+    """Whether a hook script of dhclient may write /etc/resolv.conf in another way than dhclient's own script. It is
+    enough to check that no script mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as
+    a package has delivered them. The scripts for systemd-resolved, which come with trixie's dhclient, do nothing
+    without systemd-resolved.
     """
     idle = () if _is_there(root, _RESOLVED) else _OF_RESOLVED
     return any("make_resolv_conf" in root.read_text(each) for each in _scripts(root) if each.name not in idle)
 
 
 def _dhcpcd_writes(root: ImageRoot) -> bool:
-    """The hook 20-resolv.conf writes the file, and does so by way of resolvconf(8) where there is one."""
+    """Whether dhcpcd's hook 20-resolv.conf writes /etc/resolv.conf itself. The hook does not if the image has
+    resolvconf(8), because then the hook calls this program.
+    """
     conf = _regular(root, _DHCPCD_CONF)
     if conf is None or not _is_there(root, _DHCPCD_WRITER):
         return False

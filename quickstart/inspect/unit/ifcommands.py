@@ -1,5 +1,4 @@
-"""The list of commands of ifupdown and udev that an early start can do without (ip-link(8), ifconfig(8),
-ethtool(8)).
+"""List the commands of ifupdown and udev that an early start can do without (ip-link(8), ifconfig(8), ethtool(8)).
 
 These commands only set up the network card, and an application can do without their settings for some seconds. A
 command that is not on the list may filter packets or give the application another network.

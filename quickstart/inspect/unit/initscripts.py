@@ -67,8 +67,8 @@ class InitScript:
 
 
 def script_of(root: ImageRoot, unit: str) -> PurePosixPath | None:
-    """The init script from which systemd-sysv-generator(8) makes ``unit`` when there is no unit file. None when
-    there is no such script, or when it is not executable.
+    """The init script from which systemd-sysv-generator(8) makes ``unit`` when there is no unit file. The result is
+    None when there is no such script, or when it is not executable.
     """
     name = unit.removesuffix(_SUFFIX)
     if name == unit or not _PLAIN.fullmatch(name):
@@ -158,8 +158,8 @@ def start_links(root: ImageRoot, name: str) -> tuple[PurePosixPath, ...]:
 
 
 def started_scripts(root: ImageRoot) -> frozenset[str]:
-    """The names of all init scripts that links start at boot, in the spelling of the links. A script that is
-    missing or not executable is left out, because its link starts nothing until somebody installs the script.
+    """The names of all init scripts that links start at boot, spelled as in the links. A script that is missing or not
+    executable is left out, because its link starts nothing until somebody installs the script.
     """
     return frozenset(name[3:] for _, name in _links(root) if _is_executable(root, SCRIPTS / name[3:]))
 
@@ -183,8 +183,9 @@ def _targets(root: ImageRoot, name: str) -> Iterator[str]:
 
 
 def _header(text: str) -> tuple[list[tuple[str, str]] | None, str]:
-    """The result is (fields, PID file). The fields are those of the LSB header in order, with names in lower case,
-    or None when there is no header. The PID file is the one that a comment names, or an empty string.
+    """The LSB header of the script ``text``, as (fields, PID file). The fields are in the order of the header, and
+    their names are in lower case. They are None when there is no header. The PID file is the file that a comment names
+    as PID file, or an empty string.
     """
     fields: list[tuple[str, str]] | None = None
     is_inside, pid_file = False, ""
@@ -211,7 +212,7 @@ def _header(text: str) -> tuple[list[tuple[str, str]] | None, str]:
 
 
 def _unit(word: str, script: str) -> str:
-    """The unit that the facility ``word`` stands for in the header of ``script``. Empty when the facility
+    """The unit that the facility ``word`` stands for in the header of ``script``. The result is empty when the facility
     stands for no unit.
     """
     name = word.removeprefix("$")

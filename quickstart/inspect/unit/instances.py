@@ -47,8 +47,8 @@ _OPENVPN_DEFAULTS = PurePosixPath("/etc/default/openvpn")
 
 
 def own_instance(root: ImageRoot, unit: str) -> str:
-    """The only instance that does the work of the wrapper ``unit``. Empty when there is no such instance, or
-    when ``unit`` is not a wrapper.
+    """The only instance that does the work of the wrapper ``unit``. The result is empty when there is no such instance,
+    or when ``unit`` is not a wrapper.
 
     Raises UnsupportedUnitError when several instances do the work, when there are more instances than the
     limit allows, and when a profile could not contain the instance's name.
@@ -68,14 +68,16 @@ def own_instance(root: ImageRoot, unit: str) -> str:
 
 
 def _example(name: str) -> str:
-    """The part of a hint that names an instance. Empty for a name that nobody should paste into a profile."""
+    """The part of a hint that names an instance. The result is empty for a name that is not safe to paste into a
+    profile.
+    """
     pasted = command(name)
     return f", for example {pasted}" if pasted else ""
 
 
 def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The instances that a boot would start for the wrapper ``unit``, sorted by name. Empty when ``unit`` is
-    not a wrapper.
+    """The instances that a boot would start for the wrapper ``unit``, sorted by name. The result is empty when ``unit``
+    is not a wrapper.
 
     Raises UnsupportedUnitError when there are more instances than the limit allows.
     """
@@ -91,7 +93,9 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def wrapper_of(root: ImageRoot, unit: str) -> str:
-    """The wrapper without which a boot would not start the instance ``unit``. Empty when ``unit`` has no wrapper."""
+    """The wrapper without which a boot would not start the instance ``unit``. The result is empty when ``unit`` has no
+    wrapper.
+    """
     stem, at, _ = _stem(unit).partition("@")
     if not at:
         return ""
@@ -114,9 +118,9 @@ def generating_files(unit: str) -> Iterator[PurePosixPath]:
 
 
 def generating_conditions(unit: str) -> tuple[tuple[str, ...], ...]:
-    """A condition for the starter: the file must exist without which the generator would not start the instance
-    ``unit``. The content of this file may change, because it is the application's own. Empty when the name of
-    ``unit`` does not say which file that is.
+    """A condition for the starter, which starts the unit early. The condition requires the file without which the
+    generator would not start the instance ``unit``. The content of this file may change, because it is a configuration
+    file of the application. The result is empty when the name of ``unit`` does not say which file that is.
     """
     stem, _, instance = _stem(unit).partition("@")
     version, dash, cluster = instance.partition("-")
@@ -230,8 +234,8 @@ def _is_startable(root: ImageRoot, name: str) -> bool:
 
 
 def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | None:
-    """The rule of the generator for the wrapper ``unit``. None when the image does not have the generator, or
-    when the administrator has replaced or masked it.
+    """The rule of the generator for the wrapper ``unit``. The result is None when the image does not have the
+    generator, or when the administrator has replaced or masked it.
     """
     name, rule = _RULES.get(unit, ("", None))
     if rule is None or root.resolve(_GENERATORS / name).canonical is None:
@@ -296,7 +300,7 @@ def _parameter(text: str, name: str) -> str:
 
 def _openvpn(root: ImageRoot) -> Iterator[str]:
     """One instance for each configuration in /etc/openvpn. When AUTOSTART= names configurations, only these have an
-    instance. The file with AUTOSTART= is a shell script; a value that only a shell can expand gives no instance.
+    instance. The file with AUTOSTART= is a shell script. A value that only a shell can expand gives no instance.
     """
     settings = _text(root, _OPENVPN_DEFAULTS)
     given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)
@@ -313,8 +317,8 @@ def _openvpn(root: ImageRoot) -> Iterator[str]:
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
-    """The text of the file at ``path``. Empty when the file does not exist, cannot be read, or is too large
-    for a configuration file.
+    """The text of the file at ``path``. The result is empty when the file does not exist, cannot be read, or is too
+    large for a configuration file.
     """
     try:
         canonical = root.resolve(path).canonical

@@ -50,8 +50,8 @@ _FILES = ("file", "append", "truncate")
 
 
 def journal_sockets(root: ImageRoot) -> tuple[ListeningSocket, ...]:
-    """The sockets of journald's socket units, which init binds before the application starts. A socket unit that the
-    image does not have, or that is masked, has none.
+    """The sockets of journald's socket units, which init binds before the application starts. A socket unit that is
+    masked or not in the image has no sockets in the result.
 
     Raises UnsupportedUnitError when init could not bind the sockets as systemd does.
     """

@@ -1,9 +1,9 @@
-"""The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
+"""Find the file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
 
-Init mounts only the root volume and the file systems of /dev, /proc, /sys and /run. If a stock boot of the image has
-a tmpfs on /tmp, init mounts one, too. At any other mount point, an application that starts early uses the directory
-of the root volume. When systemd mounts the file system later, the mount hides what the application has written there,
-and options such as noexec come too late.
+Init mounts only the root volume and the file systems of /dev, /proc, /sys and /run. If a stock boot of the image mounts
+a tmpfs on /tmp, init also mounts a tmpfs there. At any other mount point, an application that starts early uses the
+directory of the root volume. When systemd mounts the file system later, the mount hides what the application has
+written there, and options such as noexec come too late.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "L
 @dataclass(frozen=True)
 class _Mount:
     """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is false if
-    systemd makes the mount only for a unit that needs it. It is also false if only the units that need the mount have
-    files in the mounted file system (rpc_pipefs).
+    systemd makes the mount only for a unit that needs it. It is also false for a file system such as rpc_pipefs, in
+    which only the units that need the mount have files.
     """
 
     place: PurePosixPath
@@ -121,9 +121,8 @@ def _has_below(paths: Sequence[str], place: str) -> bool:
 
 
 def tmp_options(root: ImageRoot) -> tuple[str, ...]:
-    """The options for the tmpfs that a boot mounts on /tmp, as one string for each attempt of init. Init
-    tries the strings in order, until the kernel accepts one. Empty when a boot of the image does not mount
-    /tmp.
+    """The options for the tmpfs that a boot mounts on /tmp, as one string for each attempt of init. Init tries the
+    strings in order, until the kernel accepts one. The result is empty when a boot of the image does not mount /tmp.
 
     Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs or that has unusual options.
     """
@@ -150,15 +149,15 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
 
 
 def fstab_options(root: ImageRoot, place: str) -> str | None:
-    """The options that init takes from fstab's line for ``place`` (/dev/shm, /proc or /tmp), in addition to the
-    options that init gives to this file system anyway. None when fstab has no such line, or one that init cannot
-    follow.
+    """The options that init takes from fstab's line for ``place`` (/dev/shm, /proc or /tmp), in addition to the options
+    that init gives to this file system anyway. The result is None when fstab has no such line, or when init cannot
+    follow the line.
     """
     return _followed_options(root, list(_rows(root)), place)
 
 
 def _followed_options(root: ImageRoot, rows: Sequence[Sequence[str]], place: str) -> str | None:
-    """What ``fstab_options`` returns for an fstab with these rows."""
+    """The options that ``fstab_options`` returns if ``rows`` are the lines of fstab."""
     rows = [words for words in rows if PurePosixPath(words[1]) == PurePosixPath(place)]
     fs_type, known = _MADE_BY_INIT[place]
     if len(rows) != 1 or rows[0][2] != fs_type:
@@ -173,7 +172,7 @@ def _followed_options(root: ImageRoot, rows: Sequence[Sequence[str]], place: str
 
 
 def _has_own_tmp(root: ImageRoot) -> bool:
-    """Whether files of the image say otherwise than fstab how /tmp is mounted."""
+    """Whether the mount of /tmp depends on a unit file that takes precedence over fstab, or on a drop-in."""
     places = (root.resolve(PurePosixPath(each)).canonical for each in _BEFORE_GENERATED)
     return any(_TMP in root.names(each) for each in places if each is not None) or bool(
         drop_ins_of(root, _TMP)
@@ -185,7 +184,7 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _rows(root: ImageRoot) -> Iterator[list[str]]:
-    """The words of each line of fstab that mounts something beside the root volume."""
+    """The words of each line of fstab that mounts another file system than the root volume."""
     file = root.resolve(_FSTAB).canonical
     lines = (
         root.read_text(file, _MOST_FSTAB_BYTES).splitlines()
@@ -245,8 +244,8 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain
-    these paths, even a file system that a boot does not mount otherwise.
+    """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain these
+    paths. This includes a file system that systemd otherwise does not mount at boot.
     """
     texts = unit_texts(root, unit)
     for name, value in assignments(texts, "[Unit]"):

@@ -66,8 +66,9 @@ def host_name_records(source: Source) -> Iterator[Record]:
 
 
 def sys_records(source: Source) -> Iterator[Record]:
-    """The record of the new /sys that a newer systemd makes for PrivateNetwork=, when the unit has a mount namespace. In the
-    machine's /sys, a process would find the machine's network cards, and root could write to them.
+    """The record of the new /sys for a unit with PrivateNetwork= that has a mount namespace. A newer systemd mounts a
+    new /sys for such a unit. In the machine's own /sys, a process would find the machine's network cards, and a process
+    of root could write to the files of these cards.
     """
     if _has_own_sys(source):
         yield "mount", "fresh-sys", "required", "/sys"
@@ -78,15 +79,15 @@ def _has_own_sys(source: Source) -> bool:
 
 
 def is_private_tmp(source: Source) -> bool:
-    """Whether PrivateTmp= is on, with a directory of the machine's /tmp. The value `disconnected` is supported only as what
-    DynamicUser= implies.
+    """Whether PrivateTmp= gives the unit a directory of the machine's /tmp as the unit's own /tmp. The value
+    `disconnected`, which means a new file system, is supported only when DynamicUser= implies it.
     """
     return not has_tmp_of_its_own(source) and source.flag("PrivateTmp")
 
 
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The `namespace` record, which makes the starter create the unit's mount namespace. Empty when the unit has no
-    mounts and no directive that creates a namespace by itself.
+    """The `namespace` record, which makes the starter create the unit's mount namespace. The result is empty when the
+    unit has no mounts and no directive that creates a namespace by itself.
     """
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
     # Implied, unless PrivateMounts=no says otherwise.
@@ -149,8 +150,8 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
 
 
 def _proc_options(source: Source) -> tuple[str, ...]:
-    """The mount options of the unit's own /proc, as one word. Empty when neither ProtectProc= nor ProcSubset=
-    requires one.
+    """The mount options of the unit's own /proc, as one word. The result is empty when neither ProtectProc= nor
+    ProcSubset= requires one.
     """
     kinds = ("default", "noaccess", "invisible", "ptraceable")
     protected = source.value("ProtectProc", lambda value: choice(value, kinds)) or "default"

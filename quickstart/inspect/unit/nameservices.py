@@ -1,5 +1,6 @@
-"""Find the name services of the image that may know more of a unit's user than the starter (nsswitch.conf(5)). The starter
-reads /etc/passwd and /etc/group only; systemd asks initgroups(3), which asks them all for the user's groups.
+"""Find the name services of the image that may know groups of a unit's user that the starter does not know
+(nsswitch.conf(5)). The starter, which starts a unit early, reads only /etc/passwd and /etc/group. systemd calls
+initgroups(3), which asks all name services for the user's groups.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ _SETS_USER = frozenset(("User", "Group", "SupplementaryGroups", "DynamicUser"))
 
 
 def sets_user(names: set[str]) -> bool:
-    """Whether the directives ``names`` of a unit say as whom it runs."""
+    """Whether one of the directives ``names`` sets the user or the groups with which a unit runs."""
     return not _SETS_USER.isdisjoint(names)
 
 
 def other_services(root: ImageRoot) -> set[str]:
-    """The name services for users and groups that may know more than the starter and systemd."""
+    """The name services that may have other users and groups than those in /etc/passwd and /etc/group and those of
+    systemd itself.
+    """
     return _services(root) - _LOCAL
 
 
 def refuse_other_groups(root: ImageRoot, source: Source) -> None:
-    """Raise UnsupportedUnitError when another name service than /etc/group may put the unit's user into groups."""
+    """Raise UnsupportedUnitError when a name service other than /etc/group may add the unit's user to groups."""
     if not sets_user({*source.found}):
         return
     services = _services(root)

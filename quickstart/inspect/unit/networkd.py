@@ -1,11 +1,10 @@
-"""The configuration of systemd-networkd and netplan that an early start can do without (systemd.network(5),
-systemd.link(5), netplan(5)).
+"""Check the image's configuration of systemd-networkd and netplan for settings that an early start cannot do without
+(systemd.network(5), systemd.link(5), netplan(5)).
 
-Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks for
-more (a fixed address, a bridge, a route), the application has another network in a stock boot than in an early
-start. The reference boot does not show what a file configures for other network cards, so the build reads the
-files. At each boot of a machine with cloud-init, init checks the same files with a shorter list of keywords
-(initramfs/init/cloud).
+Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks for more
+(a fixed address, a bridge, a route), a stock boot gives the application another network than an early start does. The
+reference boot does not show what a file configures for other network cards, so the build reads the files. At each boot
+of a machine with cloud-init, init checks the same files with a shorter list of keywords (initramfs/init/cloud).
 """
 
 from __future__ import annotations
@@ -101,9 +100,9 @@ def refuse_networkd(root: ImageRoot, unit: str) -> None:
 
 
 def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
-    """What networkd sends and asks for, with files that ``refuse_networkd`` has accepted. Raises
-    UnsupportedUnitError when two files for network cards disagree about the host name, because only the running
-    machine shows which file applies to its card.
+    """What networkd sends to a DHCP server and asks for. The function requires files that ``refuse_networkd`` has
+    accepted. Raises UnsupportedUnitError when two files for network cards disagree about the host name, because only
+    the running machine shows which file applies to its card.
     """
     found: dict[HostName, PurePosixPath] = {}
     texts = {path: root.read_text(path) for path in own_files(root)}
@@ -119,9 +118,9 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
 
 
 def later_forwarding(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """The kernel settings for forwarding that networkd writes by its networkd.conf(5). networkd writes them when it
-    starts, some seconds after an early start (manager_set_ip_forwarding in networkd's networkd-sysctl.c, since
-    systemd 256).
+    """The kernel settings for forwarding that networkd writes because of networkd.conf(5). networkd writes them when it
+    starts, some seconds after an early start (manager_set_ip_forwarding in networkd's networkd-sysctl.c, since systemd
+    256).
     """
     paths = (each for pattern in _OF_MANAGER for each in root.glob(PurePosixPath(pattern)))
     files = (file for path in paths if (file := root.resolve(path).canonical) and root.host(file).is_file())
@@ -177,7 +176,7 @@ def _name_by_netplan(text: str) -> HostName:
 
 
 def _is_off_in_netplan(text: str, wanted: str) -> bool:
-    """Whether a card's ``dhcp4-overrides`` switch ``wanted`` off."""
+    """Whether the ``dhcp4-overrides`` of a network card in a netplan file switch the option ``wanted`` off."""
     overrides = ""
     for line in text.splitlines():
         key, _, value = line.partition("#")[0].strip().partition(":")
@@ -217,8 +216,8 @@ def own_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _why_not(path: PurePosixPath, text: str) -> str:
-    """The reason why the file rules out an early start, as a sentence without its subject, the file. Empty
-    when the file does not rule it out.
+    """The reason why the file rules out an early start, as a sentence without its subject, the file. The result is
+    empty when the file does not rule it out.
     """
     if path.suffix == ".yaml":
         other = _other_netplan_line(text)

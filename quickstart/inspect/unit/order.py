@@ -84,14 +84,14 @@ class Budget:
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
     """The units, existing or not, that start before ``unit``, directly or through other units. Another unit starts
-    before ``unit`` in three cases:
+    before ``unit`` in these three cases:
 
     - ``unit`` names the other unit in After=.
     - The other unit names ``unit`` in Before=.
     - A target pulls in the other unit, and this target is reached before ``unit``.
 
-    The result includes the aliases of these units. It includes a template when any of the template's instances may
-    start before ``unit``.
+    The result includes the aliases of these units. The result also includes a template when any of the template's
+    instances may start before ``unit``.
     """
     pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.
@@ -182,7 +182,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
 
 
 def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
-    """Whether a target that pulls in ``unit`` is reached only after ``unit`` has started. True for a unit
+    """Whether a target that pulls in ``unit`` is reached only after ``unit`` has started. The result is true for a unit
     that does not exist.
     """
     try:
@@ -194,8 +194,8 @@ def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
 
 
 def _waits(texts: tuple[str, ...]) -> bool:
-    """Whether the unit with these texts has default dependencies. A target is ordered after the units that it
-    pulls in only when both have default dependencies (systemd.target(5)).
+    """Whether the unit with these texts has default dependencies. A target is ordered after a unit that it pulls in
+    only when both the target and the unit have default dependencies (systemd.target(5)).
     """
     values = [value for key, value in assignments(texts, "[Unit]") if key == "DefaultDependencies"]
     return not values or values[-1].lower() not in ("no", "n", "false", "f", "off", "0")
@@ -219,10 +219,10 @@ def words_of(unit: str, value: str) -> list[str]:
 
 
 def pulled_by_links(root: ImageRoot) -> _Order:
-    """A map from each directory of links, such as nginx.service.wants, to the names of the units that its links
-    pull in. The key is the directory's name without its last suffix, here ``nginx.service``. It is the name of a
-    unit, a template, a prefix (``app-.service``) or a type (``service``). Raises UnsupportedUnitError for
-    implausibly many links.
+    """A map from each directory of links, such as nginx.service.wants, to the names of the units that its links pull
+    in. The key is the directory's name without its last suffix, here ``nginx.service``. So the key is the name of a
+    unit, a template, a prefix (``app-.service``) or a type (``service``). Raises UnsupportedUnitError for implausibly
+    many links.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = MAX_LINKS
@@ -305,7 +305,7 @@ def _assigned(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _others(owner: str, by_type: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The units to which a drop-in of the directory ``owner`` (without ``.d``) belongs beside ``owner`` itself.
+    """The units to which a drop-in of the directory ``owner`` (without ``.d``) belongs, except ``owner`` itself.
     ``by_type`` has the sorted names of the units of each type.
     """
     stem, _, kind = owner.rpartition(".")

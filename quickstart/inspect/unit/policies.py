@@ -1,6 +1,6 @@
-"""Find policies and commands of an image that an early start would escape. The policies (audit, IMA, AppArmor's early
-policy) apply only to processes that start after the policy was set up. The commands are those that modprobe runs in
-place of loading a module.
+"""Find policies and commands of an image that would have no effect on an early start. The policies (audit, IMA,
+AppArmor's early policy) apply only to processes that start after the policy was set up. The commands are those that
+modprobe runs instead of loading a module.
 
 systemd or a service sets the policies up before any other service starts. A process that starts early would escape
 the policies, and init does not run the commands. So a build refuses an image that has such a policy or command.

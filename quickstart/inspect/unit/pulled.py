@@ -43,12 +43,12 @@ _NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
 @dataclass(frozen=True)
 class PulledBy:
-    """What pulls in each unit of an image, by a link (``X.wants/UNIT``) or by a directive (``Wants=UNIT``). A group
-    is a name that stands for several units: all units of a template, of a prefix or of a type (``_is_group``).
+    """What pulls in each unit of an image, by a link (``X.wants/UNIT``) or by a directive (``Wants=UNIT``). A group is
+    a name that stands for several units: all units of a template, of a prefix or of a type (see ``_is_group``).
 
-    ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit
-    that has a file and that nothing pulls in. ``by`` also has one special key for each group (``_all_of``), whose
-    value is the set of the group's members.
+    ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit that
+    has a file and that nothing pulls in. ``by`` also has one special key for each group, which ``_all_of`` returns. The
+    value of this key is the set of the group's members.
 
     ``names`` are the names in the unit directories. When there are implausibly many names, ``names`` is None, and no
     aliases are known. ``scripts`` are the names of the init scripts.
@@ -94,10 +94,10 @@ def refuse_occasional(root: ImageRoot, unit: str) -> None:
 def started_of(
     root: ImageRoot, units: Iterable[str], known: PulledBy | None = None, *, on_occasion: bool = True
 ) -> frozenset[str]:
-    """Those of ``units`` that a boot of the image starts. These are the units that the default target pulls in,
+    """The units among ``units`` that a boot of the image starts. These are the units that the default target pulls in,
     directly or through other units, and the init scripts that have a link for a run level. ``known`` is the result of
-    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, units that only a path
-    or timer unit triggers are left out.
+    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, units that only a path or
+    timer unit triggers are left out.
     """
     asked = tuple(units)
     if not asked:
@@ -147,8 +147,8 @@ def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, t
 
 
 def _wrappers(root: ImageRoot) -> Callable[[str], str]:
-    """A function that returns the wrapper of a template's instances, or an empty string. It reads each
-    template once.
+    """A function that returns the wrapper of a template's instances, or an empty string. A wrapper is a unit whose work
+    its instances do (instances.py). The function reads the files of each wrapper only once.
     """
     left = Budget("the wrappers of the image's instances", _MOST_WRAPPING)
 

@@ -87,9 +87,10 @@ class Rule:
 
 
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` record for ``source``, or nothing when none of its directives requires a filter. Before it, the
-    record `deny-write-execute` for MemoryDenyWriteExecute= of a newer systemd, with a filter for older kernels. Raises
-    UnsupportedUnitError for an invalid value.
+    """The records of the system call filters that the directives in ``source`` require. The record `seccomp` has one
+    filter for most directives. The record `deny-write-execute` comes before it if the image has a newer systemd and the
+    unit has MemoryDenyWriteExecute=. This record makes the kernel deny write and execute, and has a filter for older
+    kernels. Raises UnsupportedUnitError for an invalid value.
     """
     if _denies_by_kernel(source):
         yield "deny-write-execute", program(_no_write_and_execute(), native_only=False).hex()
@@ -129,8 +130,9 @@ def _rules(source: Source) -> Iterator[Rule]:
 
 
 def _denies_by_kernel(source: Source) -> bool:
-    """Whether systemd asks the kernel itself (PR_SET_MDWE). The kernel also sees what READ_IMPLIES_EXEC adds (personality(2)),
-    and denies only what was not executable before.
+    """Whether the unit has MemoryDenyWriteExecute=, and systemd implements it by PR_SET_MDWE (prctl(2)) instead of a
+    filter. Unlike a filter, the kernel also notices the execute permission that READ_IMPLIES_EXEC adds
+    (personality(2)). The kernel denies this permission only for memory that was not executable before.
     """
     return source.flag("MemoryDenyWriteExecute") and "MemoryDenyWriteExecute" in source.systemd.newer
 
@@ -277,13 +279,13 @@ def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
 
 
 def _number(call: str, architecture: int) -> int | None:
-    """The number of a call on x86-64 (0) or i386 (1). None when the call does not exist there."""
+    """The number of a call on x86-64 (0) or i386 (1). The result is None when the call does not exist there."""
     return _EXCEPTIONS.get(call, (X86_64.get(call), I386.get(call)))[architecture]
 
 
 def _test(test: Test, rest: int) -> list[Instruction]:
-    """The instructions for one test. When the test is true, execution continues after these instructions.
-    Otherwise, execution skips the next ``rest`` instructions after them.
+    """The instructions for one test. When the test is true, execution continues after these instructions. When the test
+    is false, execution skips the ``rest`` instructions that follow.
     """
     load = (LOAD, 0, 0, ARGUMENTS + 8 * test.argument)
     if test.any_bit:

@@ -130,8 +130,8 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
 def listening_sockets(
     root: ImageRoot, name: str, read_elsewhere: frozenset[str] = frozenset()
 ) -> tuple[ListeningSocket, ...]:
-    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The caller
-    reads the directives ``read_elsewhere``.
+    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The directives
+    ``read_elsewhere`` are accepted, because the caller itself reads them.
 
     Raises UnsupportedUnitError for a setting that init cannot apply as systemd does.
     """
@@ -169,9 +169,9 @@ def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
 
 
 def socket_conditions(root: ImageRoot, name: str) -> tuple[Record, ...]:
-    """The conditions of the socket unit ``name``, as records for the starter. Raises UnsupportedUnitError for
-    a triggering condition (`Condition…=|…`, of which one is enough). The starter combines the conditions of
-    all units, and could not tell which alternatives belong to this unit.
+    """The conditions of the socket unit ``name``, as records for the starter. Raises UnsupportedUnitError for a
+    triggering condition (`Condition…=|…`). Of the triggering conditions of a unit, at least one must be true. The
+    starter combines the conditions of all units, so it could not tell which of these conditions belong to this unit.
     """
     assigned = assignments(unit_texts(root, name), "[Unit]")
     for key, value in assigned:

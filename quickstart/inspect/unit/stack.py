@@ -56,7 +56,9 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
 
 
 def _refuse_shared_user(units: Sequence[UnitStart]) -> None:
-    """Raise UnsupportedUnitError if two units have one user whom systemd makes up: it keeps him as long as one of them runs."""
+    """Raise UnsupportedUnitError if two units have the same user, and systemd makes this user up (DynamicUser=).
+    systemd keeps such a user as long as one of the two units runs.
+    """
     having = dict[str, str]()
     for each in units:
         user = each.made_up_user
@@ -68,8 +70,9 @@ def _refuse_shared_user(units: Sequence[UnitStart]) -> None:
 
 
 def _with_sockets(root: ImageRoot, unit: UnitStart) -> UnitStart:
-    """``unit``, in which each companion knows where PID 1 holds its sockets. PID 1 binds the sockets of the whole
-    stack before any of the units starts, as a stock boot does before basic.target.
+    """``unit`` with the value ``sockets_before`` in each companion. This value is the number of sockets that PID 1
+    holds before the companion's sockets. PID 1 binds the sockets of the whole stack before any of the units starts, as
+    a stock boot does before basic.target.
     """
     names = {each.unit for each in unit.all_units}
     sockets = [socket for each in unit.all_units for socket in each.sockets]

@@ -1,7 +1,7 @@
-"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before
-the application starts, because a process or a socket takes some of them only once (net.core.somaxconn,
-user.max_user_namespaces, vm.mmap_rnd_bits). When the content of a package's file changes, the machine boots the stock
-way (``content_sums``).
+"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before the
+application starts, because some settings have an effect only once in the life of a process or a socket
+(net.core.somaxconn, user.max_user_namespaces, vm.mmap_rnd_bits). When the content of a package's file changes, the
+machine boots the stock way. ``content_sums`` has the checksums of these files.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _MOST_SPARED_CHARACTERS = 64 << 10
 
 @dataclass(frozen=True)
 class KernelSetting:
-    """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not
-    apply to the paths in ``spared``. A key that begins with a slash is a path, or a pattern, of its own
-    (inspect/unit/tmpfiles.py).
+    """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not apply to
+    the paths in ``spared``. A key that begins with a slash is a complete path or a pattern of complete paths. Such
+    settings come from inspect/unit/tmpfiles.py.
 
     ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes its files
     again, so init compares the content of these files, and not their times.
@@ -67,8 +67,8 @@ class KernelSetting:
 
 @dataclass(frozen=True)
 class HiddenSetting(KernelSetting):
-    """A setting in a file that is not world-readable, with the canonical path ``file``. The content of the file must not
-    enter our initramfs, so ``value`` is empty, and init reads the file on the volume.
+    """A setting in a file that is not world-readable. ``file`` is the canonical path of this file. The content of the
+    file must not enter our initramfs, so ``value`` is empty, and init reads the file on the volume.
     """
 
     file: str = ""
@@ -82,16 +82,16 @@ class _File:
 
 
 def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[KernelSetting, ...]:
-    """The settings that systemd-sysctl(8) would write, in the order in which it writes them. Empty when the image
-    masks systemd-sysctl.service or changes how it runs.
+    """The settings that systemd-sysctl(8) would write, in the order in which it writes them. The result is empty when
+    the image masks systemd-sysctl.service or changes how it runs.
 
     Two kinds of settings are left out: settings that the service would refuse, and settings whose keys lead out of
-    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises it for
-    a file that is not world-readable, if init could not read this file as systemd-sysctl does.
+    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises this
+    error for a file that is not world-readable, if init could not read this file as systemd-sysctl does.
 
-    ``with_hidden`` is for callers that ask what the rest of the boot sets, and not for what goes into our initramfs.
-    The result then also has the values in files that are not world-readable, and the settings that a changed
-    systemd-sysctl.service would apply, unless this service is masked.
+    ``with_hidden`` is for callers that need the settings which the rest of the boot writes, and not the settings which
+    go into our initramfs. The result then also has the values in files that are not world-readable, and the settings
+    that a changed systemd-sysctl.service would apply, unless this service is masked.
     """
     if _is_masked(root) if with_hidden else _is_changed(root):
         return ()
@@ -157,7 +157,9 @@ def _is_alone(file: _File, found: Mapping[str, KernelSetting | None]) -> bool:
 
 
 def _with_spared(settings: Iterable[KernelSetting], plain: Sequence[str]) -> Iterator[KernelSetting]:
-    """The settings; each pattern with those of the keys ``plain`` that it leaves alone."""
+    """The settings, in which each pattern has its field ``spared``. This field has the keys of ``plain`` to which the
+    pattern does not apply.
+    """
     left = _MOST_SPARED_CHARACTERS
     for each in settings:
         if not _GLOB.search(each.key):
@@ -279,14 +281,14 @@ def _files(root: ImageRoot) -> Iterator[_File]:
 
 
 def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
-    """A line for each of the packages' files with kernel settings, in the format of sha256sum(1). The line has the
-    sum of the file's content, and the file's path without the leading slash. If the administrator replaces or masks a
-    file in the packages' directory by a file of the same name, there is no line for the packages' file. ``more`` are
-    the packages' files of tmpfiles.d that have settings.
+    """A line for each of the packages' files with kernel settings, in the format of sha256sum(1). The line has the sum
+    of the file's content, and the file's path without the leading slash. If the administrator replaces or masks a file
+    in the packages' directory by a file of the same name, there is no line for the packages' file. ``more`` are the
+    packages' files of tmpfiles.d that write kernel settings.
 
-    The script ``settings-files`` of init makes the same lines in the guest. It does not know whether systemd-sysctl.service
-    is masked or changed, so the lines are there in any case. Raises UnsupportedUnitError for a file with
-    a name that sha256sum(1) may escape.
+    The script ``settings-files`` of init makes the same lines in the guest. The script does not know whether
+    systemd-sysctl.service is masked or changed, so the lines do not depend on this service. Raises UnsupportedUnitError
+    for a file with a name that sha256sum(1) may escape.
     """
     paths = (*_packages_files(root), *sorted(more, key=os.fsencode))
     return b"".join(

@@ -93,7 +93,9 @@ def boolean(value: str) -> bool:
 
 
 def span_us(value: str) -> int | None:
-    """The time span ``value`` in microseconds. A number without a unit is in seconds. None for `infinity`."""
+    """The time span ``value`` in microseconds. A number without a unit is in seconds. The result is None for
+    `infinity`.
+    """
     if value.strip() == INFINITY:
         return None
     total, position = 0.0, 0
@@ -185,7 +187,9 @@ def capability_set(values: Iterable[str], initial: int) -> int:
 
 
 def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
-    """The CPU numbers in ``values``, which are lists and ranges. Each value adds to the earlier ones."""
+    """The CPU numbers in ``values``, which are lists and ranges. The numbers of each value are added to those of the
+    earlier values.
+    """
     # A bit for each.
     found = 0
     for word in " ".join(map(_without_octal, values)).replace(",", " ").split():

@@ -55,8 +55,8 @@ class Names:
         return self.stem.partition("@")[2]
 
     def value(self, letter: str) -> str | None:
-        """The value of the specifier that consists of `%` and ``letter``. None for a specifier whose value only the
-        running machine knows.
+        """The value of the specifier that consists of `%` and ``letter``. The result is None for a specifier whose
+        value only the running machine knows.
         """
         return self._values.get(letter)
 
