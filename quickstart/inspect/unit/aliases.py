@@ -26,8 +26,8 @@ class UnitNames:
 
 def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "") -> UnitNames:
     """The names that end with ``ending`` in the unit directories ``places``, which are canonical paths. When several of
-    these directories have the same name, the entry in the first of the directories counts. An alias is a link in a unit
-    directory that leads to the unit's file.
+    these directories contain the same name, the entry in the first of the directories counts. An alias is a link in a
+    unit directory that leads to the unit's file.
 
     Raises UnsupportedUnitError for a directory with implausibly many names.
     """
@@ -57,11 +57,11 @@ def _aliased(
     links: tuple[tuple[str, str], ...],
     places: tuple[PurePosixPath, ...],
 ) -> Mapping[str, PurePosixPath]:
-    """The file that each alias leads to, by the alias's name. ``links`` are the links in the directory ``place``, each
-    as a pair of its name and its target. A link is an alias when it leads to a file in one of the directories
-    ``places``. It is also an alias when the way to its target passes through another link in these directories. Any
-    other link is not an alias but a separate unit, such as `systemctl link` makes. As in systemd, a circular link is
-    not an alias.
+    """A map from the name of each alias to the file that the alias leads to. ``links`` are the links in the directory
+    ``place``, each as a pair of its name and its target. A link is an alias when it leads to a file in one of the
+    directories ``places``. It is also an alias when the way to its target passes through another link in these
+    directories. Any other link is not an alias but a separate unit, such as `systemctl link` makes. As in systemd, a
+    circular link is not an alias.
 
     The result is cached, because a build asks for the names of each unit of an image many times.
     """

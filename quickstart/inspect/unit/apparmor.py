@@ -111,8 +111,9 @@ def confined_paths(root: ImageRoot) -> bytes:
     no profiles.
 
     ``refuse_profiles`` checks only the programs that ran in the reference boot. With another configuration, the
-    application may start other programs. So at each hand-off to systemd, init compares the programs that then run with
-    these patterns (initramfs/caretaker/confined.c). Raises UnsupportedUnitError for more than 1 MiB of patterns.
+    application may start other programs. So at each hand-off to systemd, init compares the paths of the programs that
+    run at that time with these patterns (initramfs/caretaker/confined.c). Raises UnsupportedUnitError for more than 1
+    MiB of patterns.
     """
     if root.resolve(PARSER).canonical is None or not _is_enabled(root):
         return b""
@@ -265,10 +266,10 @@ def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]
 
 
 def _add_variables(values: dict[str, list[str]], shared: Values, text: str) -> None:
-    """Add the variables that ``text`` sets to ``values``. If ``values`` does not have a variable yet, the variable
-    begins with its words in ``shared``. If a variable has too many words, only one word more than the limit is kept. If
-    a word is too long, only one character more than the limit is kept. So a later step still sees that the limit is
-    exceeded.
+    """Add to ``values`` the variables that the text ``text`` of a profile sets. If ``values`` does not have a variable
+    yet, the variable begins with its words in ``shared``. If a variable has too many words, only one word more than the
+    limit is kept. If a word is too long, only one character more than the limit is kept. So a later step still sees
+    that the limit is exceeded.
     """
     for name, words in _SET.findall(text.replace("\\\n", " ")):
         known = values.get(name)

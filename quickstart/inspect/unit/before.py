@@ -1,5 +1,5 @@
-"""Find what a stock boot does before it starts a service: mounts, kernel settings, the network, the packet
-filter.
+"""Find what a stock boot, which is the distribution's own boot, does before it starts a service. The boot sets up
+mounts, kernel settings, the network and the packet filter.
 
 An early start takes place before all of these steps. An early start is allowed as long as the configuration of these
 steps has not changed since the build (docs/users/never-stale.md explains how init finds changes). The build refuses an
@@ -240,8 +240,8 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock when
     systemd becomes PID 1. So the clock would be hours off for an application that starts earlier. The hardware clock
-    counts as local when one of the first three lines of /etc/adjtime has the word LOCAL. All three lines are searched
-    because systemd also ends a line at a carriage return, so systemd may reach its third line sooner.
+    counts as local when one of the first three lines of /etc/adjtime has the word LOCAL. systemd reads only the third
+    line. But systemd also ends a line at a carriage return, so its third line may be part of an earlier line.
 
     If the word LOCAL is added to the file later, the machine boots the stock way, because init's script
     ``settings-files`` checks /etc/adjtime by the same rule at each boot. The script does not follow links, so a link in

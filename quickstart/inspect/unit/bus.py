@@ -68,7 +68,7 @@ def is_bus(unit: UnitStart) -> bool:
 
 def refuse_broker(root: ImageRoot, units: Collection[str]) -> None:
     """Raise UnsupportedUnitError when one of ``units`` is dbus-broker. The launcher of dbus-broker passes the bus
-    socket on to the broker. It also asks systemd to start services in another way than dbus-daemon does.
+    socket on to the broker. The launcher also asks systemd for services in another way than dbus-daemon does.
     """
     for name in units:
         if _BROKER in (name, *_names_of(root, name)):

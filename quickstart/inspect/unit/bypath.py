@@ -3,7 +3,7 @@
 A process that starts early may run its program from /fast, the directory of packed files in memory. The executable of
 the process is then, for example, /fast/usr/sbin/lighttpd, and ``start-stop-daemon --exec /usr/sbin/lighttpd`` does not
 find the process. For the usual actions of an init script (start, stop, reload …), systemd starts, stops or reloads the
-unit, and does not run the script. But logrotate, cron and the hooks of the network also run other actions, for example
+unit, and does not run the script. But logrotate, cron and network hooks also run other actions, for example
 ``invoke-rc.d lighttpd reopen-logs``. For such an action, invoke-rc.d runs the script itself (invoke-rc.d(8)).
 """
 

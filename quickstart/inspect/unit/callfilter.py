@@ -2,8 +2,8 @@
 systemd implements them in config_parse_syscall_filter() and apply_syscall_filter().
 
 QuickStart makes one program for x86-64, x32 and i386 together, whereas systemd loads one program for each of these
-architectures. Calls are identified by name, because each architecture has its own numbers. A name that an
-architecture does not have is ignored for that architecture.
+architectures. Calls are identified by name, because each architecture has its own numbers. If an architecture does not
+have a call of some name, this name is ignored for the architecture.
 """
 
 from __future__ import annotations
@@ -126,8 +126,9 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` record for SystemCallFilter=. A unit without this directive has no such record. The starter loads
-    this filter as the last step before it executes the unit's program.
+    """The `seccomp` record, by which the starter loads the filter of SystemCallFilter=. A unit without this directive
+    has no such record. The starter, which starts the unit early, loads this filter as the last step before it executes
+    the unit's program.
     """
     found = call_filter(source)
     if found is not None:
@@ -155,9 +156,9 @@ def program(found: CallFilter) -> bytes:
 
 
 def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
-    """The instructions that return a call's outcome. They expect the call's number in the accumulator, and compare
-    it with one range of numbers after the other. When the number is above the numbers of all named calls, none of
-    these instructions returns, and execution continues after them.
+    """The instructions that return a call's outcome. The instructions expect the call's number in the accumulator, and
+    compare this number with one range of numbers after the other. When the number is above the numbers of all named
+    calls, none of these instructions returns, and execution continues after them.
     """
     verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
     reached, current = 0, found.others

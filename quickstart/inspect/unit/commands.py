@@ -99,7 +99,7 @@ def is_needless_early(command: UnitCommand) -> bool:
 def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
     """Raise UnsupportedUnitError for a command that needs more than its own process. For example, systemctl needs
     systemd, which does not run before the hand-off. A container runtime or an AppArmor tool is also refused, because it
-    would do something else in an early start than later. ``_ELSEWHERE`` lists these programs.
+    would do something else in an early start than under systemd. ``_ELSEWHERE`` lists these programs.
     """
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(
@@ -112,7 +112,7 @@ def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
 
 def why_elsewhere(word: str) -> str:
     """The reason for an error message, if ``word`` mentions a program that would do something else before the hand-off
-    to systemd than later. Otherwise the result is empty.
+    to systemd than under systemd. Otherwise the result is empty.
     """
     return next((why for pattern, why in _ELSEWHERE.items() if pattern.search(word)), "")
 

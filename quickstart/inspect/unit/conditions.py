@@ -53,10 +53,11 @@ class _Condition:
 
 def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
     """A record `unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in
-    ``assigned``, the assignments of [Unit]. LIST is `Condition` or `Assert`, and KIND is the rest of the directive's
-    name, such as `PathExists`. NEGATED and TRIGGERS are `yes` or `no`. TRIGGERS is `yes` when the value begins with
-    `|`. If a list has such conditions, at least one of them must be true. After a PATH with braces come the patterns
-    that the PATH stands for. A condition that is true on every machine gives no record.
+    ``assigned``, the assignments of [Unit]. The starter, which starts the unit early, reads these records. LIST is
+    `Condition` or `Assert`, and KIND is the rest of the directive's name, such as `PathExists`. NEGATED and TRIGGERS
+    are `yes` or `no`. TRIGGERS is `yes` when the value begins with `|`. If a list has such conditions, at least one of
+    them must be true. After a PATH with braces come the patterns that the PATH stands for. A condition that is true on
+    every machine gives no record.
 
     Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """

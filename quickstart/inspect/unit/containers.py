@@ -1,4 +1,4 @@
-"""Find out whether dockerd, as the image sets it up, can start early.
+"""Find out whether dockerd can start early with the configuration that the image has.
 
 Before dockerd is ready, it restarts containers and plugins as their restart policies say. To get a control group for
 such a container, runc asks systemd, which does not run before the hand-off. So in an early start, the containers would

@@ -17,8 +17,8 @@ _PATTERN = re.compile(r"/dev/.+|(char|block)-.+")
 
 
 def device_records(source: Source) -> Iterator[Record]:
-    """The records of the devices that the unit's processes may open. There is no record when all devices are allowed.
-    Raises UnsupportedUnitError for an invalid value.
+    """The starter's records of the devices that the unit's processes may open. There is no record when all devices are
+    allowed. Raises UnsupportedUnitError for an invalid value.
     """
     policy = source.value("DevicePolicy", lambda value: choice(value, _POLICIES)) or "auto"
     if policy == "auto" and source.flag("PrivateDevices"):

@@ -38,9 +38,9 @@ _FIRST = ("/sbin/dhclient", "/sbin/udhcpc")
 
 
 def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
-    """What the image's DHCP client sends. ``network`` is the enabled network service, `ifupdown` or `networkd`, as
-    takeover.network_service returns it. ``network`` is empty when the machine is built without a hand-off to systemd.
-    Error messages name ``unit``.
+    """What the image's DHCP client sends to a DHCP server. ``network`` is the enabled network service, `ifupdown` or
+    `networkd`, as takeover.network_service returns it. ``network`` is empty when the machine is built without a
+    hand-off to systemd. Error messages name ``unit``.
 
     Raises UnsupportedUnitError when two of networkd's files disagree about the host name (see ``sent_by_networkd`` in
     networkd.py).
@@ -69,8 +69,9 @@ def client_gives_name(root: ImageRoot) -> bool:
 def client_with_identifier(root: ImageRoot, network: str) -> str:
     """The image's DHCP client, `networkd` or `dhclient`, if this client sends a client identifier (option 61) that init
     can find in the running machine. Otherwise, the result is empty. ``network`` is the enabled network service,
-    `ifupdown` or `networkd`, or an empty string. For `ifupdown`, dhclient's program must exist. Old leases of dhclient
-    are no proof, because they stay in the image after another client has replaced dhclient.
+    `ifupdown` or `networkd`, or an empty string. For `ifupdown`, the result is `dhclient` if dhclient's program exists.
+    An old lease of dhclient does not prove that the image uses dhclient, because the leases stay in the image after
+    another client has replaced dhclient.
     """
     if network == "ifupdown":
         return "dhclient" if _is_there(root, "/sbin/dhclient") else ""

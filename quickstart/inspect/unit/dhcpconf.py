@@ -1,5 +1,5 @@
-"""Find whether init's own DHCP client can stand in for the image's DHCP client with its configuration
-(dhclient.conf(5), dhcpcd.conf(5)). The functions are pure.
+"""Find out whether init's own DHCP client can stand in for the image's DHCP client, depending on the configuration of
+the image's client (dhclient.conf(5), dhcpcd.conf(5)). The functions are pure.
 
 Init's client asks for an address, a router, routes and name servers. Init's client sends the host name that the image's
 client would send. It sends no vendor class, and no identifier that a configuration sets. With a configuration that asks
@@ -67,8 +67,8 @@ class NameRule(enum.Enum):
 
 @dataclass(frozen=True)
 class HostName:
-    """The host name that a client sends. This name is ``fixed``. When ``fixed`` is empty, the client sends the
-    machine's own name if ``rule`` allows this name.
+    """The host name that a client sends. If ``fixed`` is not empty, the client sends ``fixed``. Otherwise, the client
+    sends the machine's own name if ``rule`` allows this name.
     """
 
     rule: NameRule = NameRule.NONE
@@ -120,7 +120,9 @@ def other_dhcpcd_line(text: str) -> str:
 
 
 def sent_by_dhclient(text: str) -> Sent:
-    """What dhclient sends and asks for with this dhclient.conf, which ``other_dhclient_statement`` has accepted."""
+    """What dhclient sends to a DHCP server and asks for, if its dhclient.conf is ``text``. ``other_dhclient_statement``
+    must have accepted ``text``.
+    """
     name, asked, names = NO_NAME, set[str](), set[str]()
     for statement in _statements(text):
         if found := _DHCLIENT_NAME.fullmatch(statement):
@@ -137,14 +139,16 @@ def sent_by_dhclient(text: str) -> Sent:
 
 
 def gives_host_name(text: str) -> bool:
-    """Whether dhclient, with this dhclient.conf, adds a host name to a lease that may have none. dhclient's script
-    then gives this name to a machine without a name.
+    """Whether dhclient, with the dhclient.conf ``text``, adds a host name to a lease that may have none. dhclient's
+    script then gives this host name to a machine without a host name.
     """
     return any(_DHCLIENT_OWN_NAME.fullmatch(statement) for statement in _statements(text))
 
 
 def sent_by_dhcpcd(text: str) -> Sent:
-    """What dhcpcd sends and asks for with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted."""
+    """What dhcpcd sends to a DHCP server and asks for, if its dhcpcd.conf is ``text``. ``other_dhcpcd_line`` must have
+    accepted ``text``.
+    """
     name, is_short, is_fqdn = NO_NAME, False, False
     asked = set[str]()
     for line in _lines(text):
@@ -169,7 +173,9 @@ def sent_by_dhcpcd(text: str) -> Sent:
 
 
 def takes_name_servers(text: str) -> bool:
-    """Whether dhclient, with this dhclient.conf, writes a lease's name servers into /etc/resolv.conf unchanged."""
+    """Whether dhclient, with the dhclient.conf ``text``, writes the name servers of a lease into /etc/resolv.conf
+    without a change.
+    """
     bare = re.sub(r"#.*", "", text)
     asks = all("domain-name-servers" in words for words in re.findall(r"\brequest\b([^;]*)", bare))
     return asks and _OWN_RESOLVER.search(bare) is None and re.search(r"\bignore\b", bare) is None
@@ -177,7 +183,7 @@ def takes_name_servers(text: str) -> bool:
 
 def takes_name_servers_of_dhcpcd(text: str) -> bool:
     """Whether dhcpcd asks for name servers for each interface, and its hook writes these name servers into
-    /etc/resolv.conf. The function requires a dhcpcd.conf that ``other_dhcpcd_line`` has accepted.
+    /etc/resolv.conf. ``text`` is dhcpcd's dhcpcd.conf, and ``other_dhcpcd_line`` must have accepted it.
     """
     lines = [_words(line) for line in _lines(text)]
     own = (number for number, (keyword, *_) in enumerate(lines) if keyword in ("interface", "ssid"))
@@ -189,9 +195,9 @@ def takes_name_servers_of_dhcpcd(text: str) -> bool:
 
 
 def fixed_name_servers(text: str) -> tuple[str, ...] | None:
-    """The name servers that dhclient, with this dhclient.conf, writes into /etc/resolv.conf in place of the lease's
-    name servers. The result is empty if dhclient leaves the name servers in the file unchanged. The result is None if
-    the name servers depend on the lease.
+    """The name servers that dhclient, with the dhclient.conf ``text``, writes into /etc/resolv.conf in place of the
+    lease's name servers. The result is empty if dhclient leaves the name servers in the file unchanged. The result is
+    None if the name servers depend on the lease.
     """
     fixed: tuple[str, ...] | None = None
     asks, ignores = True, False
@@ -210,8 +216,8 @@ def fixed_name_servers(text: str) -> tuple[str, ...] | None:
 
 
 def takes_advertisements(text: str) -> bool:
-    """Whether dhcpcd handles IPv6 router advertisements, and makes the IPv6 addresses itself. ``text`` is its
-    dhcpcd.conf, which ``other_dhcpcd_line`` has accepted.
+    """Whether dhcpcd handles IPv6 router advertisements, and makes the IPv6 addresses itself. ``text`` is dhcpcd's
+    dhcpcd.conf, and ``other_dhcpcd_line`` must have accepted it.
     """
     return not any(_words(line)[0] in ("noipv6", "noipv6rs") for line in _lines(text))
 

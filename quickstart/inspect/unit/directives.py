@@ -1,5 +1,5 @@
-"""The [Service] directives that an early start accepts, grouped by how the early start treats them. A unit with any
-other directive is refused.
+"""The [Service] directives that an early start accepts, grouped by how the early start treats them. The build refuses
+an early start of a unit with any other directive.
 """
 
 from __future__ import annotations

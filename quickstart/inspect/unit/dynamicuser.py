@@ -80,7 +80,7 @@ def _private_tmp(root: ImageRoot, source: Source) -> str:
 def user_of(source: Source) -> str:
     """The name of the user that systemd makes up. It is the name in User=, or the unit's name up to `@` if the unit has
     no User=. Raises UnsupportedUnitError for a name that is not valid for such a user, because systemd would then make
-    up another name or take a number.
+    up another name or use a number.
     """
     name = source.names.expand(source.last("User")) or source.names.prefix
     if not _NAME.fullmatch(name):
@@ -89,16 +89,16 @@ def user_of(source: Source) -> str:
 
 
 def dynamic_records(source: Source) -> Iterator[Record]:
-    """The record `dynamic-user NUMBER` of a unit with DynamicUser=yes. NUMBER is the ID that the user gets, unless the
-    owner of one of the unit's directories determines another ID.
+    """The starter's record `dynamic-user NUMBER` of a unit with DynamicUser=yes. NUMBER is the ID that the user gets,
+    unless the owner of one of the unit's directories determines another ID.
     """
     if is_dynamic(source):
         yield "dynamic-user", str(number_of(user_of(source)))
 
 
 def mapping_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """The record `map-owners yes` of a unit with DynamicUser=yes, if its private directories belong to the user
-    `nobody` on the volume.
+    """The starter's record `map-owners yes` of a unit with DynamicUser=yes, if its private directories belong to the
+    user `nobody` on the volume.
     """
     if is_dynamic(source) and maps_owners(root):
         yield "map-owners", "yes"

@@ -23,8 +23,9 @@ from quickstart.model import IMAGE_TIME_S
 
 
 def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> bytes:
-    """The list of enabled units and earlier units, as text. The list has one line for each fact, and the lines are
-    sorted. The directories X.requires and X.upholds are treated like X.wants. There are these kinds of lines:
+    """The list of the enabled units and of the units that start before the application, as text. The list has one line
+    for each fact, and the lines are sorted. The directories X.requires and X.upholds are treated like X.wants. There
+    are these kinds of lines:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in.
@@ -130,7 +131,7 @@ def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
 
 
 def _there(root: ImageRoot) -> frozenset[str]:
-    """All names in the directories of units."""
+    """All names in the image's unit directories."""
     places = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)
     return frozenset(name for place in places if place is not None for name in root.names(place))
 

@@ -192,8 +192,8 @@ def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def names_of(root: ImageRoot, unit: str, known: UnitNames | None = None) -> tuple[str, ...]:
-    """``unit`` and its aliases. The drop-ins of an alias also apply to the unit. ``known`` is the result of
-    ``all_names``, for callers that ask for many units.
+    """``unit`` and its aliases. The drop-ins of an alias also apply to the unit. Callers that ask for many units pass
+    the result of ``all_names`` as ``known``.
 
     An instance also has the aliases of its template, with its own instance name (systemd.unit(5),
     "Description").
@@ -236,7 +236,7 @@ def _instance(name: str, unit: str) -> str:
 
 
 def _template(unit: str) -> str:
-    """NAME@.service for an instance NAME@INSTANCE.service; empty for other units."""
+    """The template NAME@.service of an instance NAME@INSTANCE.service. The result is empty for other units."""
     stem, at, instance = unit.removesuffix(".service").partition("@")
     return f"{stem}@.service" if at and instance else ""
 
@@ -314,11 +314,11 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
     """The path that may keep some users from reading ``file``, a canonical path. This path is ``file`` itself or a
-    directory above it. Its mode excludes users other than the owner and the group, or it has an access control list.
-    The result is None when there is no such path.
+    directory above it. The mode of this path excludes users other than the owner and the group, or the path has an
+    access control list. The result is None when there is no such path.
 
-    Our initramfs does not keep such restrictions, because every user who may read OUT can read all files in the
-    initramfs.
+    Our initramfs does not keep such restrictions, because every user who may read OUT, the directory that `build`
+    writes, can read all files in the initramfs.
     """
 
     def is_closed(path: PurePosixPath, right: int) -> bool:

@@ -5,9 +5,10 @@ systemd applies such a directive to the paths that exist when systemd starts the
 sockets, the sockets of sockets.target and some directories exist. When a unit starts early, these paths do not exist
 yet. The starter, which starts the unit early, makes the directories itself, so it can hide them.
 
-The starter cannot make a file in place of a socket. Later, systemd would unlink this file to make the socket, and would
-thereby remove the mount that covers the file. So the build refuses a unit that hides such a socket. Otherwise, the
-unit's processes could use the socket until systemd adopts them, and they could keep the connection.
+The starter cannot hide a socket that does not exist yet. If the starter made a file in place of the socket and mounted
+something over this file, systemd would later unlink the file to make the socket, and thereby remove the mount. So the
+build refuses a unit that hides such a socket. Otherwise, the unit's processes could use the socket until systemd adopts
+them, and they could keep the connection.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _ROOT = ("root", "0")
 
 
 def hidden_paths(unit: UnitStart) -> tuple[str, ...]:
-    """The paths below /run and /dev that the units of the stack hide or restrict, sorted."""
+    """The paths below /run and /dev that the units of the stack hide or restrict, sorted. A stack is the units that
+    start early together.
+    """
     return tuple(sorted({path for each in unit.all_units for path in _restricted(each.settings)}))
 
 
@@ -61,9 +64,9 @@ def hidden_directories(
     bound: Collection[str],
     commands: Iterable[UnitCommand] = (),
 ) -> tuple[Record, ...]:
-    """The `run-directory` records, by which the starter makes directories before the unit starts. They are for the
-    directories that the ``records`` of ``unit`` hide and that systemd makes later. ``bound`` are the socket units whose
-    sockets init binds before the unit starts. ``commands`` are all commands of the unit.
+    """The `run-directory` records, by which the starter makes directories before the unit starts. These records are for
+    the directories that the ``records`` of ``unit`` hide and that systemd makes later. ``bound`` are the socket units
+    whose sockets init binds before the unit starts. ``commands`` are all commands of the unit.
 
     Raises UnsupportedUnitError when the unit hides another path that systemd makes later, such as a socket.
     """

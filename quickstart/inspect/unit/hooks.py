@@ -1,4 +1,4 @@
-"""The scripts that ifupdown and its DHCP client run while they bring the network up (interfaces(5),
+"""Check the scripts that ifupdown and its DHCP client run while they bring the network up (interfaces(5),
 dhclient-script(8)).
 
 In a stock boot, these scripts run before an application that starts after the network. Init brings the network up
@@ -167,8 +167,8 @@ def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _why_not(line: str) -> str:
-    """The reason why this line of interfaces(5) rules out an early start, as the end of a sentence. The result is empty
-    when the line does not rule it out.
+    """The reason why the line ``line`` of ifupdown's configuration rules out an early start (interfaces(5)). The reason
+    is the end of a sentence. The result is empty when the line does not rule out an early start.
     """
     option = _OPTION.fullmatch(line)
     if option and not is_harmless(option[1]):
@@ -307,8 +307,8 @@ def _dhclient_writes(root: ImageRoot) -> bool:
 def _has_other_writer(root: ImageRoot) -> bool:
     """Whether a hook script of dhclient may write /etc/resolv.conf in another way than dhclient's own script. It is
     enough to check that no script mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as
-    a package has delivered them. The scripts for systemd-resolved, which come with trixie's dhclient, do nothing
-    without systemd-resolved.
+    a package has delivered them. The scripts for systemd-resolved, which come with the dhclient of Debian 13, do
+    nothing without systemd-resolved.
     """
     idle = () if _is_there(root, _RESOLVED) else _OF_RESOLVED
     return any("make_resolv_conf" in root.read_text(each) for each in _scripts(root) if each.name not in idle)

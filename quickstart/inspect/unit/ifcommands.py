@@ -35,7 +35,7 @@ _COMMANDS = tuple(
 
 
 def is_harmless(command: str) -> bool:
-    """Whether ``command``, a line for a shell, consists only of commands on the list."""
+    """Whether ``command``, a line for a shell, consists only of commands on this module's list of harmless commands."""
     if shell := _SHELL.fullmatch(command.strip()):
         command = shell[1]
     command = _PLAIN.sub("x", _DISK_SETTING.sub("", command))

@@ -47,8 +47,8 @@ _OPENVPN_DEFAULTS = PurePosixPath("/etc/default/openvpn")
 
 
 def own_instance(root: ImageRoot, unit: str) -> str:
-    """The only instance that does the work of the wrapper ``unit``. The result is empty when there is no such instance,
-    or when ``unit`` is not a wrapper.
+    """The only instance that does the work of the wrapper ``unit``. A wrapper is a unit that does nothing itself. The
+    result is empty when there is no such instance, or when ``unit`` is not a wrapper.
 
     Raises UnsupportedUnitError when several instances do the work, when there are more instances than the
     limit allows, and when a profile could not contain the instance's name.
@@ -68,16 +68,16 @@ def own_instance(root: ImageRoot, unit: str) -> str:
 
 
 def _example(name: str) -> str:
-    """The part of a hint that names an instance. The result is empty for a name that is not safe to paste into a
-    profile.
+    """The part of an error's hint that names an instance as an example. The result is empty for a name that is not safe
+    to paste into a profile.
     """
     pasted = command(name)
     return f", for example {pasted}" if pasted else ""
 
 
 def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The instances that a boot would start for the wrapper ``unit``, sorted by name. The result is empty when ``unit``
-    is not a wrapper.
+    """The instances that a boot would start for the wrapper ``unit``, sorted by name. A wrapper is a unit that does
+    nothing itself. The result is empty when ``unit`` is not a wrapper.
 
     Raises UnsupportedUnitError when there are more instances than the limit allows.
     """
@@ -93,8 +93,8 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def wrapper_of(root: ImageRoot, unit: str) -> str:
-    """The wrapper without which a boot would not start the instance ``unit``. The result is empty when ``unit`` has no
-    wrapper.
+    """The wrapper without which a boot would not start the instance ``unit``. A wrapper is a unit that does nothing
+    itself, because instances do its work. The result is empty when ``unit`` has no wrapper.
     """
     stem, at, _ = _stem(unit).partition("@")
     if not at:
@@ -170,8 +170,8 @@ def _is_wrapper(root: ImageRoot, unit: str) -> bool:
 
 
 def _started(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The instances that the wrapper ``unit`` pulls in: those that its dependencies name, and those for which the
-    wrapper has a link of the kind that `systemctl add-wants` makes.
+    """The instances that the wrapper ``unit`` pulls in. The wrapper's dependencies name an instance, or the wrapper has
+    a link to the instance, as `systemctl add-wants` makes it.
     """
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]
@@ -234,8 +234,8 @@ def _is_startable(root: ImageRoot, name: str) -> bool:
 
 
 def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | None:
-    """The rule of the generator for the wrapper ``unit``. The result is None when the image does not have the
-    generator, or when the administrator has replaced or masked it.
+    """The rule by which a generator chooses the instances for the wrapper ``unit``. The result is None when the image
+    does not have the generator, or when the administrator has replaced or masked the generator.
     """
     name, rule = _RULES.get(unit, ("", None))
     if rule is None or root.resolve(_GENERATORS / name).canonical is None:
@@ -248,7 +248,9 @@ def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | 
 
 
 def _postgresql(root: ImageRoot) -> Iterator[str]:
-    """One instance for each cluster whose start.conf has `auto` (the default) and whose server is installed."""
+    """The instances of PostgreSQL. There is one instance for each cluster whose start.conf has `auto` (the default) and
+    whose server is installed.
+    """
     files = root.glob(PurePosixPath("/etc/postgresql/*/*/postgresql.conf"))
     if len(files) > _MAX_CLUSTERS:
         raise UnsupportedUnitError(
@@ -275,7 +277,7 @@ def _tor(root: ImageRoot) -> Iterator[str]:
 
 
 def _postfix(root: ImageRoot) -> Iterator[str]:
-    """The default instance, and one instance for each further configuration directory. An instance whose
+    """The default instance of Postfix, and one instance for each further configuration directory. An instance whose
     configuration gives no name is named after its directory, as `postmulti -e init` does.
     """
     yield "postfix@-.service"
@@ -299,8 +301,9 @@ def _parameter(text: str, name: str) -> str:
 
 
 def _openvpn(root: ImageRoot) -> Iterator[str]:
-    """One instance for each configuration in /etc/openvpn. When AUTOSTART= names configurations, only these have an
-    instance. The file with AUTOSTART= is a shell script. A value that only a shell can expand gives no instance.
+    """The instances of OpenVPN. There is one instance for each configuration in /etc/openvpn. When AUTOSTART= names
+    configurations, only these configurations have an instance. The file with AUTOSTART= is a shell script. A value that
+    only a shell can expand gives no instance.
     """
     settings = _text(root, _OPENVPN_DEFAULTS)
     given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)

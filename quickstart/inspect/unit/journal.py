@@ -84,7 +84,7 @@ def _sockets(root: ImageRoot, name: str) -> Iterator[ListeningSocket]:
 
 def output_records(source: Source) -> Iterator[Record]:
     """The records for the unit's standard output and standard error, and for the labels that journald gives to this
-    output. Where a record is missing, the starter uses systemd's default.
+    output. The starter, which starts the unit early, uses systemd's default where a record is missing.
     """
     out = _effective(source, "StandardOutput", "journal")
     error = _effective(source, "StandardError", _INHERIT)

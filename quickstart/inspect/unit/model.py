@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class UnitCommand:
-    """A command of the unit: the program's path, its argv (with variables not expanded), and ``flags``, the
-    prefixes ``-+!:`` that it has.
+    """A command of the unit. ``program`` is the program's path, and ``words`` are its argv, in which variables are not
+    expanded. ``flags`` are those of the prefixes ``-+!:`` that the command has.
     """
 
     program: str
@@ -78,7 +78,7 @@ class UnitStart:
 
     @property
     def all_units(self) -> tuple[UnitStart, ...]:
-        """All units of the stack, in the order in which they start. This unit is the last one."""
+        """All units of the stack, in the order in which they start early. This unit is the last unit of the stack."""
         return (*self.companions, self)
 
     @property

@@ -36,7 +36,7 @@ _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
 
 
 def mount_records(source: Source) -> Iterator[Record]:
-    """The records of the mounts that the directives in ``source`` require, in no particular order. Raises
+    """The starter's records of the mounts that the directives in ``source`` require, in no particular order. Raises
     UnsupportedUnitError for an invalid value.
     """
     yield from _protect_system(source)
@@ -55,8 +55,8 @@ def mount_records(source: Source) -> Iterator[Record]:
 
 
 def host_name_records(source: Source) -> Iterator[Record]:
-    """The records of the paths that ProtectHostname= makes read-only when another directive creates a mount
-    namespace. ProtectHostname= alone does not create one.
+    """The starter's records of the paths that ProtectHostname= makes read-only when another directive creates a mount
+    namespace. ProtectHostname= alone does not create a mount namespace.
     """
     if source.flag("ProtectHostname"):
         # A /proc of processes alone has neither.
@@ -66,9 +66,9 @@ def host_name_records(source: Source) -> Iterator[Record]:
 
 
 def sys_records(source: Source) -> Iterator[Record]:
-    """The record of the new /sys for a unit with PrivateNetwork= that has a mount namespace. A newer systemd mounts a
-    new /sys for such a unit. In the machine's own /sys, a process would find the machine's network cards, and a process
-    of root could write to the files of these cards.
+    """The starter's record of the new /sys for a unit with PrivateNetwork= that has a mount namespace. A newer systemd
+    mounts a new /sys for such a unit. In the machine's own /sys, a process would find the machine's network cards, and
+    a process of root could write to the files of these cards.
     """
     if _has_own_sys(source):
         yield "mount", "fresh-sys", "required", "/sys"

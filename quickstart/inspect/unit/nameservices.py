@@ -30,9 +30,7 @@ def sets_user(names: set[str]) -> bool:
 
 
 def other_services(root: ImageRoot) -> set[str]:
-    """The name services that may have other users and groups than those in /etc/passwd and /etc/group and those of
-    systemd itself.
-    """
+    """The name services that may have users and groups beyond those of /etc/passwd, /etc/group and systemd itself."""
     return _services(root) - _LOCAL
 
 

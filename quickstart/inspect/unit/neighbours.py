@@ -133,9 +133,9 @@ def wanted_before(root: ImageRoot, unit: str) -> Mapping[str, str]:
     """The services that a stock boot starts before ``unit``, or whose sockets the boot binds before ``unit``, because
     of directives of ``unit``. The keys are the services' names, and the values are these directives.
 
-    A service is in the result when the unit pulls it in and comes after it (Wants= with After=). It is also in the
-    result when the unit comes after a socket unit that starts the service, as rabbitmq-server.service comes after
-    epmd.socket. The service need not exist in the image.
+    A service is in the result when ``unit`` pulls the service in and comes after the service (Wants= with After=). A
+    service is also in the result when ``unit`` comes after a socket unit that starts the service. For example,
+    rabbitmq-server.service comes after epmd.socket. The service need not exist in the image.
     """
     wanted = {word for _, word in _dependencies(root, unit, ("Wants",)) if word.endswith(".service")}
     after = {word for _, word in _dependencies(root, unit, ("After",))}
@@ -191,7 +191,9 @@ def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
 
 
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """For a unit NAME.service: the template NAME@.service and its instances that have unit files, sorted."""
+    """The template NAME@.service of the unit NAME.service, and those instances of the template that have unit files,
+    sorted.
+    """
     names = {
         path.name
         for place in UNIT_PATHS

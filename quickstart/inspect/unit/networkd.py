@@ -100,9 +100,9 @@ def refuse_networkd(root: ImageRoot, unit: str) -> None:
 
 
 def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
-    """What networkd sends to a DHCP server and asks for. The function requires files that ``refuse_networkd`` has
-    accepted. Raises UnsupportedUnitError when two files for network cards disagree about the host name, because only
-    the running machine shows which file applies to its card.
+    """What networkd sends to a DHCP server, and what it asks for. ``refuse_networkd`` must have accepted the image's
+    files. Raises UnsupportedUnitError when two files for network cards disagree about the host name, because only the
+    running machine shows which file applies to its card.
     """
     found: dict[HostName, PurePosixPath] = {}
     texts = {path: root.read_text(path) for path in own_files(root)}

@@ -1,6 +1,7 @@
 """Find the units that systemd starts before the application, by the ordering of the image's units.
 
-When one of these units is enabled after the build, the application must not start early (unit/enabled.py).
+When one of these units is enabled after the build, the application must not start early. unit/enabled.py lists these
+units.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ Owned = tuple[PurePosixPath, tuple[str, ...], str]
 
 @dataclass
 class Budget:
-    """A limit for the text of units: ``most`` characters altogether, of which ``used`` were read. ``what`` names
-    the text in messages. ``each_more`` characters are added for every text, because a file takes time to look up, and
-    a drop-in may belong to any number of units.
+    """A limit for the text of units. At most ``most`` characters are read altogether, and ``used`` characters have been
+    read so far. ``what`` names the text in messages. ``each_more`` characters are added for every text, because a file
+    takes time to look up, and a drop-in may belong to any number of units.
     """
 
     what: str = "the units that the image starts, with their drop-ins,"
@@ -146,9 +147,9 @@ def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
-    """The units that a boot of the image starts: ``unit``, the default target and all units that these pull in,
-    directly or through other units. The services of the socket, path and timer units among them are included. The
-    instances that a device may start are not included.
+    """The units that a boot of the image starts. They are ``unit``, the default target, and all units that ``unit`` and
+    the target pull in, directly or through other units. The services of the socket, path and timer units among them are
+    included. The instances that a device may start are not included.
     """
     found: set[str] = set()
     text_left = Budget()
@@ -194,8 +195,8 @@ def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
 
 
 def _waits(texts: tuple[str, ...]) -> bool:
-    """Whether the unit with these texts has default dependencies. A target is ordered after a unit that it pulls in
-    only when both the target and the unit have default dependencies (systemd.target(5)).
+    """Whether the unit whose files have the texts ``texts`` has default dependencies. A target is ordered after a unit
+    that it pulls in only when both the target and the unit have default dependencies (systemd.target(5)).
     """
     values = [value for key, value in assignments(texts, "[Unit]") if key == "DefaultDependencies"]
     return not values or values[-1].lower() not in ("no", "n", "false", "f", "off", "0")
@@ -287,8 +288,8 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
 
 
 def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
-    """For each unit, the units whose files name it in Before=. A Before= in the files of a unit that no boot starts
-    is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
+    """A map from each unit to the units whose files name this unit in Before=. A Before= in the files of a unit that no
+    boot starts is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS, each_more=0)

@@ -50,9 +50,9 @@ def limits_of_pid_one(root: ImageRoot) -> Directives:
 
 
 def maps_owners(root: ImageRoot) -> bool:
-    """Whether the private directories of a unit with DynamicUser= belong to nobody on the volume, and to the unit's
-    user only in the unit's namespace. The result is true for Debian 13. In Debian 12, the directories belong to the
-    unit's user on the volume, too.
+    """Whether the private directories of a unit with DynamicUser= belong to the user `nobody` on the volume, and to the
+    unit's user only in the unit's namespace. The result is true for Debian 13. In Debian 12, the directories belong to
+    the unit's user on the volume, too.
     """
     return _has(root, _MAPS_OWNERS)
 

@@ -1,5 +1,5 @@
-"""Find policies and commands of an image that would have no effect on an early start. The policies (audit, IMA,
-AppArmor's early policy) apply only to processes that start after the policy was set up. The commands are those that
+"""Find policies and commands of an image that would have no effect on an early start. Each policy (audit, IMA,
+AppArmor's early policy) applies only to processes that start after the policy was set up. The commands are those that
 modprobe runs instead of loading a module.
 
 systemd or a service sets the policies up before any other service starts. A process that starts early would escape

@@ -74,8 +74,9 @@ def is_started(root: ImageRoot, unit: str, known: PulledBy | None = None) -> boo
 
 
 def refuse_occasional(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when a boot starts ``unit`` only by way of a path or timer unit. The conditions of the
-    path or timer unit, and what it waits for, decide whether the boot starts ``unit``.
+    """Raise UnsupportedUnitError when a boot starts ``unit`` only by way of a path or timer unit. In this case, the
+    conditions of the path or timer unit, and the event that this unit waits for, decide whether the boot starts
+    ``unit``.
 
     If another unit pulls in ``unit``, a condition of this other unit does not matter. systemd examines the condition
     when it starts the other unit, and by then systemd already has a start job for ``unit`` (systemd.unit(5),

@@ -58,9 +58,9 @@ _INT_MAX = (1 << 31) - 1
 
 
 def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The records
-    of the outermost slice come first, and those of the unit's own cgroup last. The record `delegate` of a unit with
-    Delegate= follows them (delegation.py).
+    """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The records of the
+    outermost slice come first, and those of the unit's own cgroup last. After these records comes the record `delegate`
+    if the unit has Delegate= (delegation.py).
 
     The words of a `cgroup-attribute` record are: the number of levels above the unit's cgroup, the attribute, and
     the value. The value is usually one word. For a share of the machine's tasks or memory, the value is three words:

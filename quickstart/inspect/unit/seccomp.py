@@ -79,7 +79,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: the call fails with ``errno`` when all tests are true."""
+    """A rule of the filter. The system call ``call`` fails with ``errno`` when all tests are true."""
 
     call: str
     tests: tuple[Test, ...] = ()
@@ -89,8 +89,8 @@ class Rule:
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
     """The records of the system call filters that the directives in ``source`` require. The record `seccomp` has one
     filter for most directives. The record `deny-write-execute` comes before it if the image has a newer systemd and the
-    unit has MemoryDenyWriteExecute=. This record makes the kernel deny write and execute, and has a filter for older
-    kernels. Raises UnsupportedUnitError for an invalid value.
+    unit has MemoryDenyWriteExecute=. This record makes the kernel deny memory that is writable and executable, and has
+    a filter for older kernels. Raises UnsupportedUnitError for an invalid value.
     """
     if _denies_by_kernel(source):
         yield "deny-write-execute", program(_no_write_and_execute(), native_only=False).hex()
@@ -261,7 +261,7 @@ def assembled(instructions: Iterable[Instruction]) -> bytes:
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
     """The instructions for the rules on ``architecture``, which is 0 for x86-64 and 1 for i386. The instructions of
-    each rule expect the call's number in the accumulator, and leave it there.
+    each rule expect the call's number in the accumulator, and leave the number there.
     """
     for rule in rules:
         number = _number(rule.call, architecture)

@@ -80,8 +80,8 @@ _DEFAULT_LIMITS = {"NOFILE": "1024:524288", "MEMLOCK": "8M"}
 
 
 def settings(source: Source) -> tuple[Record, ...]:
-    """All records for the directives in ``source``, except the records for its commands. Raises UnsupportedUnitError
-    with the name of a directive that an early start cannot repeat.
+    """All of the starter's records for the directives in ``source``, except the records for commands. Raises
+    UnsupportedUnitError with the name of a directive that an early start cannot repeat.
     """
     mounted = tuple(mount_records(source))
     own = namespace(source, mounted)

@@ -88,7 +88,7 @@ _KNOWN = frozenset((*_KINDS, *_FLAGS, *_NUMBERS, *_SPANS, *_SIZES, *_FILE, *_LAT
 
 @dataclass(frozen=True)
 class _Unit:
-    """A socket unit: its name, and the values of its [Socket] section."""
+    """The name of a socket unit, and the values of the directives in its [Socket] section."""
 
     name: str
     found: Directives
@@ -156,9 +156,9 @@ def listening_sockets(
 
 
 def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
-    """Raise UnsupportedUnitError for a readiness request that only connects to a port of one of the sockets of
-    ``unit`` or of its companions. Init listens on this port before the service runs, so such a request would succeed
-    before the service is ready.
+    """Raise UnsupportedUnitError for a readiness request that only connects to a port, when a socket of ``unit`` or of
+    its companions has this port. Companions are the units that start early together with ``unit``. Init listens on this
+    port before the service runs, so such a request would succeed before the service is ready.
     """
     for socket in (socket for each in unit.all_units for socket in each.sockets):
         if ready.kind is ReadyKind.TCP and socket.port == ready.port:

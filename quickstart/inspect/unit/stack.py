@@ -1,6 +1,6 @@
 """Read the units of a stack in the order in which they start early (docs/users/stacks.md).
 
-The last unit of a stack answers the readiness request. The others are its companions.
+The last unit of a stack answers the readiness request. The other units are the companions of the last unit.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def _with_sockets(root: ImageRoot, unit: UnitStart) -> UnitStart:
 
 
 def ordered(units: Sequence[str], earlier: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """``units`` in an order in which each unit comes after the units that ``earlier`` gives for it. Units
-    without an order between them keep their order. Raises UnsupportedUnitError for a circular order.
+    """``units`` in an order in which each unit comes after the units that ``earlier`` has for this unit. Units without
+    an order between them keep their order. Raises UnsupportedUnitError for a circular order.
     """
     left, found = list(units), list[str]()
     while left:

@@ -11,7 +11,7 @@ The sources are the kernel's handlers of these settings:
 - mm/page-writeback.c: dirty_ratio_handler and the handlers next to it
 - mm/util.c: overcommit_kbytes_handler
 - mm/hugetlb.c and net/netfilter/nf_conntrack_standalone.c
-- fs/notify and kernel/ucount.c: one counter for both names
+- fs/notify and kernel/ucount.c: one counter for two names of a setting
 - kernel/panic.c: core_param(panic…)
 """
 
@@ -34,7 +34,7 @@ _GLOB = re.compile(r"[*?\[]")
 class _Group:
     """A process that writes one of the settings ``written`` also changes all settings ``changed``. The two fields have
     patterns of paths. A pattern with a slash in front is a pattern of complete paths, and any other pattern is for
-    paths below /proc/sys. The settings ``to_zero`` become 0 in each case that matters.
+    paths below /proc/sys. The settings ``to_zero`` become 0 in each case that matters here.
     """
 
     written: tuple[str, ...]

@@ -130,8 +130,8 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
 
 
 def _refuse_ambiguous(file: _File, found: Mapping[str, KernelSetting | None]) -> None:
-    """Raise UnsupportedUnitError unless the script ``settings-of`` of init makes the settings in ``file`` as
-    systemd-sysctl does. The script does so if all lines have a plain key and a plain value, if no other file mentions
+    """Raise UnsupportedUnitError unless init's script ``settings-of`` would apply the settings in ``file`` in the same
+    way as systemd-sysctl. The script does so if all lines have a plain key and a plain value, if no other file mentions
     one of the keys, and if the file belongs to the administrator.
     """
     # When one of these files changes, the machine boots the stock way. No list of sums has these files.
@@ -236,8 +236,8 @@ def _normalized(name: str) -> str:
 
 
 def unpacked_files(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The settings files in the packages' directories that are not as a package delivered them. Whoever made the
-    image has put or changed these files there, so they count as the administrator's.
+    """The settings files in the packages' directories that are not as a package delivered them. The maker of the image
+    has put these files there or has changed them, so they count as the administrator's files.
     """
     names = [path for each in _PACKAGES for path in _in(root, each)]
     targets = {path: file for path in names if (file := root.resolve(path).canonical) is not None}

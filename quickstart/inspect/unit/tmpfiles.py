@@ -114,8 +114,8 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     - a line that changes something below /dev, /proc or /sys, unless init does the same before the application starts
       (``written_settings``)
 
-    All other lines are allowed. The reference boot shows whether the application uses the files that these lines make
-    (pack/others.py).
+    All other lines are allowed. For the files that these lines make, pack/others.py finds out from the reference boot
+    whether the application uses them.
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
@@ -183,8 +183,8 @@ def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The files of tmpfiles.d in the packages' directory that belong to no package. Whoever made the image has put
-    these files there, so they count as the administrator's.
+    """The files of tmpfiles.d in the packages' directory that belong to no package. The maker of the image has put
+    these files there, so they count as the administrator's files.
     """
     below = root.resolve(PurePosixPath(_PACKAGES)).canonical
     names = root.names(below) if below is not None and root.host(below).is_dir() else []

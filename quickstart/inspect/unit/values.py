@@ -125,7 +125,9 @@ def size_bytes(value: str) -> str:
 
 
 def limit(name: str, value: str) -> tuple[str, str, str]:
-    """The words for `LimitNAME=`: the kernel's number of the resource, the soft limit and the hard limit."""
+    """The words for `LimitNAME=value`. These words are the kernel's number of the resource, the soft limit and the hard
+    limit.
+    """
     number, is_size = LIMITS[name]
 
     def one(part: str) -> str:
@@ -171,9 +173,9 @@ def capabilities(value: str) -> int:
 def capability_set(values: Iterable[str], initial: int) -> int:
     """The bit mask of capabilities that results from successive assignments, beginning with the set ``initial``.
 
-    While the set equals ``initial``, a value replaces the set by the named capabilities, or by all others if the
-    value begins with `~`. Later values add the named capabilities to the set, or remove them if the value begins with
-    `~`. An empty value clears the set, and a `~` alone sets all capabilities.
+    While the set equals ``initial``, a value replaces the set by the named capabilities, or by all other capabilities
+    if the value begins with `~`. Later values add the named capabilities to the set, or remove them if the value begins
+    with `~`. An empty value clears the set, and a `~` alone sets all capabilities.
     """
     found = initial
     for value in values:
