@@ -26,10 +26,10 @@ _DISABLED = _PROFILES / "disable"
 # Directories with parts that profiles share. Packages put no profiles there, and every upgrade of a package may
 # change these parts.
 _FRAGMENTS = ("abstractions", "abi", "local", "tunables")
-# The directories of these in which the administrator sets variables.
+# Of these directories, the ones in which the administrator sets variables.
 _MEANING = ("local", "tunables")
 _SERVICE = "apparmor.service"
-# What the parser passes by in a directory (rc.apparmor.functions, skip_profile).
+# Endings of file names that the parser ignores in a directory (rc.apparmor.functions, skip_profile).
 _SKIPPED = (".rpmnew", ".rpmsave", ".orig", ".rej", "~", ".pacsave", ".pacnew")
 # The parser splits a profile's head into words. The head may have several lines, with comments at their ends.
 _TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()]|[^\s"()]+')
@@ -48,7 +48,7 @@ _MAX_PATTERN_CHARACTERS = 4096
 _MOST_MEANT_CHARACTERS = 64 << 10
 # The limit for the patterns of all attachments that init gets.
 _MAX_PACKED_CHARACTERS = 1 << 20
-# Ubuntu's largest set of profiles has some hundreds of each.
+# Ubuntu's largest set of profiles has some hundred profiles and attachments.
 _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
 
@@ -242,7 +242,7 @@ def _with_included(root: ImageRoot, reader: _Reader) -> Mapping[str, tuple[PureP
         if name in found:
             continue
         found[name] = file, reader.text(file)
-        # Most of them include the same ones.
+        # Most profiles include the same files.
         targets = set(map("".join, _INCLUDE.findall(found[name][1]))) - included
         included |= targets
         if len(included) > _MAX_PROFILES:

@@ -41,7 +41,7 @@ _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-
 # The usual goals of a boot. Each package with a service adds a link to them, so only the drop-ins of these targets
 # count.
 _GOALS = ("multi-user.target", "graphical.target")
-# sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
+# sysctl.d(5). The packages' own files below /usr/lib are not listed, because each upgrade writes them again.
 _KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY))
 # cloud-init writes these files on an instance's first boot. That machine still starts early afterwards. Init checks
 # its fstab.
@@ -129,7 +129,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from map(PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
     # From the templates, cloud-init may write /etc/hosts again at each boot (manage_etc_hosts).
     yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers", "/etc/cloud/templates"))
-    # Those of /etc, cloud-init may write as well.
+    # The rules in /etc are not listed here, because cloud-init may also write them.
     yield from OWN_RULES[1:]
     yield EARLY_POLICY
     yield from HOOKS
@@ -162,7 +162,7 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     """
     enabled = {name for name in enabled_services(root) if _may_filter(name)}
     found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
-    # What another unit names as its own need is in no directory of links.
+    # A service that another unit pulls in by its own directives is in no directory of links.
     named = {name for _, names, text in owned_texts(root) if _NETWORK_PRE in text for name in names} - enabled
     may = _before_the_network(root, {name for name in named if _may_filter(name) and may_start(root, name)})
     for name in (*found, *sorted(started_of(root, (name for name, _ in may)))):
@@ -192,14 +192,14 @@ def _before_the_network(
     for name in sorted(names):
         try:
             if not _has_texts_of(root, name, said, known):
-                # The unit must exist all the same.
+                # The unit must also exist in this case.
                 unit_file(root, name)
                 continue
             files = unit_files(root, name)
         except UnsupportedUnitError:
             if all_are_there:
                 raise
-            # A change of it counts by itself.
+            # A change of this unit's files is noticed in another way.
             continue
         left_bytes -= sum(root.host(file).stat().st_size + _BYTES_OF_A_FILE for file in files)
         if left_bytes < 0:

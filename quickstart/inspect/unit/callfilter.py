@@ -39,7 +39,7 @@ _DEFAULT = "@default"
 _MAX_ERRNO = 4095
 # There are some 400 calls and 30 groups.
 _MAX_WORDS = 4096
-# Whose sub-calls are told by the first argument (socketcall(2), ipc(2)).
+# i386 calls whose first argument says which call is meant (socketcall(2), ipc(2)).
 _SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
 
 
@@ -67,7 +67,7 @@ def call_filter(source: Source) -> CallFilter | None:
             BadValueError(f"has, with the others, more than {_MAX_WORDS} words"),
         )
     allows = not values[0].startswith("~")
-    # Calls with their errno, None where none is said.
+    # Calls with their errno. The errno is None where the directive gives no errno.
     listed: dict[str, int | None] = dict.fromkeys(_calls(source, _DEFAULT)) if allows else {}
     for value in values:
         takes_away = value.startswith("~")
@@ -102,7 +102,7 @@ def _calls(source: Source, name: str) -> Iterator[str]:
             name,
             BadValueError("is a group, and the image's systemd does not show its groups"),
         )
-    # A library of somebody's may have groups that have each other in them.
+    # In a damaged or foreign library, groups may contain each other.
     pending, met = [name], {name}
     while pending:
         for each in source.systemd.call_groups.get(pending.pop(), ()):

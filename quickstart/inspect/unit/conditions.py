@@ -35,7 +35,7 @@ _OF_PATHS = frozenset(
 _ALWAYS = frozenset({"Architecture", "Capability", "KernelVersion"})
 _ALWAYS_WITH = {
     "Virtualization": ("!container",),
-    # Init boots the stock way where they are on (docs/internals/guest.md).
+    # Init boots the stock way where SELinux or SMACK is on (docs/internals/guest.md).
     "Security": ("!selinux", "!smack"),
     "User": ("root", "0", "@system"),
     "Group": ("root", "0"),
@@ -103,7 +103,7 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
         raise refusal
     path = Names(unit).expand(condition.word)
     alternatives = braces_expanded(path) if condition.kind == "PathExistsGlob" else (path,)
-    # What systemd makes there is not there yet.
+    # The files that systemd makes below /run do not exist yet.
     is_late = not condition.negated and any(each.startswith(("/run/", "/var/run/")) for each in alternatives)
     if is_late or not alternatives or not all(each.startswith("/") for each in alternatives):
         raise refusal

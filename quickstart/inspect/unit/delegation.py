@@ -61,14 +61,14 @@ def delegate_records(source: Source) -> Iterator[Record]:
         return
     if "ExecStartPost" in source.found:
         # The commands run in a group `.control` below the unit's group. systemd 252 keeps this group for root, and
-        # 257 gives it to the user.
+        # systemd 257 gives it to the user.
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has ExecStartPost= with Delegate=, whose commands have a control group of"
             " their own",
             hint=_HINT,
         )
     if "Group" in source.found and "User" not in source.found:
-        # 257 gives the control group to this group, and 252 does not.
+        # systemd 257 gives the control group to the group of Group=, and systemd 252 does not.
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has Delegate= and Group= without User=, and versions of systemd differ in"
             " who owns its control group",

@@ -32,7 +32,7 @@ _DHCPCD_ROUTES = frozenset({"classless_static_routes", "121"})
 _DHCLIENT_SEARCH, _DHCPCD_SEARCH = "domain-search", frozenset({"domain_search", "119"})
 _DHCLIENT_NAME_SERVERS = "domain-name-servers"
 _DHCPCD_NAME_SERVERS = frozenset({"domain_name_servers", "6"})
-# What init's client takes of a lease.
+# The options of a lease that init's client uses.
 _TAKEN = frozenset(("routers", "subnet-mask"))
 _OWN_RESOLVER = re.compile(
     r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE

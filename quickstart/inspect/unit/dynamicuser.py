@@ -30,7 +30,7 @@ Record = tuple[str, ...]
 
 # systemd takes one of these IDs (its meson_options.txt). The starter has the same numbers in starter.h.
 _FIRST, _LAST = 61184, 65519
-# systemd's valid_user_group_name, which also takes numbers.
+# The names that systemd's valid_user_group_name accepts, without the numbers that it also accepts.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")
 _HASH_KEY = bytes.fromhex("37537e31cfce48f58abb39578dd9ec59")
 _WORD = (1 << 64) - 1
@@ -50,8 +50,8 @@ def is_dynamic(source: Source) -> bool:
 
 def with_implied(root: ImageRoot, source: Source) -> Source:
     """``source`` with the assignments that DynamicUser=yes implies. ProtectSystem=strict, NoNewPrivileges= and
-    RestrictSUIDSGID= apply even if the unit assigns other values. If Group= has the user's name, it means the user's
-    own group. Without DynamicUser=, the result is ``source`` itself.
+    RestrictSUIDSGID= apply even if the unit assigns other values. If Group= has the user's name, Group= means the
+    user's own group. Without DynamicUser=, the result is ``source`` itself.
     """
     if not is_dynamic(source):
         return source
@@ -97,8 +97,8 @@ def dynamic_records(source: Source) -> Iterator[Record]:
 
 
 def mapping_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """The starter's record `map-owners yes` of a unit with DynamicUser=yes, if its private directories belong to the
-    user `nobody` on the volume.
+    """The starter's record `map-owners yes` of a unit with DynamicUser=yes, if the unit's private directories belong to
+    the user `nobody` on the volume.
     """
     if is_dynamic(source) and maps_owners(root):
         yield "map-owners", "yes"

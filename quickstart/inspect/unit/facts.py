@@ -105,8 +105,8 @@ def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
 
 
 def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The links on the way to ``path``, and as the last element the path that they lead to, existing or not. No
-    directory in these paths is a link.
+    """The links on the way to ``path``, and after them the path that the links lead to, existing or not. No directory
+    in these paths is a link.
     """
     found = root.resolve(path)
     if found.canonical is not None:

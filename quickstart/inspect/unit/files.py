@@ -16,7 +16,8 @@ from quickstart.inspect.unit.aliases import UnitNames, unit_names
 from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script, script_of
 from quickstart.inspect.unit.words import MAX_LINE_CHARACTERS
 
-# systemd.unit(5), "Unit File Load Path": the first that has the unit wins; drop-ins of all are read.
+# systemd.unit(5), "Unit File Load Path". The first directory that has the unit counts. Drop-ins are read from all
+# directories.
 UNIT_PATHS = (
     *("/etc/systemd/system.control", "/etc/systemd/system", "/etc/systemd/system.attached"),
     *("/usr/local/lib/systemd/system", "/usr/lib/systemd/system"),
@@ -27,16 +28,16 @@ MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 # The limit for a unit with its drop-ins, and for system.conf with its drop-ins. Debian's largest have a few KiB.
 _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 
-# systemd's UNIT_NAME_MAX, without the NUL at its end: a longer name is nobody's.
+# systemd's UNIT_NAME_MAX, without the NUL at its end. No unit has a longer name.
 _MAX_NAME_BYTES = 255
-# Those of Debian have up to four.
+# Debian's units have up to four names.
 _MAX_NAMES = 64
 
 # systemd's WHITESPACE, and what ends a line in its read_line, which is at most one character of each kind.
 _BLANKS = " \t\n\r"
 _LINE_ENDS = re.compile(r"(?:\r\n|\n\r|[\n\r])\0?|\0")
 _BYTE_ORDER_MARK = "\ufeff"
-# Bytes that are no UTF-8 are surrogates here; the others are no characters (utf8_is_valid).
+# Bytes that are not UTF-8 appear as surrogates here. The other code points are no characters (utf8_is_valid).
 _NO_CHARACTERS = re.compile(
     "[\ud800-\udfff\ufdd0-\ufdef"
     + "".join(chr(each + 0xFFFE) + chr(each + 0xFFFF) for each in range(0, 0x110000, 0x10000))

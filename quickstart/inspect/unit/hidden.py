@@ -31,7 +31,8 @@ RESTRICTING = ("inaccessible", "read-only", "no-exec")
 _IN_MEMORY = ("/run/", "/dev/")
 _LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO")
 _SYSTEMDS = "/run/systemd/"
-# Of root, for all to read. Whoever needs one of them makes it, or takes the one that is there.
+# These directories belong to root, and all users may read them. A program that needs one of them makes it, or uses the
+# existing one.
 _DIRECTORIES = frozenset(
     (
         *("/run/udev", "/run/log", "/run/systemd/system", "/run/systemd/ask-password", "/run/systemd/seats"),
@@ -45,7 +46,8 @@ _STARTERS = (
     "/run/systemd/incoming",
     "/run/systemd/propagate",
 )
-# PID 1 binds it with mode 0700, so nobody but root may connect (bus_init_private in systemd's src/core/dbus.c).
+# PID 1 binds this socket with mode 0700, so nobody but root may connect (bus_init_private in systemd's
+# src/core/dbus.c).
 _ROOTS = "/run/systemd/private"
 _ROOT = ("root", "0")
 

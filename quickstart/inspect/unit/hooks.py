@@ -37,7 +37,7 @@ _DHCPCD = (PurePosixPath("/usr/lib/dhcpcd/dhcpcd-hooks"),)
 # udhcpc(8), as ifupdown calls it.
 _UDHCPC = PurePosixPath("/etc/udhcpc/default.script")
 HOOKS = (*_IF_UP, *_DHCLIENT, *_DHCPCD)
-# The administrator's own, which no package has (dhclient-script(8), dhcpcd-run-hooks(8)).
+# The administrator's own scripts, which belong to no package (dhclient-script(8), dhcpcd-run-hooks(8)).
 OWN_HOOKS = tuple(
     map(
         PurePosixPath,
@@ -49,7 +49,7 @@ OWN_HOOKS = tuple(
 )
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
 _DHCPCD_CONF = PurePosixPath("/etc/dhcpcd.conf")
-# ifupdown takes the first program of these that is there.
+# ifupdown uses the first of these programs that exists.
 _DHCLIENT_PROGRAM, _UDHCPC_PROGRAM, _DHCPCD_PROGRAM = (
     PurePosixPath(f"/sbin/{name}") for name in ("dhclient", "udhcpc", "dhcpcd")
 )
@@ -67,7 +67,7 @@ _RESOLVED = PurePosixPath("/usr/lib/systemd/systemd-resolved")
 _OF_RESOLVED = ("resolved", "resolved-enter")
 _STATUS = PurePosixPath("/var/lib/dpkg/status")
 _CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp|udhcpc)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
-# interfaces(5): the files that are compared, and what only a running machine has.
+# interfaces(5). The files that init compares at boot, and files that only a running machine has.
 _SOURCED = re.compile(
     r"source\s+(?:/etc/network/)?interfaces\.d/[^\s/]+|source-directory\s+(?:/etc/network/)?interfaces\.d/?"
     r"|source(?:-directory)?\s+/run/network/\S+"
@@ -75,7 +75,7 @@ _SOURCED = re.compile(
 _INTERFACES = PurePosixPath("/etc/network/interfaces")
 _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _MAPPING = re.compile(r"\s*mapping\b")
-# Init's network is DHCP's, and what the kernel does with IPv6 by itself.
+# Init sets up IPv4 by DHCP only, and leaves IPv6 to the kernel. These lines ask for something else.
 _NO_DHCP = re.compile(
     r"\s*iface\s+\S+\s+(?:inet\s++(?!dhcp\b|loopback\b)|inet6\s++(?!auto\b|dhcp\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
 )
@@ -88,7 +88,7 @@ _KNOWN_LINE = re.compile(
     r"|accept_ra|autoconf|(?:ll|dad)-(?:attempts|interval)|address|netmask|network|broadcast|gateway"
     r"|(?:dns|ethernet|link|offload|hardware|wpa|wireless)[-_]\S+)(?:\s.*)?|privext\s+0|#.*|"
 )
-# run-parts(8) passes by all other names.
+# run-parts(8) ignores all other names.
 _RUN = re.compile(r"[A-Za-z0-9_-]+")
 _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
@@ -103,16 +103,16 @@ _RULE_COMMAND = re.compile(
 )
 # The device's name, of at most 1,023 characters (udev's UTIL_PATH_SIZE).
 _RULE_ADDRESS = re.compile(r"\bATTR\{(?:\[[^\]\n]{0,1023}\])?(?:address|flags)\}\s*[+:]?=(?!=)|\bSYSCTL\{")
-# Together; Debian's own have a few KiB.
+# The limit for all files together. Debian's own files have a few KiB.
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 256
 
 
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet filter
-    or may load one. A script may load a packet filter when it belongs to no package or was changed. A command may
-    load a packet filter unless it is on the list of harmless commands (``ifcommands``). The commands in files of
-    udev rules are checked like those of ifupdown, unless the file is as a package has delivered it.
+    """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads or may load a packet
+    filter. A script may load a packet filter when it belongs to no package or was changed. A command may load a packet
+    filter unless it is on the list of harmless commands (``ifcommands``). The commands in a file of udev rules are
+    checked like ifupdown's commands, unless the file is the same as in its package.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would not
     compare these scripts or files at boot. The error is also raised for a configuration that gives the machine another
@@ -262,8 +262,8 @@ def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The rules files of the administrator, and those files in the packages' directory that are not as a package
-    delivered them.
+    """The rules files of the administrator, and those files in the packages' directory that belong to no package or
+    differ from the file in their package.
     """
     paths = [path for place in OWN_RULES for path in root.glob(place / "*.rules")]
     by_packages = [

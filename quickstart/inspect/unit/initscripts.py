@@ -35,7 +35,7 @@ _FIELD = re.compile(
 _AFTER = ("required-start", "should-start", "x-start-after")
 _NAMES = ("provides", *_AFTER, "x-start-before")
 _PID_FILE = re.compile(r"pidfile:\s*(.*)", re.IGNORECASE)
-# LSB core, "Facility Names". None: the unit comes after it without a word.
+# LSB core, "Facility Names". With None, the unit comes after the facility anyway.
 _FACILITIES: Mapping[str, str | None] = {
     "local_fs": None,
     "network": _ONLINE,
@@ -45,7 +45,7 @@ _FACILITIES: Mapping[str, str | None] = {
     "syslog": None,
     "time": "time-sync.target",
 }
-# unit_name_mangle: other characters would be escaped.
+# systemd would escape other characters (unit_name_mangle).
 _PLAIN = re.compile(r"[A-Za-z0-9:_.-]+")
 
 

@@ -36,7 +36,7 @@ _NAME_CHARACTERS = 255
 # Each candidate is looked up in all directories of units, which have some thousand links each. More candidates are an
 # error anyway.
 _MAX_CANDIDATES = 16
-# A text of each is read, which says whether it starts at all.
+# A file of each cluster is read, which says whether the cluster starts at all.
 _MAX_CLUSTERS = 256
 # The limit for a configuration by which a generator decides. Debian's longest has 30 KiB with its comments.
 _MAX_TEXT_BYTES = 64 << 10
@@ -170,8 +170,9 @@ def _is_wrapper(root: ImageRoot, unit: str) -> bool:
 
 
 def _started(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The instances that the wrapper ``unit`` pulls in. The wrapper's dependencies name an instance, or the wrapper has
-    a link to the instance, as `systemctl add-wants` makes it.
+    """The instances that the wrapper ``unit`` pulls in. The wrapper pulls an instance in when the wrapper's
+    dependencies name the instance, or when the wrapper has a link to the instance. `systemctl add-wants` makes such
+    links.
     """
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]

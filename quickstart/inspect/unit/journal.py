@@ -1,5 +1,5 @@
-"""Read from the image what systemd uses to connect a unit's output to journald (systemd.exec(5), "Logging and
-Standard Input/Output"; docs/internals/output.md).
+"""Read from the image the sockets and settings by which systemd connects a unit's output to journald (systemd.exec(5),
+"Logging and Standard Input/Output"; docs/internals/output.md).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _sockets(root: ImageRoot, name: str) -> Iterator[ListeningSocket]:
     sockets = listening_sockets(root, name, frozenset((_LINKS,)))
     found = directives(assignments(unit_texts(root, name), "[Socket]"))
     links = [word for value in found.get(_LINKS, ()) for word in value.split()]
-    # As systemd: only of a socket unit with one path it makes links.
+    # As in systemd, there are links only for a socket unit with exactly one path.
     if links and (len(sockets) != 1 or not all(map(_LINK.fullmatch, links))):
         raise UnsupportedUnitError(
             f"{name} cannot be bound early: it has {_LINKS}={brief(' '.join(links))}",

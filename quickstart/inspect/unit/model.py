@@ -83,7 +83,7 @@ class UnitStart:
 
     @property
     def delegates(self) -> bool:
-        """Whether this unit has control groups of its own (Delegate=, inspect/unit/delegation.py)."""
+        """Whether this unit may manage control groups below its own control group (Delegate=, see delegation.py)."""
         return any(kind == "delegate" for kind, *_ in self.settings)
 
     @property

@@ -30,16 +30,17 @@ from quickstart.inspect.unit.words import unescape_name
 from quickstart.parse.printable import brief
 
 _FSTAB = PurePosixPath("/etc/fstab")
-# That of a machine with many disks has a few KiB.
+# The fstab of a machine with many disks has a few KiB.
 _MOST_FSTAB_BYTES = 256 << 10
 _TYPES = (".mount", ".automount")
 # The kernel's own file systems, which init mounts as systemd does.
 _KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
-# nfs-common's, in which no service but those of NFS has files.
+# The file system of nfs-common. Only the services of NFS have files in it.
 _PIPES = "rpc_pipefs"
-# What init gives them, too (docs/internals/guest.md, "Mounts"); all but /dev are noexec.
+# Options that init also uses for these file systems (docs/internals/guest.md, "Mounts"). All of them except /dev are
+# noexec.
 _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
-# No service has its files there.
+# No service has its files in these directories.
 _UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi")))
 # Debian 13 has this unit in each image. Administrators of Debian 12 copy it into /etc. Init mounts the same file
 # system, and systemd takes it over.
@@ -65,14 +66,14 @@ _MADE_BY_INIT = {
         ),
     ),
 }
-# What says nothing more than init does by itself, for each of them.
+# Options that only say what init does anyway, for each of these places.
 _SAID_ALREADY = frozenset(
     {*_USUAL, "noexec", "relatime", "strictatime", "noatime", "mode=1777", "mode=01777"}
 )
 # Directories that come before the generator's units (systemd.unit(5), "Unit File Load Path").
 _BEFORE_GENERATED = UNIT_PATHS[:3]
-# With each of these options, a file system with noauto is mounted all the same (systemd.mount(5)). An automount
-# happens when somebody opens the place.
+# With each of these options, a file system is mounted in spite of noauto (systemd.mount(5)). An automount happens when
+# a process opens the mount point.
 _MADE_ALL_THE_SAME = (
     "x-systemd.automount",
     "x-systemd.before=",
@@ -131,7 +132,7 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
     try:
         texts = unit_texts(root, _TMP)
     except (StartSetError, UnsupportedUnitError):
-        # There is none, or it is masked.
+        # The unit does not exist, or it is masked.
         return ()
     if not is_started(root, _TMP):
         return ()
@@ -142,7 +143,7 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
             f"{_TMP} mounts /tmp in an unusual way: {brief(options)}", hint="use the package's own tmp.mount"
         )
     words = options.split(",")
-    # Without an option, init would take the list for that of an image without such a mount.
+    # For init, an empty list means an image without such a mount. So the list has at least one option.
     plain = [word for word in words if not word.startswith("x-")] or ["rw"]
     graceful = [word.removeprefix(_GRACEFUL) for word in words if word.startswith(_GRACEFUL)]
     return tuple(dict.fromkeys(",".join(each) for each in ((*plain, *graceful), plain)))
@@ -198,7 +199,7 @@ def _rows(root: ImageRoot) -> Iterator[list[str]]:
 
 def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
     rows = list(_rows(root))
-    # Once for each place: an fstab may have thousands of rows for one.
+    # This is computed once for each place, because an fstab may have thousands of rows for one place.
     followed = {place for place in _MADE_BY_INIT if _followed_options(root, rows, place) is not None}
     for words in rows:
         place = PurePosixPath(words[1].replace("\\040", " "))
@@ -235,10 +236,10 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
         try:
             file = unit_file(root, name)
         except (StartSetError, UnsupportedUnitError):
-            # It is masked.
+            # The unit is masked.
             continue
         if name != _TMP or str(file.parent) not in _PLACES_OF_TMP:
-            # A unit that needs it waits for it.
+            # A unit that needs rpc_pipefs waits for it.
             kind = directives(assignments(unit_texts(root, name), "[Mount]")).get("Type", ("",))[-1]
             yield _Mount(place, name, name in started and kind != _PIPES)
 

@@ -27,7 +27,7 @@ _PROC_READ_ONLY = (
     "sys",
     "sysrq-trigger",
 )
-# What systemd lets a tmpfs of a unit take.
+# The limits that systemd sets for a unit's own tmpfs.
 _LARGE_TMPFS = "size=10%,nr_inodes=400k"
 # Sockets of journald. A program that logs to them connects again each time, so these sockets may come with systemd.
 _LOGS = ("/dev/log", "/run/systemd/journal", "/run/systemd/journal/dev-log", "/run/systemd/journal/socket")
@@ -59,7 +59,7 @@ def host_name_records(source: Source) -> Iterator[Record]:
     namespace. ProtectHostname= alone does not create a mount namespace.
     """
     if source.flag("ProtectHostname"):
-        # A /proc of processes alone has neither.
+        # A /proc with only the processes has neither of these files.
         needed = "optional" if source.last("ProcSubset") == "pid" else "required"
         for name in ("hostname", "domainname"):
             yield "mount", "read-only", needed, f"/proc/sys/kernel/{name}"
@@ -90,7 +90,7 @@ def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]
     unit has no mounts and no directive that creates a namespace by itself.
     """
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
-    # Implied, unless PrivateMounts=no says otherwise.
+    # A new /sys implies PrivateMounts=, unless the unit has PrivateMounts=no.
     private = source.flag("PrivateMounts", otherwise=_has_own_sys(source))
     wanted = bool(records or late_binds(source)) or private or how != "shared"
     # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
@@ -118,7 +118,7 @@ def _protect_system(source: Source) -> Iterator[Record]:
 def _protect_home(source: Source) -> Iterator[Record]:
     value = source.last("ProtectHome")
     if value == "tmpfs":
-        # Plain ones: 252 drops the options of its own table.
+        # These tmpfs have no special options, because systemd 252 drops the options of its own table.
         yield from (("mount", "tmpfs", "optional", path) for path in _HOMES)
     elif value == "read-only":
         yield from (("mount", "read-only", "optional", path) for path in _HOMES)

@@ -14,12 +14,13 @@ from quickstart.inspect.unit.source import Source
 from quickstart.parse.printable import brief
 
 SWITCH = PurePosixPath("/etc/nsswitch.conf")
-# Where systemd's own name service finds that a user is a member of a group (nss-systemd(8), USER:GROUP.membership).
+# The directories in which systemd's own name service finds that a user is a member of a group (nss-systemd(8),
+# USER:GROUP.membership).
 USER_RECORDS = tuple(map(PurePosixPath, ("/etc/userdb", "/usr/local/lib/userdb", "/usr/lib/userdb")))
-# Those that know no other users than /etc/passwd and /etc/group, and systemd's own.
+# Name services that know only the users of /etc/passwd and /etc/group, and systemd's own users.
 _LOCAL = frozenset(("files", "systemd"))
-# With these, a daemon or the network answers. A stock boot that starts a unit without an order after them (pack/earlier.py
-# refuses a unit with one) does not promise an answer, either.
+# With these name services, a daemon or the network answers. A stock boot that starts a unit without an order after them
+# (pack/earlier.py refuses a unit with one) does not promise an answer, either.
 _ASKED = frozenset(("sss", "ldap", "winbind", "nis", "nisplus", "oslogin", "cache_oslogin"))
 _SETS_USER = frozenset(("User", "Group", "SupplementaryGroups", "DynamicUser"))
 
@@ -39,7 +40,7 @@ def refuse_other_groups(root: ImageRoot, source: Source) -> None:
     if not sets_user({*source.found}):
         return
     services = _services(root)
-    # compat(5) is /etc/group as well, with lines `+` that name another service.
+    # The service `compat` also reads /etc/group, in which lines with `+` may name another service.
     others = services - _LOCAL - _ASKED - {"compat"}
     if "compat" in services and _has_compat_lines(root):
         others.add("compat")

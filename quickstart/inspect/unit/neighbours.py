@@ -27,14 +27,14 @@ from quickstart.inspect.unit.values import BadValueError, boolean
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
 # Without these systemd does not start the unit (systemd.unit(5)).
 _NEEDS = ("Requires", "Requisite", "BindsTo")
-# Units that need no work of their own before the unit. Sockets have a rule of their own.
+# Units that do no work before the unit starts. Sockets have a separate rule.
 _NO_WORK = (".target", ".slice", ".socket")
 _PASSING_ON = (".target", ".socket")
 # systemd.service(5), "Default Dependencies".
 _ALWAYS = "sysinit.target"
 _ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
-# Sockets of the boot itself. Who uses them without After= finds them as late.
+# Sockets of the boot itself. A unit that uses them without After= may also find them late in a stock boot.
 _SYSTEMDS = "systemd-"
 _OF_THE_BOOT = frozenset(("dbus.socket", "syslog.socket"))
 # systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
@@ -57,7 +57,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {len(wanted)} sockets are enabled or wanted"
         )
-    # What another unit names as its own need is in no directory of links.
+    # A socket unit that another unit pulls in by its own directives is in no directory of links.
     others = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / f"*{_SOCKET}")}
     _refuse_long(root, unit, wanted | others)
     own = _file(root, unit)
@@ -65,7 +65,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     handing += sorted(started_of(root, (name for name in others - wanted if _is_for(root, name, unit, own))))
     always = {path.name for path in enabled_sockets(root, "sockets.target")} | set(_pulled_in(root, unit))
     for name in handing:
-        # systemd loads no others; init takes them as words of its shell.
+        # systemd loads no unit with another name, and init uses the names as words of its shell.
         if not _NAME.fullmatch(name):
             raise UnsupportedUnitError(f"{unit} cannot be started early: {name!r} is no unit's name")
         if name not in always or "@" in name:
@@ -113,7 +113,7 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
     beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
     if needs_bus(root, unit):
-        # systemd requires its socket; who answers there is to be early, too.
+        # systemd requires the socket of the bus. The service that answers there must also start early.
         needed[BUS] = "Type=dbus"
     # A target or socket starts only with the units that it requires itself, and the unit starts only with the target
     # or socket.

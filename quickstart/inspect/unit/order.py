@@ -31,15 +31,15 @@ from quickstart.inspect.unit.words import Names, split_words
 # systemd.unit(5): links in these make one unit pull in another.
 PULLING = (".wants", ".requires", ".upholds")
 PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
-# systemd.service(5): what each service comes after without a word.
+# systemd.service(5): each service comes after these targets, even without After=.
 _DEFAULT_AFTER = ("sysinit.target", "basic.target")
-# systemd.unit(5), "Description": what else follows After= is no unit, and has no file.
+# systemd.unit(5), "Description": other words after After= are no names of units, and have no file.
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,9}")
-# A boot has not come to these, and an initramfs has its own.
+# A boot does not reach these targets. The units of an initramfs are in the initramfs.
 _OTHER_BOOTS = re.compile(r"initrd.*|(shutdown|umount|final|halt|poweroff|reboot|kexec|exit)\.target")
 # Debian's desktop has some 400 units altogether.
 _MAX_UNITS = 512
-# With names that no unit has.
+# The limit for names, including names that no unit has.
 _MAX_STARTED = 4096
 # The limit for the links of all enabled units, for any goal. Debian's desktop has some 200. Each is a line that init
 # reads at each boot.
@@ -264,7 +264,7 @@ def owned_texts(root: ImageRoot) -> Iterator[Owned]:
     others = functools.cache(functools.partial(_others, by_type=by_type))
     left = _MAX_OWNERS
     for (owner, path), text in texts.items():
-        # A drop-in may be of all units of a type or with one beginning.
+        # A drop-in may belong to all units of a type, or to all units with a prefix.
         names = (owner, *others(owner))
         left -= len(names)
         if left < 0:

@@ -15,7 +15,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import Directives
 
 _PROGRAM = PurePosixPath("/usr/lib/systemd/systemd")
-# Which starts the services, since systemd 255.
+# The program that starts the services, since systemd 255.
 _EXECUTOR = PurePosixPath("/usr/lib/systemd/systemd-executor")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
 _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
@@ -25,13 +25,14 @@ _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
 # With DynamicUser= (namespace.c of systemd 257).
 _MAPS_OWNERS, _OWN_TMP = b"ID-mapped mount created successfully", b"unit-private-tmp"
-# With which words a newer systemd does more for these directives: exec-invoke.c and namespace.c of systemd 254 and later.
+# Strings in the program of a newer systemd that does more for these directives (exec-invoke.c and namespace.c of
+# systemd 254 and later).
 _NEWER = {
     "MemoryDenyWriteExecute": b"MemoryDenyWriteExecute= with PR_SET_MDWE",
     "PrivateNetwork": b"private-sysfs",
 }
 _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
-# systemd 257's have 4 MiB.
+# The libraries of systemd 257 have 4 MiB.
 _MOST_BYTES = 64 << 20
 
 

@@ -33,7 +33,7 @@ AUDIT_LINKS = tuple(
     PurePosixPath(f"/etc/systemd/system/{puller}.wants/{_AUDIT_SOCKET}")
     for puller in ("sockets.target", "systemd-journald.service")
 )
-# systemd loads it when it becomes PID 1 (apparmor-setup.c).
+# systemd loads this policy when systemd becomes PID 1 (apparmor-setup.c).
 EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
 # modprobe.d(5): a command in place of loading the module. `true` and `false` only forbid the module.
 _INSTALL = re.compile(

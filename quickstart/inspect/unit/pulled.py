@@ -43,8 +43,9 @@ _NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
 @dataclass(frozen=True)
 class PulledBy:
-    """What pulls in each unit of an image, by a link (``X.wants/UNIT``) or by a directive (``Wants=UNIT``). A group is
-    a name that stands for several units: all units of a template, of a prefix or of a type (see ``_is_group``).
+    """The units and groups that pull in each unit of an image, by a link (``X.wants/UNIT``) or by a directive
+    (``Wants=UNIT``). A group is a name that stands for several units: all units of a template, of a prefix or of a type
+    (see ``_is_group``).
 
     ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit that
     has a file and that nothing pulls in. ``by`` also has one special key for each group, which ``_all_of`` returns. The
@@ -125,9 +126,9 @@ def started_of(
 
 
 def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, tuple[str, ...]]:
-    """A map whose keys are ``units`` and all units or groups that pull one of ``units`` in, directly or through
-    others. The value of a key has the units and groups that directly pull in or trigger the key, and the key's other
-    names. Each unit or group is examined once, even when it pulls in many others.
+    """A map whose keys are ``units`` and all units or groups that pull one of ``units`` in, directly or through other
+    units and groups. The value of a key has the units and groups that directly pull in or trigger the key, and the
+    key's other names. Each unit or group is examined once, even when it pulls in many others.
     """
     found: dict[str, tuple[str, ...]] = {}
     wrapper = _wrappers(root)
@@ -174,7 +175,7 @@ def _names(root: ImageRoot, unit: str, known: PulledBy) -> tuple[str, ...]:
     try:
         return names_of(root, unit, known.names)
     except _NOT_FOUND:
-        # The unit is judged by the known name.
+        # In this case, only the given name of the unit counts.
         return (unit,)
 
 
@@ -185,8 +186,8 @@ def _script(root: ImageRoot, unit: str, known: PulledBy) -> str | None:
 
 
 def pulled_by(root: ImageRoot) -> PulledBy:
-    """What pulls in each unit of the image. A link for a template, a prefix or a type (``service.wants``)
-    applies to several units, which are the members of a group.
+    """The units and groups that pull in each unit of the image. A link for a template, a prefix or a type
+    (``service.wants``) applies to several units, which are the members of a group.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     for puller, pulled in pulled_by_links(root).items():

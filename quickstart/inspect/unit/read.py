@@ -146,8 +146,8 @@ def _refuse_other_than_one(unit: str, start: Sequence[UnitCommand]) -> None:
 
 
 def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The records for the conditions of the unit, of the generator that starts it, and of the socket units. A socket
-    unit that occurs several times is read once.
+    """The records for the conditions of the unit, of the generator that starts the unit, and of the socket units. A
+    socket unit that occurs several times is read once.
     """
     yield from condition_records(unit, assignments(unit_texts(root, unit), "[Unit]"))
     yield from generating_conditions(unit)

@@ -62,8 +62,8 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
     outermost slice come first, and those of the unit's own cgroup last. After these records comes the record `delegate`
     if the unit has Delegate= (delegation.py).
 
-    The words of a `cgroup-attribute` record are: the number of levels above the unit's cgroup, the attribute, and
-    the value. The value is usually one word. For a share of the machine's tasks or memory, the value is three words:
+    The words of a `cgroup-attribute` record are the number of levels above the unit's cgroup, the attribute, and the
+    value. The value is usually one word. For a share of the machine's tasks or memory, the value is three words:
     `tasks` or `memory`, the share's numerator and the share's denominator. Raises UnsupportedUnitError for a value that
     the starter cannot set.
     """

@@ -174,7 +174,7 @@ def _namespaces(source: Source) -> Iterator[Rule]:
     denied = everything & ~(everything if allowed is None else allowed)
     if not denied:
         return
-    # Its flags are in memory; without it the C library takes clone.
+    # The flags of clone3 are in memory, where a filter cannot see them. Without clone3, the C library uses clone.
     yield Rule("clone3", errno=_ENOSYS)
     yield from (Rule(call, (Test(argument=0, any_bit=denied),)) for call in ("clone", "unshare"))
     if denied == everything:
@@ -270,7 +270,7 @@ def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
         inner: list[Instruction] = [(RETURN, 0, 0, RET_ERRNO | rule.errno)]
         for test in reversed(rule.tests):
             inner = [*_test(test, len(inner)), *inner]
-        # Whatever the tests have loaded, the next rule wants the number.
+        # The tests may have loaded an argument, but the next rule expects the call's number.
         inner.append(LOAD_NUMBER)
         if architecture == 0:
             inner.append(_WITHOUT_X32)

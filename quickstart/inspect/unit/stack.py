@@ -22,8 +22,8 @@ from quickstart.inspect.unit.sockets import MOST_SOCKETS
 
 @cpu_limit("the image")
 def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True) -> UnitStart:
-    """How the last unit of ``units`` starts. The other units are its companions, in the order in which they
-    start.
+    """How the last unit of ``units`` starts. The other units are the companions in the result, in the order in which
+    these companions start.
 
     Raises UnsupportedUnitError for:
 
@@ -38,7 +38,7 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
     refuse_other_bus(unit)
     if not companions:
         return unit
-    # Whoever speaks on the bus is watched from the beginning (caretaker/watch.c).
+    # The caretaker watches all processes that use the bus from the beginning (caretaker/watch.c).
     bus = {BUS} & set(units)
     earlier = {name: (comes_before(root, name) & set(units)) | (bus - {name}) for name in units}
     for name in companions:

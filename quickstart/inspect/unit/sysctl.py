@@ -55,8 +55,8 @@ class KernelSetting:
     the paths in ``spared``. A key that begins with a slash is a complete path or a pattern of complete paths. Such
     settings come from inspect/unit/tmpfiles.py.
 
-    ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes its files
-    again, so init compares the content of these files, and not their times.
+    ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes the package's
+    files again, so init compares the content of these files, and not their times.
     """
 
     key: str
@@ -95,7 +95,7 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
     """
     if _is_masked(root) if with_hidden else _is_changed(root):
         return ()
-    # None: a key that patterns are to leave alone.
+    # The value None means a key to which patterns do not apply.
     found: dict[str, KernelSetting | None] = {}
     files = tuple(_files(root))
     for file in files:
@@ -107,7 +107,7 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
                 if earlier is not None:
                     found[key] = replace(earlier, is_packages=earlier.is_packages and is_packages)
                 continue
-            # What is set anew is set later.
+            # A setting that is set again moves to the end of the order.
             found.pop(key, None)
             if value is None:
                 found[key] = None
@@ -236,8 +236,9 @@ def _normalized(name: str) -> str:
 
 
 def unpacked_files(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The settings files in the packages' directories that are not as a package delivered them. The maker of the image
-    has put these files there or has changed them, so they count as the administrator's files.
+    """The settings files in the packages' directories that belong to no package or differ from the file in their
+    package. The maker of the image has put these files there or has changed them, so they count as the administrator's
+    files.
     """
     names = [path for each in _PACKAGES for path in _in(root, each)]
     targets = {path: file for path in names if (file := root.resolve(path).canonical) is not None}
@@ -299,7 +300,7 @@ def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
 def _packages_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     theirs = {name for place in ADMINISTRATORS for name in _names_in(root, place)}
     for path in sorted(_in(root, _PACKAGES[0]), key=os.fsencode):
-        # What a link leads to, init cannot follow from where it stands.
+        # Init cannot follow a link from the place where it reads the volume.
         if path.name in theirs or root.host(path).is_symlink() or not root.host(path).is_file():
             continue
         if not _PLAIN.fullmatch(str(path)):

@@ -29,7 +29,7 @@ _LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
 # The limit for all files, because many names may be links to one long file. Debian's own files have some KiB.
 _MOST_CHARACTERS = 1 << 20
-# What removes something, empties it, or writes over it.
+# Types of lines that remove, empty or overwrite a file.
 _DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 # Init handles these places itself (earlier-files, the run directories of the starter), or they belong to the kernel.
 _OWN_PLACES = (
@@ -54,9 +54,9 @@ _NOBODYS = frozenset(
 )
 # A file, pipe, link or copy that is missing in /run until systemd-tmpfiles has made it.
 _FILE = re.compile(r"[fFpLCwcb]\S*")
-# What gives a file another mode, owner, ACL or attribute.
+# Types of lines that give a file another mode, owner, ACL or attribute.
 _CHANGES = re.compile(r"[zZmaAtThH]\S*")
-# What makes something, and gives it this mode and these owners when it is there already.
+# Types of lines that make a file, and that give an existing file this mode and these owners.
 _GIVES_ACCESS = re.compile(r"[dDevqQfpCcb]\S*")
 _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
 # systemd.unit(5), "Specifiers"
@@ -64,7 +64,7 @@ _SPECIFIERS = {"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/l
 _SPECIFIERS |= {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
-# The kernel's, where a line changes what a service finds.
+# Directories of the kernel, in which a line changes what a service finds.
 _KERNELS = ("/dev/", "/proc/", "/sys/")
 _SETTINGS = ("/proc/sys/", "/sys/")
 # All types but `x` and `X`, which matter to a clean-up only.
@@ -76,7 +76,7 @@ _KEPT_VALUES = re.compile(
     r"/(?:proc/sys|sys/kernel/mm|sys/module/[^/]+/parameters|sys/devices/system/cpu"
     r"|sys/(?:class/)?block/[^/]+/queue|sys/class/net/[^/]+/queues)/.+"
 )
-# The kernel takes it once (cpu_smt_control).
+# The kernel accepts this value only once (cpu_smt_control).
 _ONCE = "forceoff"
 # The IDs of the users and groups, by their names.
 _Ids = tuple[Mapping[str, int | None], Mapping[str, int | None]]

@@ -115,7 +115,7 @@ def size_bytes(value: str) -> str:
     if value == INFINITY:
         return value
     match = re.fullmatch(r"([0-9]{1,20})\s*([A-Z]?)", value)
-    # `KB` is a line that systemd passes by.
+    # systemd ignores a line with a unit such as `KB`.
     if match is None or match[2] not in _SIZE_UNITS:
         raise BadValueError("is no size")
     size = int(match[1]) * _SIZE_UNITS[match[2]]
@@ -153,10 +153,10 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
 
     soft, colon, hard = value.partition(":")
     if soft != soft.strip() or hard != hard.strip():
-        # systemd passes by such a line, too.
+        # systemd ignores such a line, too.
         raise BadValueError("has blanks beside the colon")
     both = one(soft), one(hard if colon else soft)
-    # systemd passes by such a line, and keeps the one before it.
+    # systemd ignores such a line, and keeps the earlier value.
     if both[1] != INFINITY and (both[0] == INFINITY or int(both[0]) > int(both[1])):
         raise BadValueError("has a soft limit above the hard one")
     return str(number), *both
