@@ -1,5 +1,5 @@
-"""Find how a systemd unit of the image starts its main process, and which of its directives an early start
-repeats.
+"""Find how a systemd unit of the image starts its main process, and which of the unit's directives an early start
+repeats. In an early start, our init starts the unit before systemd runs.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ _MAX_UNIT_FILES = 4096
 
 @dataclass(frozen=True)
 class UnitNames:
-    """The names in the unit directories. ``there`` has all names. ``by_file`` has the names that lead to each
-    file: the file's own name and its aliases.
+    """The names in the unit directories. ``there`` has all names. ``by_file`` maps each unit file to the names that
+    lead to this file, which are the file's own name and its aliases.
     """
 
     there: frozenset[str]
@@ -25,9 +25,9 @@ class UnitNames:
 
 
 def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "") -> UnitNames:
-    """The names that end with ``ending`` in the unit directories ``places``, which are canonical paths. When a name
-    is in several of these directories, the entry in the first of them counts. An alias is a link in a unit
-    directory that leads to the unit's file.
+    """The names that end with ``ending`` in the unit directories ``places``, which are canonical paths. When several of
+    these directories contain the same name, the entry in the first of the directories counts. An alias is a link in a
+    unit directory that leads to the unit's file.
 
     Raises UnsupportedUnitError for a directory with implausibly many names.
     """
@@ -57,10 +57,11 @@ def _aliased(
     links: tuple[tuple[str, str], ...],
     places: tuple[PurePosixPath, ...],
 ) -> Mapping[str, PurePosixPath]:
-    """The file that each alias leads to, by the alias's name. ``links`` are the links in the directory ``place``,
-    each with its name and target. A link is an alias when it leads to a file in one of the directories ``places``,
-    or through another link there. A link to a file elsewhere is not an alias but a unit of its own (`systemctl
-    link`). As in systemd, a circular link is not an alias.
+    """A map from the name of each alias to the file that the alias leads to. ``links`` are the links in the directory
+    ``place``, each as a pair of its name and its target. A link is an alias when it leads to a file in one of the
+    directories ``places``. It is also an alias when the way to its target passes through another link in these
+    directories. Any other link is not an alias but a separate unit, such as `systemctl link` makes. As in systemd, a
+    circular link is not an alias.
 
     The result is cached, because a build asks for the names of each unit of an image many times.
     """

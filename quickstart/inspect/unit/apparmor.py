@@ -1,8 +1,8 @@
 """Find AppArmor profiles that attach to programs by their paths (apparmor.d(5)).
 
-A service of the distribution loads the profiles during the boot. A process that starts earlier stays
-unconfined, and a program that is started from /fast has a path that its profile does not name. So the build
-refuses the early start of a program to which a profile attaches.
+A service of the distribution loads the profiles during the boot. A process that starts earlier stays unconfined.
+Moreover, a program that is started from /fast (the directory of packed files in memory) has a path that the program's
+profile does not name. So the build refuses the early start of a program to which a profile attaches.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _DISABLED = _PROFILES / "disable"
 # Directories with parts that profiles share. Packages put no profiles there, and every upgrade of a package may
 # change these parts.
 _FRAGMENTS = ("abstractions", "abi", "local", "tunables")
-# The directories of these in which the administrator sets variables.
+# Of these directories, the ones in which the administrator sets variables.
 _MEANING = ("local", "tunables")
 _SERVICE = "apparmor.service"
-# What the parser passes by in a directory (rc.apparmor.functions, skip_profile).
+# Endings of file names that the parser ignores in a directory (rc.apparmor.functions, skip_profile).
 _SKIPPED = (".rpmnew", ".rpmsave", ".orig", ".rej", "~", ".pacsave", ".pacnew")
 # The parser splits a profile's head into words. The head may have several lines, with comments at their ends.
 _TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()]|[^\s"()]+')
@@ -48,14 +48,14 @@ _MAX_PATTERN_CHARACTERS = 4096
 _MOST_MEANT_CHARACTERS = 64 << 10
 # The limit for the patterns of all attachments that init gets.
 _MAX_PACKED_CHARACTERS = 1 << 20
-# Ubuntu's largest set of profiles has some hundreds of each.
+# Ubuntu's largest set of profiles has some hundred profiles and attachments.
 _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
 
 def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries decide which programs AppArmor confines. Empty when the image
-    has no AppArmor parser, the program that loads profiles. A parser that is installed later loads nothing until
-    its service is enabled.
+    """The directories, existing or not, whose entries decide which programs AppArmor confines. The result is empty when
+    the image lacks the AppArmor parser, which is the program that loads profiles. If the parser is installed later, it
+    loads no profiles until AppArmor's service is enabled.
     """
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
@@ -79,9 +79,9 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _variables_places(
     root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
 ) -> Iterator[PurePosixPath]:
-    """The directories whose files define the variables in the profiles' attachments. An attachment is the pattern
-    of the paths of the programs that a profile confines. Empty when no attachment has a variable. The directories
-    ``local`` and ``tunables`` are included even if they do not exist.
+    """The directories whose files define the variables in the profiles' attachments. An attachment is the pattern of
+    the paths of the programs that a profile confines. The result is empty when no attachment has a variable. The
+    directories ``local`` and ``tunables`` are included even if they do not exist.
     """
     if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
         yield from (_PROFILES / name for name in _MEANING)
@@ -106,12 +106,14 @@ def refuse_profiles(root: ImageRoot, unit: str, programs: Iterable[PurePosixPath
 
 
 def confined_paths(root: ImageRoot) -> bytes:
-    """The patterns of the paths to which the image's profiles attach, one a line, sorted. A pattern is a path, or the
-    beginning and the end of paths with one star between them. Empty when the image loads no profiles.
+    """The patterns of the paths to which the image's profiles attach, one pattern per line, sorted. A pattern is either
+    a path, or the beginning and the end of a path with one star between them. The result is empty when the image loads
+    no profiles.
 
-    ``refuse_profiles`` checks the programs of the reference boot. With another configuration, the application may
-    start other programs, so init checks them again at each hand-off (initramfs/caretaker/confined.c). Raises
-    UnsupportedUnitError for more than 1 MiB of patterns.
+    ``refuse_profiles`` checks only the programs that ran in the reference boot. With another configuration, the
+    application may start other programs. So at each hand-off to systemd, init compares the paths of the programs that
+    run at that time with these patterns (initramfs/caretaker/confined.c). Raises UnsupportedUnitError for more than 1
+    MiB of patterns.
     """
     if root.resolve(PARSER).canonical is None or not _is_enabled(root):
         return b""
@@ -135,8 +137,8 @@ Values = Mapping[str, Sequence[str]]
 
 
 def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]]:
-    """Each attachment in the image's profiles, as (file name, attachment, variables that are defined for this
-    file).
+    """Each attachment in the image's profiles, as (file name, attachment, variables that are defined for this file). An
+    attachment is the pattern of the paths of the programs that a profile confines.
     """
     count = 0
     shared: dict[str, list[str]] = {}
@@ -186,8 +188,8 @@ def attachments(text: str) -> tuple[str, ...]:
 
 
 def _attaches(before: str, last: str) -> bool:
-    """Whether ``last``, the last word before an opening brace, is a path to which a profile attaches, and not
-    the variable of a condition. ``before`` is the word before ``last``.
+    """Whether ``last``, the last word before an opening brace, is a path to which a profile attaches. Otherwise, the
+    word may be the variable of a condition. ``before`` is the word before ``last``.
     """
     is_condition = last.startswith("@{") and before in ("if", "defined", "not")
     return last.lstrip('"')[:1] in ("/", "@", "{", "*") and last not in ("{", "{}") and not is_condition
@@ -211,8 +213,8 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
 
 @dataclass
 class _Reader:
-    """Reads files of profiles. Raises UnsupportedUnitError when the files together have more text than the
-    limit allows: many names may be links to one long file.
+    """Reads files of profiles. Raises UnsupportedUnitError when the files together have more text than the limit
+    allows. The limit is needed because many names may be links to one long file.
     """
 
     root: ImageRoot
@@ -240,7 +242,7 @@ def _with_included(root: ImageRoot, reader: _Reader) -> Mapping[str, tuple[PureP
         if name in found:
             continue
         found[name] = file, reader.text(file)
-        # Most of them include the same ones.
+        # Most profiles include the same files.
         targets = set(map("".join, _INCLUDE.findall(found[name][1]))) - included
         included |= targets
         if len(included) > _MAX_PROFILES:
@@ -264,8 +266,10 @@ def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]
 
 
 def _add_variables(values: dict[str, list[str]], shared: Values, text: str) -> None:
-    """Add the variables that ``text`` sets to ``values``. A variable that is also in ``shared`` begins with the words
-    there. Of more words than are expanded, and of longer ones, only so much is kept that they are too many or too long.
+    """Add to ``values`` the variables that the text ``text`` of a profile sets. If ``values`` does not have a variable
+    yet, the variable begins with its words in ``shared``. If a variable has too many words, only one word more than the
+    limit is kept. If a word is too long, only one character more than the limit is kept. So a later step still sees
+    that the limit is exceeded.
     """
     for name, words in _SET.findall(text.replace("\\\n", " ")):
         known = values.get(name)

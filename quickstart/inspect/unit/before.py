@@ -1,9 +1,10 @@
-"""Find what a stock boot does before it starts a service: mounts, kernel settings, the network, the packet
-filter.
+"""Find what a stock boot, which is the distribution's own boot, does before it starts a service. The boot sets up
+mounts, kernel settings, the network and the packet filter.
 
-An early start takes place before all of these steps. It is allowed as long as the configuration of these steps has
-not changed since the build (never-stale.md). The build refuses an image with an enabled packet filter, because an
-application that starts early would be open to the network before the filter is active.
+An early start takes place before all of these steps. An early start is allowed as long as the configuration of these
+steps has not changed since the build (docs/users/never-stale.md explains how init finds changes). The build refuses an
+image with an enabled packet filter, because an application that starts early would be open to the network before the
+filter is active.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-
 # The usual goals of a boot. Each package with a service adds a link to them, so only the drop-ins of these targets
 # count.
 _GOALS = ("multi-user.target", "graphical.target")
-# sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
+# sysctl.d(5). The packages' own files below /usr/lib are not listed, because each upgrade writes them again.
 _KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY))
 # cloud-init writes these files on an instance's first boot. That machine still starts early afterwards. Init checks
 # its fstab.
@@ -128,7 +129,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from map(PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
     # From the templates, cloud-init may write /etc/hosts again at each boot (manage_etc_hosts).
     yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers", "/etc/cloud/templates"))
-    # Those of /etc, cloud-init may write as well.
+    # The rules in /etc are not listed here, because cloud-init may also write them.
     yield from OWN_RULES[1:]
     yield EARLY_POLICY
     yield from HOOKS
@@ -145,8 +146,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The administrator's directories, existing or not, with drop-ins for the .network and .link files of the image
-    (networkctl(1), edit).
+    """The administrator's directories, existing or not, with drop-ins for the .network and .link files of the image.
+    `networkctl edit` makes such drop-ins (networkctl(1)).
     """
     for own in OWN_NETWORKS:
         for kind in ("network", "link"):
@@ -161,7 +162,7 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     """
     enabled = {name for name in enabled_services(root) if _may_filter(name)}
     found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
-    # What another unit names as its own need is in no directory of links.
+    # A service that another unit pulls in by its own directives is in no directory of links.
     named = {name for _, names, text in owned_texts(root) if _NETWORK_PRE in text for name in names} - enabled
     may = _before_the_network(root, {name for name in named if _may_filter(name) and may_start(root, name)})
     for name in (*found, *sorted(started_of(root, (name for name, _ in may)))):
@@ -191,14 +192,14 @@ def _before_the_network(
     for name in sorted(names):
         try:
             if not _has_texts_of(root, name, said, known):
-                # The unit must exist all the same.
+                # The unit must also exist in this case.
                 unit_file(root, name)
                 continue
             files = unit_files(root, name)
         except UnsupportedUnitError:
             if all_are_there:
                 raise
-            # A change of it counts by itself.
+            # A change of this unit's files is noticed in another way.
             continue
         left_bytes -= sum(root.host(file).stat().st_size + _BYTES_OF_A_FILE for file in files)
         if left_bytes < 0:
@@ -212,8 +213,9 @@ def _before_the_network(
 
 
 def _has_texts_of(root: ImageRoot, unit: str, owners: Collection[str], known: UnitNames) -> bool:
-    """Whether a file or drop-in of ``unit`` has one of the names ``owners``: a unit's, a template's, a prefix
-    (``app-.service``) or a type (``service``).
+    """Whether ``owners`` has a name under which files or drop-ins apply to ``unit``. Such a name is that of the unit,
+    of an alias or of the template. It may also be a prefix of the unit's name (``app-.service``) or the unit's type
+    (``service``).
     """
     return any(
         name in owners
@@ -237,11 +239,13 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the hardware clock has the local time. systemd corrects the kernel's clock when
-    systemd becomes PID 1. So the clock would be hours off for an application that starts earlier. The word LOCAL
-    counts in any of the first three lines of /etc/adjtime, because systemd ends a line at a carriage return, too.
+    systemd becomes PID 1. So the clock would be hours off for an application that starts earlier. The hardware clock
+    counts as local when one of the first three lines of /etc/adjtime has the word LOCAL. systemd reads only the third
+    line. But systemd also ends a line at a carriage return, so its third line may be part of an earlier line.
 
-    If the file changes later, the machine boots the stock way, because the script ``settings-files`` of init has the
-    same rule. The script does not follow links.
+    If the word LOCAL is added to the file later, the machine boots the stock way, because init's script
+    ``settings-files`` checks /etc/adjtime by the same rule at each boot. The script does not follow links, so a link in
+    place of the file is refused, too.
     """
     if root.link_target(_CLOCK) is not None:
         raise UnsupportedUnitError(
@@ -258,8 +262,8 @@ def refuse_local_clock(root: ImageRoot, unit: str) -> None:
 
 
 def refuse_split_usr(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when /lib is a directory and not a link to /usr/lib. QuickStart's unit reader
-    would not see the units in /lib/systemd/system.
+    """Raise UnsupportedUnitError when /lib is a directory instead of a link to /usr/lib. QuickStart's unit reader would
+    not see the units in /lib/systemd/system.
     """
     lib = root.resolve(PurePosixPath("/lib/systemd/system")).canonical
     if lib is not None and lib != PurePosixPath("/usr/lib/systemd/system"):

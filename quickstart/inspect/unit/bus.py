@@ -1,5 +1,6 @@
-"""Find what a unit has to do with the system's message bus (docs/internals/bus.md). The unit may be the bus itself.
-Or it may have Type=dbus: then it counts as started when it owns its name on the bus (systemd.service(5), BusName=).
+"""Find out how a unit uses the system's message bus (docs/internals/bus.md). The unit may be the bus itself. Or the
+unit may have Type=dbus. In this case, the unit counts as started when it owns its name on the bus (systemd.service(5),
+BusName=).
 """
 
 from __future__ import annotations
@@ -28,20 +29,22 @@ _WORDS = frozenset(("--system", "--address=systemd:", "--nofork", "--systemd-act
 
 
 def default_type(found: Collection[str]) -> str:
-    """The type of a service without Type=, whose other directives are ``found`` (systemd.service(5), Type=)."""
+    """The default type of a service that has no Type= (systemd.service(5), Type=). ``found`` are the directives that
+    the service has.
+    """
     return "dbus" if "BusName" in found else "simple"
 
 
 def has_idle_name(source: Source) -> bool:
-    """Whether the unit has a name on the bus (BusName=), but another type than `dbus`. Such a name does not say when
-    the unit has started, but systemd watches it as well.
+    """Whether the unit has a name on the bus (BusName=), but another type than `dbus`. For such a unit, systemd watches
+    the name on the bus, but does not wait for it before the unit counts as started.
     """
     return "BusName" in source.found and source.last("Type", "dbus") != "dbus"
 
 
 def bus_records(source: Source, kind: str) -> Iterator[tuple[str, ...]]:
-    """The record of the unit's name on the bus, for a unit of type ``kind``. Raises UnsupportedUnitError for Type=dbus
-    without a valid name.
+    """The record with the unit's name on the bus, for the starter, which starts the unit early. ``kind`` is the unit's
+    type. Only a unit with Type=dbus has such a record. Raises UnsupportedUnitError for Type=dbus without a valid name.
     """
     if kind == "dbus":
         name = source.names.expand(source.last("BusName"))
@@ -51,7 +54,7 @@ def bus_records(source: Source, kind: str) -> Iterator[tuple[str, ...]]:
 
 
 def needs_bus(root: ImageRoot, unit: str) -> bool:
-    """Whether the unit is a service with Type=dbus. systemd starts such a service behind dbus.socket."""
+    """Whether the unit is a service with Type=dbus. systemd starts such a service after dbus.socket."""
     try:
         found = directives(assignments(unit_texts(root, unit), "[Service]"))
     except (StartSetError, UnsupportedUnitError):
@@ -64,8 +67,8 @@ def is_bus(unit: UnitStart) -> bool:
 
 
 def refuse_broker(root: ImageRoot, units: Collection[str]) -> None:
-    """Raise UnsupportedUnitError when one of ``units`` is dbus-broker. Its launcher passes the socket on to the broker,
-    and asks systemd for services in its own way.
+    """Raise UnsupportedUnitError when one of ``units`` is dbus-broker. The launcher of dbus-broker passes the bus
+    socket on to the broker. The launcher also asks systemd for services in another way than dbus-daemon does.
     """
     for name in units:
         if _BROKER in (name, *_names_of(root, name)):
@@ -76,7 +79,9 @@ def refuse_broker(root: ImageRoot, units: Collection[str]) -> None:
 
 
 def refuse_other_bus(unit: UnitStart) -> None:
-    """Raise UnsupportedUnitError when ``unit`` is the bus, but not as Debian's package starts dbus-daemon."""
+    """Raise UnsupportedUnitError when ``unit`` is the message bus, but does not start dbus-daemon in the way in which
+    Debian's package does.
+    """
     if unit.unit != BUS and not is_bus(unit):
         return
     is_daemon = PurePosixPath(unit.start.program).name == "dbus-daemon" and {*unit.start.words} >= _WORDS

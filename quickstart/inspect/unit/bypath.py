@@ -1,10 +1,10 @@
 """Find the services whose processes are looked up by the path of their program (start-stop-daemon(8), ``--exec``).
 
-A process that starts early from /fast has /fast/usr/sbin/lighttpd as its executable, so ``start-stop-daemon --exec
-/usr/sbin/lighttpd`` does not find it. For the usual actions of an init script (start, stop, reload …), systemd
-starts, stops or reloads the unit, and does not run the script. But logrotate, cron and the hooks of the network also
-run other actions, for example ``invoke-rc.d lighttpd reopen-logs``. For such an action, the script itself is run
-(invoke-rc.d(8)).
+A process that starts early may run its program from /fast, the directory of packed files in memory. The executable of
+the process is then, for example, /fast/usr/sbin/lighttpd, and ``start-stop-daemon --exec /usr/sbin/lighttpd`` does not
+find the process. For the usual actions of an init script (start, stop, reload …), systemd starts, stops or reloads the
+unit, and does not run the script. But logrotate, cron and network hooks also run other actions, for example
+``invoke-rc.d lighttpd reopen-logs``. For such an action, invoke-rc.d runs the script itself (invoke-rc.d(8)).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MOST_BYTES = 256 << 10
 
 
 def is_found_by_path(root: ImageRoot, unit: str) -> bool:
-    """Whether the unit's init script would not find a process that starts early. This is so when the script finds
-    processes by the path of their program, and a file of the image runs an action of the script that systemd does not
-    take over.
+    """Whether the unit's init script would not find a process that starts early. The result is true when two things are
+    the case. The script finds processes by the path of their program. And a file of the image runs an action of the
+    script that systemd does not carry out itself, such as reopen-logs.
     """
     name = unit.removesuffix(".service")
     if not _has_script(root, name):
@@ -68,7 +68,7 @@ def _has_script(root: ImageRoot, name: str) -> bool:
 
 
 def _actions(root: ImageRoot, name: str) -> frozenset[str]:
-    """The actions of the script ``name`` that files of the image run."""
+    """The actions of the init script ``name`` that other files of the image run."""
     found: set[str] = set()
     for pattern in _CALLERS:
         for path in root.glob(PurePosixPath(pattern)):
@@ -78,7 +78,9 @@ def _actions(root: ImageRoot, name: str) -> frozenset[str]:
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
-    """The text of a script. Empty for a file that is missing, cannot be read, or is too large for a script."""
+    """The text of a script. The result is empty for a file that is missing, cannot be read, or is too large for a
+    script.
+    """
     file = root.resolve(path).canonical
     try:
         return root.read_text(file, _MOST_BYTES) if file is not None and root.host(file).is_file() else ""

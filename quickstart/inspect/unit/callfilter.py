@@ -1,9 +1,9 @@
-"""Convert SystemCallFilter= into a seccomp program, by the rules of systemd (systemd.exec(5);
-config_parse_syscall_filter() and apply_syscall_filter()).
+"""Convert SystemCallFilter= into a seccomp program, by the rules of systemd. systemd.exec(5) describes these rules, and
+systemd implements them in config_parse_syscall_filter() and apply_syscall_filter().
 
 QuickStart makes one program for x86-64, x32 and i386 together, whereas systemd loads one program for each of these
-architectures. Calls are identified by name, because each architecture has its own numbers. A name that an
-architecture does not have is ignored for that architecture.
+architectures. Calls are identified by name, because each architecture has its own numbers. If an architecture does not
+have a call of some name, this name is ignored for the architecture.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DEFAULT = "@default"
 _MAX_ERRNO = 4095
 # There are some 400 calls and 30 groups.
 _MAX_WORDS = 4096
-# Whose sub-calls are told by the first argument (socketcall(2), ipc(2)).
+# i386 calls whose first argument says which call is meant (socketcall(2), ipc(2)).
 _SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
 
 
@@ -67,7 +67,7 @@ def call_filter(source: Source) -> CallFilter | None:
             BadValueError(f"has, with the others, more than {_MAX_WORDS} words"),
         )
     allows = not values[0].startswith("~")
-    # Calls with their errno, None where none is said.
+    # Calls with their errno. The errno is None where the directive gives no errno.
     listed: dict[str, int | None] = dict.fromkeys(_calls(source, _DEFAULT)) if allows else {}
     for value in values:
         takes_away = value.startswith("~")
@@ -102,7 +102,7 @@ def _calls(source: Source, name: str) -> Iterator[str]:
             name,
             BadValueError("is a group, and the image's systemd does not show its groups"),
         )
-    # A library of somebody's may have groups that have each other in them.
+    # In a damaged or foreign library, groups may contain each other.
     pending, met = [name], {name}
     while pending:
         for each in source.systemd.call_groups.get(pending.pop(), ()):
@@ -126,8 +126,9 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` record for SystemCallFilter=, or nothing without this directive. The starter loads this filter
-    as the last step before it executes the unit's program.
+    """The `seccomp` record, by which the starter loads the filter of SystemCallFilter=. A unit without this directive
+    has no such record. The starter, which starts the unit early, loads this filter as the last step before it executes
+    the unit's program.
     """
     found = call_filter(source)
     if found is not None:
@@ -135,8 +136,8 @@ def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
 
 
 def program(found: CallFilter) -> bytes:
-    """The filter as a BPF program, assembled by `seccomp.assembled`. Calls on architectures other than x86's
-    are allowed, as in systemd.
+    """The filter as a BPF program, assembled by `seccomp.assembled`. As in systemd, the program allows all calls of an
+    architecture other than x86-64, x32 and i386.
     """
     x32 = {name: X32.get(name, number) | X32_BIT for name, number in X86_64.items()}
     x86_64 = [*_ladder(found, X86_64), (RETURN, 0, 0, found.others)]
@@ -155,9 +156,9 @@ def program(found: CallFilter) -> bytes:
 
 
 def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
-    """The instructions that return a call's outcome. They expect the call's number in the accumulator, and compare
-    it with one range of numbers after the other. When the number is above the numbers of all named calls, none of
-    these instructions returns, and execution continues after them.
+    """The instructions that return a call's outcome. The instructions expect the call's number in the accumulator, and
+    compare this number with one range of numbers after the other. When the number is above the numbers of all named
+    calls, none of these instructions returns, and execution continues after them.
     """
     verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
     reached, current = 0, found.others
@@ -170,8 +171,9 @@ def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instructi
 
 
 def _shared(found: CallFilter) -> Iterator[Instruction]:
-    """The instructions for the i386 calls that share one number, such as those of socketcall. For any other call,
-    execution continues after these instructions, with the call's number still in the accumulator.
+    """The instructions for the i386 calls that share one number, such as the calls that a program makes through
+    socketcall(2). For any other call, execution continues after these instructions, with the call's number still in the
+    accumulator.
     """
     for name, calls in _SHARED.items():
         if name in found.named or not calls.keys() & found.named.keys():

@@ -35,15 +35,15 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def call_groups(root: ImageRoot) -> Groups:
-    """The groups by name. A group is a list of names of system calls and of other groups. Empty when the groups
-    cannot be read from the image's systemd.
+    """The groups of system calls, by name. A group is a list of names of system calls and of other groups. The result
+    is empty when the groups cannot be read from the image's systemd.
     """
     library = library_of_groups(root)
     return _read(root, library) if library is not None else {}
 
 
 def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
-    """The canonical path of the image's systemd library, which has the groups, or None."""
+    """The canonical path of the library of the image's systemd that has the groups of system calls, or None."""
     paths = (path for place in _PLACES for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"))
     # Each file is read once, because many names may be links to one large file.
     found = dict.fromkeys(root.resolve(path).canonical for path in paths)
@@ -110,7 +110,7 @@ class _Library:
         raise ValueError(f"nothing is loaded at {address:#x}")
 
     def _bytes(self, address: int, length: int) -> bytes:
-        """The ``length`` bytes at an address. Empty when no segment contains the address."""
+        """The ``length`` bytes at an address, or nothing when no segment of the library contains the address."""
         if any(start <= address < start + size for start, _, size in self._loads):
             at = self._offset(address)
             return self._content[at : at + length]

@@ -1,8 +1,8 @@
 """Find the names that files of the image give to network cards with certain MAC addresses (udev(7), systemd.link(5)).
 
-Init gives the machine's network card the name that the card had in the reference boot. The card of another machine
-has another MAC address. In a stock boot of this machine, such a file may give the card another name, or no longer
-give the card the recorded name.
+Init gives the machine's network card the name that the card had in the reference boot. A file of the image may name a
+card by its MAC address, and the card of another machine has another MAC address. So a stock boot of the other machine
+may give its card a name that differs from the recorded name.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _PATTERN = re.compile(r"[0-9A-Za-z:*?\[\]-]{1,64}")
 
 
 def names_by_mac(root: ImageRoot, unit: str) -> tuple[tuple[str, str], ...]:
-    """Pairs of a MAC address and the name of the card with this address. The MAC address may be a pattern of a shell.
+    """Pairs of a MAC address and the name that a file gives to the card with this address. The MAC address may be a
+    shell pattern.
 
-    Raises UnsupportedUnitError for a MAC address that is not such a pattern.
+    Raises UnsupportedUnitError for a MAC address that init's shell could not use as a pattern.
     """
     found = tuple(dict.fromkeys((*_of_rules(root), *_of_links(root))))
     for mac, _ in found:

@@ -37,9 +37,9 @@ _ELSEWHERE = {
 
 
 def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple[UnitCommand, ...]:
-    """The commands in the value of an Exec…= line. They are separated by a `;` that is a word by itself.
+    """The commands in the value of an Exec…= line. A `;` that is a word by itself separates two commands.
 
-    A program without a path is looked up in ``root``. Raises UnsupportedUnitError for an invalid command, and
+    A program without a path is looked up in the image ``root``. Raises UnsupportedUnitError for an invalid command, and
     for a command that only systemd can run.
     """
     found: list[UnitCommand] = []
@@ -84,9 +84,9 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
 
 
 def is_needless_early(command: UnitCommand) -> bool:
-    """Whether an early start can leave out the command, because it has no effect before the hand-off. There are two
-    such commands. `systemctl unset-environment` removes variables from systemd's environment block. `systemctl
-    reset-failed` with the prefix ``-`` makes systemd forget failed starts.
+    """Whether an early start can leave out the command, because the command has no effect before the hand-off to
+    systemd. There are two such commands. `systemctl unset-environment` removes variables from systemd's environment
+    block. `systemctl reset-failed` with the prefix ``-`` makes systemd forget failed starts.
     """
     words = command.words
     if "-" in command.flags and _RESETS.fullmatch(" ".join(words)):
@@ -98,8 +98,8 @@ def is_needless_early(command: UnitCommand) -> bool:
 
 def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
     """Raise UnsupportedUnitError for a command that needs more than its own process. For example, systemctl needs
-    systemd, which does not run before the hand-off. A runtime for containers, or a tool of AppArmor, would do
-    something else in an early start than later (``_ELSEWHERE``).
+    systemd, which does not run before the hand-off. A container runtime or an AppArmor tool is also refused, because it
+    would do something else in an early start than under systemd. ``_ELSEWHERE`` lists these programs.
     """
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(
@@ -111,8 +111,8 @@ def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
 
 
 def why_elsewhere(word: str) -> str:
-    """What the program that ``word`` mentions does, if it would do something else before the hand-off than later.
-    Otherwise the result is empty.
+    """The reason for an error message, if ``word`` mentions a program that would do something else before the hand-off
+    to systemd than under systemd. Otherwise the result is empty.
     """
     return next((why for pattern, why in _ELSEWHERE.items() if pattern.search(word)), "")
 

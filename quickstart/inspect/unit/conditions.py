@@ -1,5 +1,6 @@
-"""Convert the Condition…= and Assert…= directives of [Unit] (systemd.unit(5)) into records for the starter. When
-the machine starts, the starter checks these conditions on the root volume.
+"""Convert the Condition…= and Assert…= directives of [Unit] (systemd.unit(5)) into records for the starter, the program
+that starts the unit before systemd runs. When the machine starts, the starter checks these conditions on the root
+volume.
 
 The conditions were true in the reference boot, but the volume or the machine may have changed. A unit that
 systemd would not start must not be started early.
@@ -34,7 +35,7 @@ _OF_PATHS = frozenset(
 _ALWAYS = frozenset({"Architecture", "Capability", "KernelVersion"})
 _ALWAYS_WITH = {
     "Virtualization": ("!container",),
-    # Init boots the stock way where they are on (docs/internals/guest.md).
+    # Init boots the stock way where SELinux or SMACK is on (docs/internals/guest.md).
     "Security": ("!selinux", "!smack"),
     "User": ("root", "0", "@system"),
     "Group": ("root", "0"),
@@ -52,10 +53,11 @@ class _Condition:
 
 def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
     """A record `unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in
-    ``assigned``, the assignments of [Unit]. LIST is `Condition` or `Assert`, and KIND is the rest of the
-    directive's name, such as `PathExists`. NEGATED and TRIGGERS are `yes` or `no`. A condition triggers when its
-    value begins with `|`: at least one of the triggering conditions of a list must be true. A PATH with braces is
-    followed by the patterns that it stands for. A condition that is true on every machine gives no record.
+    ``assigned``, the assignments of [Unit]. The starter, which starts the unit early, reads these records. LIST is
+    `Condition` or `Assert`, and KIND is the rest of the directive's name, such as `PathExists`. NEGATED and TRIGGERS
+    are `yes` or `no`. TRIGGERS is `yes` when the value begins with `|`. If a list has such conditions, at least one of
+    them must be true. After a PATH with braces come the patterns that the PATH stands for. A condition that is true on
+    every machine gives no record.
 
     Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """
@@ -101,7 +103,7 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
         raise refusal
     path = Names(unit).expand(condition.word)
     alternatives = braces_expanded(path) if condition.kind == "PathExistsGlob" else (path,)
-    # What systemd makes there is not there yet.
+    # The files that systemd makes below /run do not exist yet.
     is_late = not condition.negated and any(each.startswith(("/run/", "/var/run/")) for each in alternatives)
     if is_late or not alternatives or not all(each.startswith("/") for each in alternatives):
         raise refusal
@@ -112,8 +114,8 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
 
 
 def braces_expanded(pattern: str) -> tuple[str, ...]:
-    """The patterns without braces that ``pattern`` stands for. The expansion is that of GLOB_BRACE (glob(3)),
-    which systemd uses and init's C library lacks.
+    """The patterns without braces that ``pattern`` stands for. The braces are expanded as by glob(3) with GLOB_BRACE.
+    systemd uses this flag, but init's C library lacks it.
 
     The result is empty in three cases:
 

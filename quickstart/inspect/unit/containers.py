@@ -1,10 +1,11 @@
-"""Find out whether dockerd, as the image sets it up, can start early.
+"""Find out whether dockerd can start early with the configuration that the image has.
 
-Before dockerd is ready, it restarts containers and plugins as their restart policies say. For the control group of
-such a container, runc asks systemd, which does not run before the hand-off. So the containers would fail, and dockerd
-would not try again. Therefore, a machine that has such a container boots the stock way. The starter looks for such
-containers in the directories of dockerd (restore in daemon/daemon.go, plugin/manager.go, daemon/cluster and
-RestartPolicy in api/types/container of Docker 20.10 and 26.1).
+Before dockerd is ready, it restarts containers and plugins as their restart policies say. To get a control group for
+such a container, runc asks systemd, which does not run before the hand-off. So in an early start, the containers would
+fail, and dockerd would not start them again. Therefore, a machine that has such a container boots the stock way. The
+starter, which starts units before systemd runs, looks for such containers in the directories of dockerd. The sources
+for these directories are those of Docker 20.10 and 26.1: restore in daemon/daemon.go, plugin/manager.go,
+daemon/cluster, and RestartPolicy in api/types/container.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
 
 
 def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[Record]:
-    """The conditions that dockerd has no plugin, no swarm and no container that it starts by itself, if ``start``
-    starts dockerd. Raises UnsupportedUnitError if dockerd keeps its data in another place than /var/lib/docker, or if
-    the image has such a plugin, swarm or container.
+    """Records with conditions for the starter, if the command ``start`` starts dockerd. The conditions are true when
+    dockerd has no plugin, no swarm and no container that it starts by itself. Raises UnsupportedUnitError if dockerd
+    keeps its data in another place than /var/lib/docker, or if the image has such a plugin, swarm or container.
     """
     if not is_docker(start):
         return
@@ -84,7 +85,7 @@ def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> It
 
 
 def _kept(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files of what the image's dockerd starts by itself."""
+    """The files in the image of the plugins, the swarm and the containers that dockerd starts by itself."""
     for pattern in braces_expanded(_STARTED):
         yield from root.glob(PurePosixPath(pattern))
     for pattern in braces_expanded(_CONTAINERS):
@@ -92,8 +93,9 @@ def _kept(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def before_companions(unit: UnitStart, companions: Sequence[UnitStart]) -> tuple[UnitStart, ...]:
-    """``companions``. If ``unit`` has conditions on containers, the first companion gets these conditions, too.
-    Otherwise, every boot of a machine with containers would start the companions and end them again.
+    """The units ``companions``, which start before ``unit``. If ``unit`` has conditions on containers, the first
+    companion gets these conditions, too. Without these conditions, every boot of a machine with containers would start
+    the companions and end them again.
     """
     if not companions or not set(_CONDITIONS) & set(unit.settings):
         return tuple(companions)
@@ -114,7 +116,7 @@ def container_files(source: Source) -> Iterator[PurePosixPath]:
 
 
 def _configured(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[tuple[str, str]]:
-    """The texts that may have an option of dockerd, each with a name for messages."""
+    """The texts that may have an option of dockerd, each with a name of its source for error messages."""
     yield "its command", "\n".join(start.words)
     yield "Environment=", "\n".join(source.every("Environment"))
     for path in (_CONFIGURATION, *_environment_files(source)):

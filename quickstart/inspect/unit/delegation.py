@@ -1,8 +1,10 @@
-"""Read Delegate=, by which a unit manages the control groups below its own (systemd.resource-control(5)).
+"""Read Delegate=, which lets a unit manage the control groups below its own control group
+(systemd.resource-control(5)).
 
-The starter hands the delegated controllers down to the unit's group, and gives the group to the unit's user, before the
-first process starts. The rules are those of systemd 252 and 257 (config_parse_delegate in src/core/load-fragment.c,
-unit_get_delegate_mask in src/core/cgroup.c, cg_set_access in src/shared/cgroup-setup.c).
+Before the unit's first process starts, the starter (the program that starts the unit early) enables the delegated
+controllers in the unit's control group, and gives the group to the unit's user. The rules are those of systemd 252 and
+257 (config_parse_delegate in src/core/load-fragment.c, unit_get_delegate_mask in src/core/cgroup.c, cg_set_access in
+src/shared/cgroup-setup.c).
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ _HINT = (
 
 
 def delegated(source: Source) -> tuple[str, ...] | None:
-    """The controllers that the unit may hand on to groups below its own, without duplicates. None when nothing is
-    delegated to the unit. As in systemd, a list adds to what was assigned before, and an empty assignment delegates the
-    groups without any controller.
+    """The controllers that the unit may use in the control groups below its own control group, without duplicates. The
+    result is None when nothing is delegated to the unit. As in systemd, a list is added to the controllers of earlier
+    assignments. After an empty assignment, the unit may still make control groups, but has no controllers.
     """
     found: tuple[str, ...] | None = None
     for value in source.every("Delegate"):
@@ -50,22 +52,23 @@ def _assigned(unit: str, before: tuple[str, ...], value: str) -> tuple[str, ...]
 
 
 def delegate_records(source: Source) -> Iterator[Record]:
-    """The record `delegate CONTROLLER…` of a unit with Delegate=. Raises UnsupportedUnitError if the unit also has a
-    directive for which versions of systemd do something else than the starter.
+    """The record `delegate CONTROLLER…` of a unit with Delegate=, for the starter, which starts the unit early. Raises
+    UnsupportedUnitError if the unit also has a directive that some versions of systemd handle in another way than the
+    starter.
     """
     controllers = delegated(source)
     if controllers is None:
         return
     if "ExecStartPost" in source.found:
         # The commands run in a group `.control` below the unit's group. systemd 252 keeps this group for root, and
-        # 257 gives it to the user.
+        # systemd 257 gives it to the user.
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has ExecStartPost= with Delegate=, whose commands have a control group of"
             " their own",
             hint=_HINT,
         )
     if "Group" in source.found and "User" not in source.found:
-        # 257 gives the control group to this group, and 252 does not.
+        # systemd 257 gives the control group to the group of Group=, and systemd 252 does not.
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has Delegate= and Group= without User=, and versions of systemd differ in"
             " who owns its control group",

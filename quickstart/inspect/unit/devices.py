@@ -17,7 +17,7 @@ _PATTERN = re.compile(r"/dev/.+|(char|block)-.+")
 
 
 def device_records(source: Source) -> Iterator[Record]:
-    """The records of the devices that the unit's processes may open. Yields no record when all devices are
+    """The starter's records of the devices that the unit's processes may open. There is no record when all devices are
     allowed. Raises UnsupportedUnitError for an invalid value.
     """
     policy = source.value("DevicePolicy", lambda value: choice(value, _POLICIES)) or "auto"

@@ -2,8 +2,8 @@
 client can do the same.
 
 A server may choose the machine's address by the host name that a client sends. A server sends an option, such as
-classless static routes, only to a client that asks for this option. At each boot, init compares the clients'
-configuration files with their state at the build (before.py).
+classless static routes, only to a client that asks for this option. At each boot, init compares the configuration files
+of DHCP clients with their state at the build (before.py lists these files).
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ _FIRST = ("/sbin/dhclient", "/sbin/udhcpc")
 
 
 def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
-    """What the image's DHCP client sends. ``network`` is the enabled network service, `ifupdown` or `networkd`
-    (takeover.network_service). ``network`` is empty when the machine is built without a hand-off. ``unit`` is named
-    in errors.
+    """What the image's DHCP client sends to a DHCP server. ``network`` is the enabled network service, `ifupdown` or
+    `networkd`, as takeover.network_service returns it. ``network`` is empty when the machine is built without a
+    hand-off to systemd. Error messages name ``unit``.
 
-    Raises UnsupportedUnitError as ``sent_by_networkd`` does.
+    Raises UnsupportedUnitError when two of networkd's files disagree about the host name (see ``sent_by_networkd`` in
+    networkd.py).
     """
     if network == "networkd":
         return sent_by_networkd(root, unit)
@@ -59,14 +60,18 @@ def sent_by_client(root: ImageRoot, network: str, unit: str) -> Sent:
 
 
 def client_gives_name(root: ImageRoot) -> bool:
-    """Whether ifupdown's DHCP client, by its own configuration, gives a name to a machine that has none."""
+    """Whether ifupdown's DHCP client, because of its own configuration, gives a host name to a machine without a host
+    name.
+    """
     return _is_there(root, "/sbin/dhclient") and gives_host_name(_text(root, "/etc/dhcp/dhclient.conf"))
 
 
 def client_with_identifier(root: ImageRoot, network: str) -> str:
-    """The image's DHCP client, `networkd` or `dhclient`, if this client sends a client identifier (option 61) that
-    init can find in the running machine. Otherwise, the result is empty. ``network`` is as in `sent_by_client`. The
-    leases of dhclient stay in the image even when another client has replaced dhclient.
+    """The image's DHCP client, `networkd` or `dhclient`, if this client sends a client identifier (option 61) that init
+    can find in the running machine. Otherwise, the result is empty. ``network`` is the enabled network service,
+    `ifupdown` or `networkd`, or an empty string. For `ifupdown`, the result is `dhclient` if dhclient's program exists.
+    An old lease of dhclient does not prove that the image uses dhclient, because the leases stay in the image after
+    another client has replaced dhclient.
     """
     if network == "ifupdown":
         return "dhclient" if _is_there(root, "/sbin/dhclient") else ""
@@ -74,11 +79,11 @@ def client_with_identifier(root: ImageRoot, network: str) -> str:
 
 
 def metric_of_client(root: ImageRoot, client: str, unit: str) -> str:
-    """The metric that /etc/network/interfaces gives to the default route of ``client`` (`client_with_identifier`), or an
-    empty string. Only dhclient's route has to be the same as init's, because networkd and dhcpcd make or replace
-    routes of their own.
+    """The metric that /etc/network/interfaces gives to the default route of ``client``, or an empty string. ``client``
+    is a result of `client_with_identifier`. Init's default route needs the same metric only when the client is
+    dhclient, because networkd and dhcpcd make or replace their own routes.
 
-    Raises UnsupportedUnitError if the files name several metrics, or no number.
+    Raises UnsupportedUnitError if the files name several metrics, or a metric that is not a number.
     """
     if client != "dhclient":
         return ""
@@ -94,7 +99,8 @@ def metric_of_client(root: ImageRoot, client: str, unit: str) -> str:
 
 def client_does_ipv6(root: ImageRoot, network: str) -> bool:
     """Whether the image's DHCP client, and not the kernel, gives the network card its IPv6 addresses. dhclient and
-    udhcpc leave these addresses to the kernel. ``network`` is as in `sent_by_client`.
+    udhcpc leave these addresses to the kernel. ``network`` is the enabled network service, `ifupdown` or `networkd`, or
+    an empty string.
     """
     if network == "networkd":
         return True

@@ -1,11 +1,11 @@
-"""Find whether init's own DHCP client can stand in for the image's DHCP client with its configuration
-(dhclient.conf(5), dhcpcd.conf(5)). The functions are pure.
+"""Find out whether init's own DHCP client can stand in for the image's DHCP client, depending on the configuration of
+the image's client (dhclient.conf(5), dhcpcd.conf(5)). The functions are pure.
 
-Init's client asks for an address, a router, routes and name servers. It sends the host name that the image's client
-would send. It sends no vendor class, and no identifier that a configuration sets. With a configuration that asks
-for another address, leaves out the router or sends an identifier, the network of a stock boot differs from the
-network that init sets up. A statement that is not on the lists below may have such an effect, so init's client
-cannot stand in for a client with such a statement.
+Init's client asks for an address, a router, routes and name servers. Init's client sends the host name that the image's
+client would send. It sends no vendor class, and no identifier that a configuration sets. With a configuration that asks
+for another address, leaves out the router or sends an identifier, the network of a stock boot differs from the network
+that init sets up. The lists below have the statements without such an effect. If a configuration has any other
+statement, init's client cannot stand in for the image's client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DHCPCD_ROUTES = frozenset({"classless_static_routes", "121"})
 _DHCLIENT_SEARCH, _DHCPCD_SEARCH = "domain-search", frozenset({"domain_search", "119"})
 _DHCLIENT_NAME_SERVERS = "domain-name-servers"
 _DHCPCD_NAME_SERVERS = frozenset({"domain_name_servers", "6"})
-# What init's client takes of a lease.
+# The options of a lease that init's client uses.
 _TAKEN = frozenset(("routers", "subnet-mask"))
 _OWN_RESOLVER = re.compile(
     r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE
@@ -50,7 +50,8 @@ _DHCPCD_LINE = re.compile(
 
 class NameRule(enum.Enum):
     """Which host names a DHCP client sends as the machine's own name (option 12). The values are words in init's
-    configuration (find_host_name in initramfs/init/first). The rules describe the programs of Debian 12 (bookworm).
+    configuration, which find_host_name in initramfs/init/first reads. The rules describe the DHCP clients of Debian 12
+    (bookworm).
     """
 
     NONE = ""
@@ -66,8 +67,8 @@ class NameRule(enum.Enum):
 
 @dataclass(frozen=True)
 class HostName:
-    """The host name that a client sends. It is ``fixed`` or, when ``fixed`` is empty, the machine's own name if
-    ``rule`` allows this name.
+    """The host name that a client sends. If ``fixed`` is not empty, the client sends ``fixed``. Otherwise, the client
+    sends the machine's own name if ``rule`` allows this name.
     """
 
     rule: NameRule = NameRule.NONE
@@ -79,7 +80,7 @@ NO_NAME = HostName()
 
 class SearchRule(enum.Enum):
     """How a client writes the domains of a lease into /etc/resolv.conf if it asks for a list of domains (option 119).
-    The values are words in init's configuration (write_domains in initramfs/init/udhcpc).
+    The values are words in init's configuration, which write_domains in initramfs/init/udhcpc reads.
     """
 
     NONE = ""
@@ -92,8 +93,8 @@ class SearchRule(enum.Enum):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a client sends that may change the server's answer. This is the host name, whether the client asks for
-    classless static routes (``routes``), and whether it asks for a search list (``search``).
+    """The part of a DHCP client's request that may change the server's answer. ``name`` is the host name. ``routes``
+    says whether the client asks for classless static routes, and ``search`` whether it asks for a search list.
     """
 
     name: HostName = NO_NAME
@@ -119,7 +120,9 @@ def other_dhcpcd_line(text: str) -> str:
 
 
 def sent_by_dhclient(text: str) -> Sent:
-    """What dhclient sends and asks for with this dhclient.conf, which ``other_dhclient_statement`` has accepted."""
+    """What dhclient sends to a DHCP server and asks for, if its dhclient.conf is ``text``. ``other_dhclient_statement``
+    must have accepted ``text``.
+    """
     name, asked, names = NO_NAME, set[str](), set[str]()
     for statement in _statements(text):
         if found := _DHCLIENT_NAME.fullmatch(statement):
@@ -136,14 +139,16 @@ def sent_by_dhclient(text: str) -> Sent:
 
 
 def gives_host_name(text: str) -> bool:
-    """Whether dhclient, with this dhclient.conf, adds a host name to a lease that may have none. dhclient's script
-    then gives this name to a machine without a name.
+    """Whether dhclient, with the dhclient.conf ``text``, adds a host name to a lease that may have none. dhclient's
+    script then gives this host name to a machine without a host name.
     """
     return any(_DHCLIENT_OWN_NAME.fullmatch(statement) for statement in _statements(text))
 
 
 def sent_by_dhcpcd(text: str) -> Sent:
-    """What dhcpcd sends and asks for with this dhcpcd.conf, which ``other_dhcpcd_line`` has accepted."""
+    """What dhcpcd sends to a DHCP server and asks for, if its dhcpcd.conf is ``text``. ``other_dhcpcd_line`` must have
+    accepted ``text``.
+    """
     name, is_short, is_fqdn = NO_NAME, False, False
     asked = set[str]()
     for line in _lines(text):
@@ -168,7 +173,9 @@ def sent_by_dhcpcd(text: str) -> Sent:
 
 
 def takes_name_servers(text: str) -> bool:
-    """Whether dhclient, with this dhclient.conf, writes a lease's name servers into /etc/resolv.conf unchanged."""
+    """Whether dhclient, with the dhclient.conf ``text``, writes the name servers of a lease into /etc/resolv.conf
+    without a change.
+    """
     bare = re.sub(r"#.*", "", text)
     asks = all("domain-name-servers" in words for words in re.findall(r"\brequest\b([^;]*)", bare))
     return asks and _OWN_RESOLVER.search(bare) is None and re.search(r"\bignore\b", bare) is None
@@ -176,7 +183,7 @@ def takes_name_servers(text: str) -> bool:
 
 def takes_name_servers_of_dhcpcd(text: str) -> bool:
     """Whether dhcpcd asks for name servers for each interface, and its hook writes these name servers into
-    /etc/resolv.conf. The dhcpcd.conf is one that ``other_dhcpcd_line`` has accepted.
+    /etc/resolv.conf. ``text`` is dhcpcd's dhcpcd.conf, and ``other_dhcpcd_line`` must have accepted it.
     """
     lines = [_words(line) for line in _lines(text)]
     own = (number for number, (keyword, *_) in enumerate(lines) if keyword in ("interface", "ssid"))
@@ -188,8 +195,9 @@ def takes_name_servers_of_dhcpcd(text: str) -> bool:
 
 
 def fixed_name_servers(text: str) -> tuple[str, ...] | None:
-    """The name servers that dhclient, with this dhclient.conf, writes into /etc/resolv.conf in place of a lease's. The
-    result is empty if dhclient leaves the servers in the file as they are, and None if they depend on the lease.
+    """The name servers that dhclient, with the dhclient.conf ``text``, writes into /etc/resolv.conf in place of the
+    lease's name servers. The result is empty if dhclient leaves the name servers in the file unchanged. The result is
+    None if the name servers depend on the lease.
     """
     fixed: tuple[str, ...] | None = None
     asks, ignores = True, False
@@ -208,8 +216,8 @@ def fixed_name_servers(text: str) -> tuple[str, ...] | None:
 
 
 def takes_advertisements(text: str) -> bool:
-    """Whether dhcpcd handles IPv6 router advertisements, and makes the addresses itself. ``text`` is its dhcpcd.conf, which
-    ``other_dhcpcd_line`` has accepted.
+    """Whether dhcpcd handles IPv6 router advertisements, and makes the IPv6 addresses itself. ``text`` is dhcpcd's
+    dhcpcd.conf, and ``other_dhcpcd_line`` must have accepted it.
     """
     return not any(_words(line)[0] in ("noipv6", "noipv6rs") for line in _lines(text))
 
@@ -229,8 +237,9 @@ def _words(statement: str) -> list[str]:
 
 
 def _is_init_s(statement: str) -> bool:
-    """Whether init's DHCP client can stand in for dhclient with ``statement`` of a dhclient.conf. This is so when
-    init's client does what the statement says, or when an application can do without it.
+    """Whether init's DHCP client can stand in for dhclient with ``statement`` of a dhclient.conf. init's client can
+    stand in when it also does what the statement says, or when an application does not need the effect of the
+    statement.
     """
     words = set(_words(statement))
     if statement.startswith("request") and not words >= _TAKEN:

@@ -1,5 +1,5 @@
-"""The [Service] directives that an early start accepts, grouped by how the early start treats them. A unit with any
-other directive is refused.
+"""The [Service] directives that an early start accepts, grouped by how the early start treats them. The build refuses
+an early start of a unit with any other directive.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ CGROUP = frozenset(
         *("AllowedCPUs", "StartupAllowedCPUs", "AllowedMemoryNodes", "StartupAllowedMemoryNodes"),
         *("MemoryMin", "MemoryLow", "MemoryHigh", "MemoryMax", "MemorySwapMax", "MemoryLimit"),
         "TasksMax",
-        # What the unit hands on itself (quickstart.inspect.unit.delegation).
+        # The unit itself passes controllers on to groups below its own (quickstart.inspect.unit.delegation).
         "Delegate",
-        # Values of a slice that it gives to the groups in it.
+        # Default values that a slice sets for the groups in the slice.
         *("DefaultMemoryMin", "DefaultMemoryLow"),
     }
 )
@@ -87,7 +87,7 @@ CGROUP_LATE = frozenset(
         *("ManagedOOMPreference", "MemoryPressureWatch", "MemoryPressureThresholdSec", "CoredumpReceive"),
     }
 )
-# What the starter repeats (quickstart.inspect.unit.settings, .mounts, .seccomp).
+# Directives that the starter repeats (quickstart.inspect.unit.settings, .mounts, .seccomp).
 REPEATED = frozenset(
     {
         *(

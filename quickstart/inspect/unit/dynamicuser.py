@@ -1,10 +1,14 @@
-"""DynamicUser=: a user that systemd makes up when the unit starts, and what such a unit may not do (systemd.exec(5)).
+"""Convert DynamicUser= into records, and refuse units with DynamicUser= that cannot start early. With this directive,
+systemd makes up a user when the unit starts (systemd.exec(5)).
 
 For such a user, systemd first tries the ID of the owner of the unit's directory, and then a hash of the user's name.
-It takes the first of these IDs that is free (pick_uid in src/core/dynamic-user.c). So the starter finds the same ID
-that systemd finds later, when it adopts the unit (docs/internals/dynamic-user.md). The sources are those of systemd
-252 and 257: unit_patch_contexts in src/core/unit.c for what the directive implies, and setup_exec_directory in
-src/core/execute.c (exec-invoke.c of systemd 257) for the places of the directories.
+systemd takes the first of these IDs that is free (pick_uid in src/core/dynamic-user.c). The starter, which starts the
+unit early, uses the same rule. So the starter finds the ID that systemd finds later, when systemd adopts the running
+unit (docs/internals/dynamic-user.md).
+
+The module follows the sources of systemd 252 and 257. unit_patch_contexts in src/core/unit.c has the directives that
+DynamicUser= implies. setup_exec_directory in src/core/execute.c (exec-invoke.c of systemd 257) has the places of the
+unit's directories.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ Record = tuple[str, ...]
 
 # systemd takes one of these IDs (its meson_options.txt). The starter has the same numbers in starter.h.
 _FIRST, _LAST = 61184, 65519
-# systemd's valid_user_group_name, which also takes numbers.
+# The names that systemd's valid_user_group_name accepts, without the numbers that it also accepts.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")
 _HASH_KEY = bytes.fromhex("37537e31cfce48f58abb39578dd9ec59")
 _WORD = (1 << 64) - 1
@@ -46,8 +50,8 @@ def is_dynamic(source: Source) -> bool:
 
 def with_implied(root: ImageRoot, source: Source) -> Source:
     """``source`` with the assignments that DynamicUser=yes implies. ProtectSystem=strict, NoNewPrivileges= and
-    RestrictSUIDSGID= apply whatever the unit assigns. A group with the user's name is the user's own group. Without
-    DynamicUser=, the result is ``source`` itself.
+    RestrictSUIDSGID= apply even if the unit assigns other values. If Group= has the user's name, Group= means the
+    user's own group. Without DynamicUser=, the result is ``source`` itself.
     """
     if not is_dynamic(source):
         return source
@@ -74,8 +78,9 @@ def _private_tmp(root: ImageRoot, source: Source) -> str:
 
 
 def user_of(source: Source) -> str:
-    """The name of the user, which is the name in User=, or the unit's name up to `@`. Raises UnsupportedUnitError for
-    a name that is not valid for such a user, because systemd would then make up another name or take a number.
+    """The name of the user that systemd makes up. It is the name in User=, or the unit's name up to `@` if the unit has
+    no User=. Raises UnsupportedUnitError for a name that is not valid for such a user, because systemd would then make
+    up another name or use a number.
     """
     name = source.names.expand(source.last("User")) or source.names.prefix
     if not _NAME.fullmatch(name):
@@ -84,32 +89,36 @@ def user_of(source: Source) -> str:
 
 
 def dynamic_records(source: Source) -> Iterator[Record]:
-    """The record `dynamic-user NUMBER` of a unit with DynamicUser=yes. NUMBER is the ID that the user gets, unless
-    the owner of a directory of the unit gives another ID.
+    """The starter's record `dynamic-user NUMBER` of a unit with DynamicUser=yes. NUMBER is the ID that the user gets,
+    unless the owner of one of the unit's directories determines another ID.
     """
     if is_dynamic(source):
         yield "dynamic-user", str(number_of(user_of(source)))
 
 
 def mapping_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """The record `map-owners yes` of a unit with DynamicUser=yes, whose private directories belong to nobody."""
+    """The starter's record `map-owners yes` of a unit with DynamicUser=yes, if the unit's private directories belong to
+    the user `nobody` on the volume.
+    """
     if is_dynamic(source) and maps_owners(root):
         yield "map-owners", "yes"
 
 
 def has_tmp_of_its_own(source: Source) -> bool:
-    """Whether the unit has a new file system at /tmp and /var/tmp. Without DynamicUser=, PrivateTmp=disconnected is refused."""
+    """Whether the unit has a new file system at /tmp and /var/tmp. The build refuses PrivateTmp=disconnected in a unit
+    without DynamicUser=.
+    """
     return is_dynamic(source) and source.last("PrivateTmp") == OWN_TMP
 
 
 def number_of(name: str) -> int:
-    """The number that systemd first tries for a user of this name (UID_CLAMP_INTO_RANGE)."""
+    """The user ID that systemd computes from a hash of the user's name (UID_CLAMP_INTO_RANGE)."""
     hashed = siphash24(_HASH_KEY, name.encode()) & 0xFFFFFFFF
     return _FIRST + hashed % (_LAST - _FIRST + 1)
 
 
 def siphash24(key: bytes, data: bytes) -> int:
-    """SipHash-2-4 (Aumasson and Bernstein, 2012)."""
+    """The 64-bit hash SipHash-2-4 of ``data`` (Aumasson and Bernstein, 2012)."""
     first, second = struct.unpack("<QQ", key)
     v = (
         first ^ 0x736F6D6570736575,
@@ -141,8 +150,8 @@ def _turned(word: int, bits: int) -> int:
 
 
 def refuse_dynamic(root: ImageRoot, source: Source, kind: str, commands: Iterable[UnitCommand]) -> None:
-    """Raise UnsupportedUnitError for a unit with DynamicUser=yes for which the starter would do something else than
-    systemd, or find another user.
+    """Raise UnsupportedUnitError for a unit with DynamicUser=yes if the starter would treat the unit in another way
+    than systemd, or find another user ID.
     """
     if not is_dynamic(source):
         return

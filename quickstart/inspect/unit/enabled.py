@@ -23,15 +23,17 @@ from quickstart.model import IMAGE_TIME_S
 
 
 def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> bytes:
-    """The list as text. It has one line for each fact, and the lines are sorted. X.requires and X.upholds are
-    treated like X.wants. There are these kinds of lines:
+    """The list of the enabled units and of the units that start before the application, as text. The list has one line
+    for each fact, and the lines are sorted. The directories X.requires and X.upholds are treated like X.wants. There
+    are these kinds of lines:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
-    - ``UNIT.d/FILE``: a drop-in, and ``UNIT.d`` for a directory of drop-ins that is a link.
-    - ``application UNIT``: each name of each of ``units``.
+    - ``UNIT.d/FILE``: a drop-in.
+    - ``UNIT.d``: a link in place of a directory of drop-ins.
+    - ``application UNIT``: a name of one of ``units``.
     - ``before UNIT``: another unit, existing or not, that starts before one of ``units``, or that may start
       in place of one (Conflicts=).
-    - ``hides PATH``: a path in memory that one of ``units`` hides or restricts (``hidden``).
+    - ``hides PATH``: one of the paths ``hidden``. These are paths in memory that ``units`` hide or restrict.
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
     - ``directory PATH``: a directory that systemd-sysext or systemd-confext treats as an extension, or a
       directory of drop-ins for systemd-networkd's files.
@@ -56,7 +58,7 @@ def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> by
 
 
 def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
-    """The units that conflict with ``unit``, and the socket units that pass their sockets to it. Both are empty
+    """The units that conflict with ``unit``, and the socket units that pass their sockets to it. Both results are empty
     when ``unit`` has no unit file.
     """
     try:
@@ -67,8 +69,9 @@ def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
 
 
 def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories that are extensions (systemd-sysext(8)), and the directories of drop-ins for
-    systemd-networkd's files. Files and links in the same places are packed facts (unit/before.py).
+    """The directories that are extensions (systemd-sysext(8)), and the directories of drop-ins for systemd-networkd's
+    files. Files and links in the same places are not in the result, because before.py already lists them as packed
+    facts.
     """
     patterns = (*(f"{place}/*" for place in EXTENSIONS), *(f"{place}/*.d" for place in OWN_NETWORKS))
     for pattern in map(PurePosixPath, patterns):
@@ -78,8 +81,8 @@ def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def own_drop_ins(root: ImageRoot) -> Deciding:
-    """The administrator's drop-ins of all units, and the links that lead to them. The list from
-    ``enabled_text`` has only the names of drop-ins, so init must also compare these files.
+    """The administrator's drop-ins of all units, and the links that lead to them. The list from ``enabled_text`` has
+    only the names of drop-ins, so init must also compare the files of these drop-ins.
     """
     paths = (path for place in ADMINISTRATORS_UNITS for path in root.glob(place / "*.d" / "*.conf"))
     return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))
@@ -128,7 +131,7 @@ def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
 
 
 def _there(root: ImageRoot) -> frozenset[str]:
-    """All names in the directories of units."""
+    """All names in the image's unit directories."""
     places = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)
     return frozenset(name for place in places if place is not None for name in root.names(place))
 

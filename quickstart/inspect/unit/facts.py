@@ -51,8 +51,8 @@ VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
 @dataclass(frozen=True)
 class Deciding:
-    """The facts, as paths. ``files`` are paths, existing or not, in which only the last component may be a link.
-    ``places`` are directories, existing or not, of which every entry is a fact.
+    """The facts that decide about an early start, as paths. ``files`` are paths, existing or not, in which only the
+    last component may be a link. ``places`` are directories, existing or not, of which every entry is a fact.
     """
 
     files: tuple[PurePosixPath, ...] = ()
@@ -65,8 +65,8 @@ class Deciding:
 
 
 def deciding(root: ImageRoot, unit: str) -> Deciding:
-    """The unit file, its drop-ins, the links that enable it, and all other configuration of the image that
-    affects an early start.
+    """The unit file, the unit's drop-ins, the links that enable the unit, and all other configuration of the image that
+    affects an early start of the unit.
 
     Raises UnsupportedUnitError when the image does not have the unit.
     """
@@ -105,8 +105,8 @@ def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
 
 
 def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The links on the way to ``path``, and as the last element the path that they lead to, existing or not. No
-    directory in these paths is a link.
+    """The links on the way to ``path``, and after them the path that the links lead to, existing or not. No directory
+    in these paths is a link.
     """
     found = root.resolve(path)
     if found.canonical is not None:
@@ -122,8 +122,8 @@ def _kept(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
 
 
 def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The files that may define, mask or change the unit, and other single files that affect its start. The
-    paths are not resolved.
+    """The files that may define, mask or change the unit, and other single files that affect the unit's start. Links in
+    these paths are not resolved.
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     sockets = handing_sockets(root, unit)
@@ -179,7 +179,7 @@ def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
 
 
 def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ...]:
-    """The slices of the unit and of its socket units."""
+    """The names of the slices that contain the unit or its socket units (systemd.slice(5))."""
     sections = [(unit, "[Service]"), *((name, "[Socket]") for name in sockets)]
     found = (
         each
@@ -190,7 +190,8 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The directories of which every entry is a fact. Their paths are not resolved. There are eight kinds:
+    """The directories of which every entry is a fact that decides about an early start. Links in the paths of these
+    directories are not resolved. There are eight kinds of directories:
 
     - directories with drop-ins of the unit, of its socket units or of its slices
     - directories with links to the units that the unit pulls in (`systemctl add-requires`)

@@ -1,4 +1,6 @@
-"""Read the unit files of an image and their drop-ins, and parse them into assignments (systemd.unit(5), systemd.syntax(7))."""
+"""Read the unit files of an image and their drop-ins, and parse these files into assignments (systemd.unit(5),
+systemd.syntax(7)).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from quickstart.inspect.unit.aliases import UnitNames, unit_names
 from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script, script_of
 from quickstart.inspect.unit.words import MAX_LINE_CHARACTERS
 
-# systemd.unit(5), "Unit File Load Path": the first that has the unit wins; drop-ins of all are read.
+# systemd.unit(5), "Unit File Load Path". The first directory that has the unit counts. Drop-ins are read from all
+# directories.
 UNIT_PATHS = (
     *("/etc/systemd/system.control", "/etc/systemd/system", "/etc/systemd/system.attached"),
     *("/usr/local/lib/systemd/system", "/usr/lib/systemd/system"),
@@ -25,16 +28,16 @@ MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 # The limit for a unit with its drop-ins, and for system.conf with its drop-ins. Debian's largest have a few KiB.
 _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 
-# systemd's UNIT_NAME_MAX, without the NUL at its end: a longer name is nobody's.
+# systemd's UNIT_NAME_MAX, without the NUL at its end. No unit has a longer name.
 _MAX_NAME_BYTES = 255
-# Those of Debian have up to four.
+# Debian's units have up to four names.
 _MAX_NAMES = 64
 
 # systemd's WHITESPACE, and what ends a line in its read_line, which is at most one character of each kind.
 _BLANKS = " \t\n\r"
 _LINE_ENDS = re.compile(r"(?:\r\n|\n\r|[\n\r])\0?|\0")
 _BYTE_ORDER_MARK = "\ufeff"
-# Bytes that are no UTF-8 are surrogates here; the others are no characters (utf8_is_valid).
+# Bytes that are not UTF-8 appear as surrogates here. The other code points are no characters (utf8_is_valid).
 _NO_CHARACTERS = re.compile(
     "[\ud800-\udfff\ufdd0-\ufdef"
     + "".join(chr(each + 0xFFFE) + chr(each + 0xFFFF) for each in range(0, 0x110000, 0x10000))
@@ -70,8 +73,8 @@ def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
 
 
 def first_fault(text: str) -> str:
-    """The fault at which systemd stops reading ``text``, or an empty string. systemd ignores a unit file with
-    a fault completely, and uses the part of a drop-in before the fault.
+    """The fault at which systemd stops reading ``text``, or an empty string. systemd completely ignores a unit file
+    with a fault. Of a drop-in with a fault, systemd uses the part before the fault.
     """
     return next((fault for line in _lines(text) if (fault := _fault(line))), "")
 
@@ -94,8 +97,8 @@ def _lines(text: str) -> Iterator[str]:
     ends.
 
     A carriage return or a NUL also ends a line. A comment inside a continued line is skipped. A line with an even
-    number of backslashes at its end is not continued. A byte order mark at the beginning of a line is removed, but
-    only the first one in ``text``.
+    number of backslashes at its end is not continued. The first byte order mark that begins a line of ``text`` is
+    removed, and later byte order marks are not removed.
     """
     begun: list[str] = []
     is_marked = False
@@ -151,8 +154,8 @@ def _drop_in_names(unit: str) -> Iterator[str]:
     """The names X of the directories X.d for ``unit``'s drop-ins, the most specific first (systemd.unit(5),
     "Description"). Yields nothing for a name that is too long for a unit.
 
-    An instance also uses the drop-ins of its template. A name with dashes also uses the drop-ins of each
-    prefix that ends with a dash (unit_file_find_dirs).
+    An instance also uses the drop-ins of its template. A unit whose name has dashes also uses the drop-ins of each
+    prefix that ends with a dash (unit_file_find_dirs in systemd).
     """
     if len(os.fsencode(unit)) > _MAX_NAME_BYTES:
         return
@@ -173,25 +176,25 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_with_directories(unit: str) -> tuple[str, ...]:
-    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit`` (unit_file_find_dirs). These
-    are the unit's own name, the name of its template, the names with its prefixes (``a-.service`` for
-    ``a-b.service``), and its type, such as ``service``. The names of the unit's aliases are not included. Empty for a
-    name that is too long for a unit.
+    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit`` (unit_file_find_dirs in systemd).
+    These are the unit's own name, the name of its template, the names with its prefixes (``a-.service`` for
+    ``a-b.service``), and its type, such as ``service``. The names of the unit's aliases are not included. The result is
+    empty for a name that is too long for a unit.
     """
     own = tuple(_drop_in_names(unit))
     return (*own, unit.rpartition(".")[2]) if own else ()
 
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The names of the drop-in directories (``NAME.d``) for all names of ``unit``. The last one is the directory
-    for all units of the same type (service.d), which has the lowest priority.
+    """The names of the drop-in directories (``NAME.d``) for all names of ``unit``. The last name is that of the
+    directory for all units of the same type (service.d). This directory has the lowest priority.
     """
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
 
 def names_of(root: ImageRoot, unit: str, known: UnitNames | None = None) -> tuple[str, ...]:
-    """``unit`` and its aliases. The drop-ins of an alias also apply to the unit. ``known`` is the result of
-    ``all_names``, for callers that ask for many units.
+    """``unit`` and its aliases. The drop-ins of an alias also apply to the unit. Callers that ask for many units pass
+    the result of ``all_names`` as ``known``.
 
     An instance also has the aliases of its template, with its own instance name (systemd.unit(5),
     "Description").
@@ -234,14 +237,14 @@ def _instance(name: str, unit: str) -> str:
 
 
 def _template(unit: str) -> str:
-    """NAME@.service for an instance NAME@INSTANCE.service; empty for other units."""
+    """The template NAME@.service of an instance NAME@INSTANCE.service. The result is empty for other units."""
     stem, at, instance = unit.removesuffix(".service").partition("@")
     return f"{stem}@.service" if at and instance else ""
 
 
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
-    """The drop-ins of ``unit`` by file name. When several drop-ins have the same name, the first one in the
-    search order is used.
+    """A map from file names to the paths of ``unit``'s drop-ins. When several drop-ins have the same name, the first
+    one in the search order is used.
     """
     found: dict[str, PurePosixPath] = {}
     *own, general = drop_in_places(root, unit)
@@ -312,11 +315,11 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
     """The path that may keep some users from reading ``file``, a canonical path. This path is ``file`` itself or a
-    directory above it. Its mode excludes users other than the owner and the group, or it has an access control list.
-    None when there is no such path.
+    directory above it. The mode of this path excludes users other than the owner and the group, or the path has an
+    access control list. The result is None when there is no such path.
 
-    Our initramfs does not keep such restrictions, because every user who may read OUT can read all files in the
-    initramfs.
+    Our initramfs does not keep such restrictions, because every user who may read OUT, the directory that `build`
+    writes, can read all files in the initramfs.
     """
 
     def is_closed(path: PurePosixPath, right: int) -> bool:

@@ -1,9 +1,10 @@
-"""Generators, which make or change units at each boot (systemd.generator(7), systemd.environment-generator(7)).
+"""Refuse generators whose results the build cannot know. Generators are programs that make or change units at each boot
+(systemd.generator(7), systemd.environment-generator(7)).
 
-In the reference boot, systemd reports which units it has loaded, and from which files. So the build sees what the
-packages' generators have made (pack/account.py, pack/earlier.py). A generator that the administrator has added may
-make other units on a later machine than in the reference boot. An environment generator may give each service a
-variable that the service lacks in an early start.
+In the reference boot, systemd reports which units it has loaded, and from which files. pack/account.py and
+pack/earlier.py use this report. So the build sees what the packages' generators have made. A generator that the
+administrator has added may make other units on a later machine than in the reference boot. An environment generator may
+give each service a variable that the service lacks in an early start.
 """
 
 from __future__ import annotations

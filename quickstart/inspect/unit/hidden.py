@@ -1,11 +1,14 @@
 """Find the paths in memory that a unit's mount namespace hides or restricts (InaccessiblePaths=, ReadOnlyPaths=,
 NoExecPaths=), and that systemd makes only after an early start.
 
-systemd applies such a directive to what is there when it starts the unit, and PID 1's own sockets, the sockets of
-sockets.target and some directories are there. In an early start they are not. The starter makes the directories itself,
-and so can hide them. It can make nothing in place of a socket: systemd unlinks what is there, and with it the mount that
-covers it. So a unit that hides such a socket is refused, because its processes could use the socket until systemd adopts
-them, and keep the connection.
+systemd applies such a directive to the paths that exist when systemd starts the unit. At that time, PID 1's own
+sockets, the sockets of sockets.target and some directories exist. When a unit starts early, these paths do not exist
+yet. The starter, which starts the unit early, makes the directories itself, so it can hide them.
+
+The starter cannot hide a socket that does not exist yet. If the starter made a file in place of the socket and mounted
+something over this file, systemd would later unlink the file to make the socket, and thereby remove the mount. So the
+build refuses a unit that hides such a socket. Otherwise, the unit's processes could use the socket until systemd adopts
+them, and they could keep the connection.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ RESTRICTING = ("inaccessible", "read-only", "no-exec")
 _IN_MEMORY = ("/run/", "/dev/")
 _LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO")
 _SYSTEMDS = "/run/systemd/"
-# Of root, for all to read. Whoever needs one of them makes it, or takes the one that is there.
+# These directories belong to root, and all users may read them. A program that needs one of them makes it, or uses the
+# existing one.
 _DIRECTORIES = frozenset(
     (
         *("/run/udev", "/run/log", "/run/systemd/system", "/run/systemd/ask-password", "/run/systemd/seats"),
@@ -42,13 +46,16 @@ _STARTERS = (
     "/run/systemd/incoming",
     "/run/systemd/propagate",
 )
-# PID 1 binds it with mode 0700, so nobody but root may connect (bus_init_private in systemd's src/core/dbus.c).
+# PID 1 binds this socket with mode 0700, so nobody but root may connect (bus_init_private in systemd's
+# src/core/dbus.c).
 _ROOTS = "/run/systemd/private"
 _ROOT = ("root", "0")
 
 
 def hidden_paths(unit: UnitStart) -> tuple[str, ...]:
-    """The paths below /run and /dev that the units of the stack hide or restrict, sorted."""
+    """The paths below /run and /dev that the units of the stack hide or restrict, sorted. A stack is the units that
+    start early together.
+    """
     return tuple(sorted({path for each in unit.all_units for path in _restricted(each.settings)}))
 
 
@@ -59,10 +66,11 @@ def hidden_directories(
     bound: Collection[str],
     commands: Iterable[UnitCommand] = (),
 ) -> tuple[Record, ...]:
-    """The `run-directory` records for the directories that the ``records`` of ``unit`` hide and that systemd makes
-    later. ``bound`` are the socket units whose sockets init binds before the unit starts. ``commands`` are all of the unit.
+    """The `run-directory` records, by which the starter makes directories before the unit starts. These records are for
+    the directories that the ``records`` of ``unit`` hide and that systemd makes later. ``bound`` are the socket units
+    whose sockets init binds before the unit starts. ``commands`` are all commands of the unit.
 
-    Raises UnsupportedUnitError when the unit hides something else that systemd makes later.
+    Raises UnsupportedUnitError when the unit hides another path that systemd makes later, such as a socket.
     """
     records = tuple(records)
     wanted = _restricted(records)
@@ -92,7 +100,7 @@ def hidden_directories(
 
 
 def _restricted(records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
-    """The paths in memory of the mounts that restrict, each with the kinds of these mounts."""
+    """The paths in memory that mounts of ``records`` hide or restrict, each with the kinds of these mounts."""
     found: dict[str, set[str]] = {}
     for kind, *words in records:
         if kind == "mount" and words[0] in RESTRICTING:
@@ -103,7 +111,9 @@ def _restricted(records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
 
 
 def _made(records: Iterable[Record]) -> Iterator[str]:
-    """What the starter makes before the unit's namespace, and the directories above."""
+    """The directories that the starter makes before it makes the unit's mount namespace, and all directories above
+    them.
+    """
     for kind, *words in records:
         if kind == "run-directory" or (kind == "directory" and words[2].startswith("/run/")):
             path = PurePosixPath(words[-1])
@@ -111,8 +121,8 @@ def _made(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
-    """The paths of the sockets and FIFOs of these socket units, each with the mode that systemd gives to new directories
-    above it.
+    """The paths of the sockets and FIFOs of the socket units ``units``. Each path has the mode that systemd gives to
+    new directories above the socket or FIFO.
     """
     found: dict[str, str] = {}
     for name in sorted(units):
@@ -131,7 +141,9 @@ def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
 
 
 def _is_unprivileged(records: Collection[Record]) -> bool:
-    """Whether the unit's processes are another user's than root's, and may open no more than this user."""
+    """Whether the unit's processes run as another user than root, and have no capability to open files that this user
+    may not open.
+    """
     users = [words[0] for kind, *words in records if kind == "user"]
     ambient = sum(int(words[0], 16) for kind, *words in records if kind == "ambient")
     return bool(users) and users[0] not in _ROOT and not ambient & CAPABILITY["CAP_DAC_OVERRIDE"]

@@ -1,4 +1,4 @@
-"""The scripts that ifupdown and its DHCP client run while they bring the network up (interfaces(5),
+"""Check the scripts that ifupdown and its DHCP client run while they bring the network up (interfaces(5),
 dhclient-script(8)).
 
 In a stock boot, these scripts run before an application that starts after the network. Init brings the network up
@@ -37,7 +37,7 @@ _DHCPCD = (PurePosixPath("/usr/lib/dhcpcd/dhcpcd-hooks"),)
 # udhcpc(8), as ifupdown calls it.
 _UDHCPC = PurePosixPath("/etc/udhcpc/default.script")
 HOOKS = (*_IF_UP, *_DHCLIENT, *_DHCPCD)
-# The administrator's own, which no package has (dhclient-script(8), dhcpcd-run-hooks(8)).
+# The administrator's own scripts, which belong to no package (dhclient-script(8), dhcpcd-run-hooks(8)).
 OWN_HOOKS = tuple(
     map(
         PurePosixPath,
@@ -49,7 +49,7 @@ OWN_HOOKS = tuple(
 )
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
 _DHCPCD_CONF = PurePosixPath("/etc/dhcpcd.conf")
-# ifupdown takes the first program of these that is there.
+# ifupdown uses the first of these programs that exists.
 _DHCLIENT_PROGRAM, _UDHCPC_PROGRAM, _DHCPCD_PROGRAM = (
     PurePosixPath(f"/sbin/{name}") for name in ("dhclient", "udhcpc", "dhcpcd")
 )
@@ -67,7 +67,7 @@ _RESOLVED = PurePosixPath("/usr/lib/systemd/systemd-resolved")
 _OF_RESOLVED = ("resolved", "resolved-enter")
 _STATUS = PurePosixPath("/var/lib/dpkg/status")
 _CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp|udhcpc)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
-# interfaces(5): the files that are compared, and what only a running machine has.
+# interfaces(5). The files that init compares at boot, and files that only a running machine has.
 _SOURCED = re.compile(
     r"source\s+(?:/etc/network/)?interfaces\.d/[^\s/]+|source-directory\s+(?:/etc/network/)?interfaces\.d/?"
     r"|source(?:-directory)?\s+/run/network/\S+"
@@ -75,7 +75,7 @@ _SOURCED = re.compile(
 _INTERFACES = PurePosixPath("/etc/network/interfaces")
 _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _MAPPING = re.compile(r"\s*mapping\b")
-# Init's network is DHCP's, and what the kernel does with IPv6 by itself.
+# Init sets up IPv4 by DHCP only, and leaves IPv6 to the kernel. These lines ask for something else.
 _NO_DHCP = re.compile(
     r"\s*iface\s+\S+\s+(?:inet\s++(?!dhcp\b|loopback\b)|inet6\s++(?!auto\b|dhcp\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress|client|vendor)\b"
 )
@@ -88,7 +88,7 @@ _KNOWN_LINE = re.compile(
     r"|accept_ra|autoconf|(?:ll|dad)-(?:attempts|interval)|address|netmask|network|broadcast|gateway"
     r"|(?:dns|ethernet|link|offload|hardware|wpa|wireless)[-_]\S+)(?:\s.*)?|privext\s+0|#.*|"
 )
-# run-parts(8) passes by all other names.
+# run-parts(8) ignores all other names.
 _RUN = re.compile(r"[A-Za-z0-9_-]+")
 _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
@@ -103,20 +103,20 @@ _RULE_COMMAND = re.compile(
 )
 # The device's name, of at most 1,023 characters (udev's UTIL_PATH_SIZE).
 _RULE_ADDRESS = re.compile(r"\bATTR\{(?:\[[^\]\n]{0,1023}\])?(?:address|flags)\}\s*[+:]?=(?!=)|\bSYSCTL\{")
-# Together; Debian's own have a few KiB.
+# The limit for all files together. Debian's own files have a few KiB.
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 256
 
 
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet filter
-    or may load one. A script may load a packet filter when it belongs to no package or was changed. A command may
-    load a packet filter unless it is on the list of harmless commands (``ifcommands``). The commands in files of
-    udev rules are checked like those of ifupdown, unless the file is as a package has delivered it.
+    """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads or may load a packet
+    filter. A script may load a packet filter when it belongs to no package or was changed. A command may load a packet
+    filter unless it is on the list of harmless commands (``ifcommands``). The commands in a file of udev rules are
+    checked like ifupdown's commands, unless the file is the same as in its package.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would not
-    compare these at boot. The error is also raised for a configuration that gives the machine another network than
-    init's DHCP client does, for example a fixed address.
+    compare these scripts or files at boot. The error is also raised for a configuration that gives the machine another
+    network than init's DHCP client does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
@@ -167,8 +167,8 @@ def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _why_not(line: str) -> str:
-    """The reason why this line of interfaces(5) rules out an early start, as the end of a sentence. Empty
-    when the line does not rule it out.
+    """The reason why the line ``line`` of ifupdown's configuration rules out an early start (interfaces(5)). The reason
+    is the end of a sentence. The result is empty when the line does not rule out an early start.
     """
     option = _OPTION.fullmatch(line)
     if option and not is_harmless(option[1]):
@@ -209,7 +209,7 @@ def _refuse_long(root: ImageRoot, unit: str, files: Iterable[PurePosixPath]) -> 
 
 
 def _not_delivered(root: ImageRoot, scripts: Sequence[PurePosixPath]) -> frozenset[PurePosixPath]:
-    """The scripts that no package has, or that are not as their package has delivered them."""
+    """The scripts that belong to no package, or that differ from what their package has delivered."""
     packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
     conffiles = {script for script in scripts if script.parts[1] != "usr"}
     edited = {
@@ -262,8 +262,8 @@ def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The rules files of the administrator, and those files in the packages' directory that are not as a package
-    delivered them.
+    """The rules files of the administrator, and those files in the packages' directory that belong to no package or
+    differ from the file in their package.
     """
     paths = [path for place in OWN_RULES for path in root.glob(place / "*.rules")]
     by_packages = [
@@ -276,10 +276,11 @@ def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def writes_resolver(root: ImageRoot) -> bool:
-    """Whether ifupdown's DHCP client writes the name servers of a lease into /etc/resolv.conf unchanged. If so, init
-    does the same (take_resolver in initramfs/init/second).
+    """Whether ifupdown's DHCP client writes the name servers of a lease into /etc/resolv.conf unchanged. In this case,
+    init also writes the name servers into the file (take_resolver in initramfs/init/second).
 
-    False for an image whose ifupdown uses udhcpc, because we do not know what the image's own script of udhcpc does.
+    The result is false for an image whose ifupdown uses udhcpc, because we do not know what the image's own script of
+    udhcpc does.
     """
     if _is_there(root, _DHCLIENT_PROGRAM):
         return _dhclient_writes(root)
@@ -287,8 +288,9 @@ def writes_resolver(root: ImageRoot) -> bool:
 
 
 def keeps_resolver(root: ImageRoot) -> bool:
-    """Whether the image's /etc/resolv.conf has the name servers that dhclient gives it in each boot, whatever the lease
-    says (`supersede`, or no request for name servers). Init leaves such a file alone.
+    """Whether the image's /etc/resolv.conf has the right name servers for every boot. The result is true when
+    dhclient's configuration sets the same name servers by `supersede`, or does not request name servers. In both cases,
+    the name servers in the file do not depend on the lease, and init does not change the file.
     """
     file, conf = _regular(root, _RESOLV_CONF), _regular(root, _DHCLIENT_CONF)
     named = tuple(_NAME_SERVER.findall(root.read_text(file))) if file is not None else ()
@@ -303,17 +305,19 @@ def _dhclient_writes(root: ImageRoot) -> bool:
 
 
 def _has_other_writer(root: ImageRoot) -> bool:
-    """Whether a hook script of dhclient may write /etc/resolv.conf in another way. It is enough to check that no
-    script mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as a package has
-    delivered them. The scripts for systemd-resolved, which come with trixie's dhclient, do nothing without
-    systemd-resolved.
+    """Whether a hook script of dhclient may write /etc/resolv.conf in another way than dhclient's own script. It is
+    enough to check that no script mentions make_resolv_conf, because ``refuse_hooks`` accepts only scripts that are as
+    a package has delivered them. The scripts for systemd-resolved, which come with the dhclient of Debian 13, do
+    nothing without systemd-resolved.
     """
     idle = () if _is_there(root, _RESOLVED) else _OF_RESOLVED
     return any("make_resolv_conf" in root.read_text(each) for each in _scripts(root) if each.name not in idle)
 
 
 def _dhcpcd_writes(root: ImageRoot) -> bool:
-    """The hook 20-resolv.conf writes the file, and does so by way of resolvconf(8) where there is one."""
+    """Whether dhcpcd's hook 20-resolv.conf writes /etc/resolv.conf itself. The hook does not if the image has
+    resolvconf(8), because then the hook calls this program.
+    """
     conf = _regular(root, _DHCPCD_CONF)
     if conf is None or not _is_there(root, _DHCPCD_WRITER):
         return False

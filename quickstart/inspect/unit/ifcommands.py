@@ -1,5 +1,4 @@
-"""The list of commands of ifupdown and udev that an early start can do without (ip-link(8), ifconfig(8),
-ethtool(8)).
+"""List the commands of ifupdown and udev that an early start can do without (ip-link(8), ifconfig(8), ethtool(8)).
 
 These commands only set up the network card, and an application can do without their settings for some seconds. A
 command that is not on the list may filter packets or give the application another network.
@@ -36,7 +35,7 @@ _COMMANDS = tuple(
 
 
 def is_harmless(command: str) -> bool:
-    """Whether ``command``, a line for a shell, consists only of commands on the list."""
+    """Whether ``command``, a line for a shell, consists only of commands on this module's list of harmless commands."""
     if shell := _SHELL.fullmatch(command.strip()):
         command = shell[1]
     command = _PLAIN.sub("x", _DISK_SETTING.sub("", command))

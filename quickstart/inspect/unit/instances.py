@@ -36,7 +36,7 @@ _NAME_CHARACTERS = 255
 # Each candidate is looked up in all directories of units, which have some thousand links each. More candidates are an
 # error anyway.
 _MAX_CANDIDATES = 16
-# A text of each is read, which says whether it starts at all.
+# A file of each cluster is read, which says whether the cluster starts at all.
 _MAX_CLUSTERS = 256
 # The limit for a configuration by which a generator decides. Debian's longest has 30 KiB with its comments.
 _MAX_TEXT_BYTES = 64 << 10
@@ -47,8 +47,8 @@ _OPENVPN_DEFAULTS = PurePosixPath("/etc/default/openvpn")
 
 
 def own_instance(root: ImageRoot, unit: str) -> str:
-    """The only instance that does the work of the wrapper ``unit``. Empty when there is no such instance, or
-    when ``unit`` is not a wrapper.
+    """The only instance that does the work of the wrapper ``unit``. A wrapper is a unit that does nothing itself. The
+    result is empty when there is no such instance, or when ``unit`` is not a wrapper.
 
     Raises UnsupportedUnitError when several instances do the work, when there are more instances than the
     limit allows, and when a profile could not contain the instance's name.
@@ -68,14 +68,16 @@ def own_instance(root: ImageRoot, unit: str) -> str:
 
 
 def _example(name: str) -> str:
-    """The part of a hint that names an instance. Empty for a name that nobody should paste into a profile."""
+    """The part of an error's hint that names an instance as an example. The result is empty for a name that is not safe
+    to paste into a profile.
+    """
     pasted = command(name)
     return f", for example {pasted}" if pasted else ""
 
 
 def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The instances that a boot would start for the wrapper ``unit``, sorted by name. Empty when ``unit`` is
-    not a wrapper.
+    """The instances that a boot would start for the wrapper ``unit``, sorted by name. A wrapper is a unit that does
+    nothing itself. The result is empty when ``unit`` is not a wrapper.
 
     Raises UnsupportedUnitError when there are more instances than the limit allows.
     """
@@ -91,7 +93,9 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def wrapper_of(root: ImageRoot, unit: str) -> str:
-    """The wrapper without which a boot would not start the instance ``unit``. Empty when ``unit`` has no wrapper."""
+    """The wrapper without which a boot would not start the instance ``unit``. A wrapper is a unit that does nothing
+    itself, because instances do its work. The result is empty when ``unit`` has no wrapper.
+    """
     stem, at, _ = _stem(unit).partition("@")
     if not at:
         return ""
@@ -114,9 +118,9 @@ def generating_files(unit: str) -> Iterator[PurePosixPath]:
 
 
 def generating_conditions(unit: str) -> tuple[tuple[str, ...], ...]:
-    """A condition for the starter: the file must exist without which the generator would not start the instance
-    ``unit``. The content of this file may change, because it is the application's own. Empty when the name of
-    ``unit`` does not say which file that is.
+    """A condition for the starter, which starts the unit early. The condition requires the file without which the
+    generator would not start the instance ``unit``. The content of this file may change, because it is a configuration
+    file of the application. The result is empty when the name of ``unit`` does not say which file that is.
     """
     stem, _, instance = _stem(unit).partition("@")
     version, dash, cluster = instance.partition("-")
@@ -166,8 +170,9 @@ def _is_wrapper(root: ImageRoot, unit: str) -> bool:
 
 
 def _started(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The instances that the wrapper ``unit`` pulls in: those that its dependencies name, and those for which the
-    wrapper has a link of the kind that `systemctl add-wants` makes.
+    """The instances that the wrapper ``unit`` pulls in. The wrapper pulls an instance in when the wrapper's
+    dependencies name the instance, or when the wrapper has a link to the instance. `systemctl add-wants` makes such
+    links.
     """
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]
@@ -230,8 +235,8 @@ def _is_startable(root: ImageRoot, name: str) -> bool:
 
 
 def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | None:
-    """The rule of the generator for the wrapper ``unit``. None when the image does not have the generator, or
-    when the administrator has replaced or masked it.
+    """The rule by which a generator chooses the instances for the wrapper ``unit``. The result is None when the image
+    does not have the generator, or when the administrator has replaced or masked the generator.
     """
     name, rule = _RULES.get(unit, ("", None))
     if rule is None or root.resolve(_GENERATORS / name).canonical is None:
@@ -244,7 +249,9 @@ def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | 
 
 
 def _postgresql(root: ImageRoot) -> Iterator[str]:
-    """One instance for each cluster whose start.conf has `auto` (the default) and whose server is installed."""
+    """The instances of PostgreSQL. There is one instance for each cluster whose start.conf has `auto` (the default) and
+    whose server is installed.
+    """
     files = root.glob(PurePosixPath("/etc/postgresql/*/*/postgresql.conf"))
     if len(files) > _MAX_CLUSTERS:
         raise UnsupportedUnitError(
@@ -271,7 +278,7 @@ def _tor(root: ImageRoot) -> Iterator[str]:
 
 
 def _postfix(root: ImageRoot) -> Iterator[str]:
-    """The default instance, and one instance for each further configuration directory. An instance whose
+    """The default instance of Postfix, and one instance for each further configuration directory. An instance whose
     configuration gives no name is named after its directory, as `postmulti -e init` does.
     """
     yield "postfix@-.service"
@@ -295,8 +302,9 @@ def _parameter(text: str, name: str) -> str:
 
 
 def _openvpn(root: ImageRoot) -> Iterator[str]:
-    """One instance for each configuration in /etc/openvpn. When AUTOSTART= names configurations, only these have an
-    instance. The file with AUTOSTART= is a shell script; a value that only a shell can expand gives no instance.
+    """The instances of OpenVPN. There is one instance for each configuration in /etc/openvpn. When AUTOSTART= names
+    configurations, only these configurations have an instance. The file with AUTOSTART= is a shell script. A value that
+    only a shell can expand gives no instance.
     """
     settings = _text(root, _OPENVPN_DEFAULTS)
     given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)
@@ -313,8 +321,8 @@ def _openvpn(root: ImageRoot) -> Iterator[str]:
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
-    """The text of the file at ``path``. Empty when the file does not exist, cannot be read, or is too large
-    for a configuration file.
+    """The text of the file at ``path``. The result is empty when the file does not exist, cannot be read, or is too
+    large for a configuration file.
     """
     try:
         canonical = root.resolve(path).canonical

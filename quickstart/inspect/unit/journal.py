@@ -1,5 +1,5 @@
-"""Read from the image what systemd uses to connect a unit's output to journald (systemd.exec(5), "Logging and
-Standard Input/Output"; docs/internals/output.md).
+"""Read from the image the sockets and settings by which systemd connects a unit's output to journald (systemd.exec(5),
+"Logging and Standard Input/Output"; docs/internals/output.md).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _FILES = ("file", "append", "truncate")
 
 
 def journal_sockets(root: ImageRoot) -> tuple[ListeningSocket, ...]:
-    """The sockets of journald's socket units, which init binds before the application starts. A socket unit that the
-    image does not have, or that is masked, has none.
+    """The sockets of journald's socket units, which init binds before the application starts. A socket unit that is
+    masked or not in the image has no sockets in the result.
 
     Raises UnsupportedUnitError when init could not bind the sockets as systemd does.
     """
@@ -70,7 +70,7 @@ def _sockets(root: ImageRoot, name: str) -> Iterator[ListeningSocket]:
     sockets = listening_sockets(root, name, frozenset((_LINKS,)))
     found = directives(assignments(unit_texts(root, name), "[Socket]"))
     links = [word for value in found.get(_LINKS, ()) for word in value.split()]
-    # As systemd: only of a socket unit with one path it makes links.
+    # As in systemd, there are links only for a socket unit with exactly one path.
     if links and (len(sockets) != 1 or not all(map(_LINK.fullmatch, links))):
         raise UnsupportedUnitError(
             f"{name} cannot be bound early: it has {_LINKS}={brief(' '.join(links))}",
@@ -84,7 +84,7 @@ def _sockets(root: ImageRoot, name: str) -> Iterator[ListeningSocket]:
 
 def output_records(source: Source) -> Iterator[Record]:
     """The records for the unit's standard output and standard error, and for the labels that journald gives to this
-    output. Where a record is missing, the starter uses systemd's default.
+    output. The starter, which starts the unit early, uses systemd's default where a record is missing.
     """
     out = _effective(source, "StandardOutput", "journal")
     error = _effective(source, "StandardError", _INHERIT)

@@ -1,4 +1,4 @@
-"""The services that are enabled by links (systemd.unit(5), "Install")."""
+"""Find the services that are enabled by links (systemd.unit(5), "Install")."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def enabled_services(root: ImageRoot) -> set[str]:
 
 
 def may_start(root: ImageRoot, unit: str) -> bool:
-    """Whether ``unit`` is a service, and the first entry with its name in the search path leads to a regular file.
-    False for a service that is masked by a link to /dev/null.
+    """Whether ``unit`` is a service, and the first entry with its name in the search path leads to a regular file. The
+    result is false for a service that is masked by a link to /dev/null.
     """
     if not unit.endswith(".service") or "/" in unit:
         return False

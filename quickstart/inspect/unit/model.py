@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class UnitCommand:
-    """A command of the unit: the program's path, its argv (with variables not expanded), and ``flags``, the
-    prefixes ``-+!:`` that it has.
+    """A command of the unit. ``program`` is the program's path, and ``words`` are its argv, in which variables are not
+    expanded. ``flags`` are those of the prefixes ``-+!:`` that the command has.
     """
 
     program: str
@@ -49,13 +49,14 @@ class ListeningSocket:
 class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 
-    ``settings`` are the records of the starter's description for the unit's directives that are not commands
-    (starter.md). ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is
-    no timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main
-    process in the order of the tuple (sd_listen_fds(3)). ``sockets_before`` is the number of sockets of other units
-    of the stack that PID 1 holds before this unit's sockets. ``journal_sockets`` are journald's sockets, which PID 1
-    passes only to systemd. ``companions`` are the other units of a stack, in the order in which they start before
-    this unit. ``on_bus`` says whether a companion is the system's message bus, and starts before this unit.
+    ``settings`` are records of the starter's description, the text file by which the starter starts the unit early
+    (docs/internals/starter.md). There are records for all directives of the unit except commands. ``group`` is the
+    unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is no timeout. The bind mounts
+    ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main process in the order
+    of the tuple (sd_listen_fds(3)). ``sockets_before`` is the number of sockets of other units of the stack that PID 1
+    holds before this unit's sockets. ``journal_sockets`` are journald's sockets, which PID 1 passes only to systemd.
+    ``companions`` are the other units of a stack, in the order in which they start before this unit. ``on_bus`` says
+    whether one of the companions is the system's message bus.
     """
 
     unit: str
@@ -77,12 +78,12 @@ class UnitStart:
 
     @property
     def all_units(self) -> tuple[UnitStart, ...]:
-        """All units of the stack, in the order in which they start. This unit is the last one."""
+        """All units of the stack, in the order in which they start early. This unit is the last unit of the stack."""
         return (*self.companions, self)
 
     @property
     def delegates(self) -> bool:
-        """Whether this unit has control groups of its own (Delegate=, inspect/unit/delegation.py)."""
+        """Whether this unit may manage control groups below its own control group (Delegate=, see delegation.py)."""
         return any(kind == "delegate" for kind, *_ in self.settings)
 
     @property

@@ -1,9 +1,9 @@
-"""The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
+"""Find the file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
 
-Init mounts only the root volume and the file systems of /dev, /proc, /sys and /run. If a stock boot of the image has
-a tmpfs on /tmp, init mounts one, too. At any other mount point, an application that starts early uses the directory
-of the root volume. When systemd mounts the file system later, the mount hides what the application has written there,
-and options such as noexec come too late.
+Init mounts only the root volume and the file systems of /dev, /proc, /sys and /run. If a stock boot of the image mounts
+a tmpfs on /tmp, init also mounts a tmpfs there. At any other mount point, an application that starts early uses the
+directory of the root volume. When systemd mounts the file system later, the mount hides what the application has
+written there, and options such as noexec come too late.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from quickstart.inspect.unit.words import unescape_name
 from quickstart.parse.printable import brief
 
 _FSTAB = PurePosixPath("/etc/fstab")
-# That of a machine with many disks has a few KiB.
+# The fstab of a machine with many disks has a few KiB.
 _MOST_FSTAB_BYTES = 256 << 10
 _TYPES = (".mount", ".automount")
 # The kernel's own file systems, which init mounts as systemd does.
 _KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
-# nfs-common's, in which no service but those of NFS has files.
+# The file system of nfs-common. Only the services of NFS have files in it.
 _PIPES = "rpc_pipefs"
-# What init gives them, too (docs/internals/guest.md, "Mounts"); all but /dev are noexec.
+# Options that init also uses for these file systems (docs/internals/guest.md, "Mounts"). All of them except /dev are
+# noexec.
 _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
-# No service has its files there.
+# No service has its files in these directories.
 _UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi")))
 # Debian 13 has this unit in each image. Administrators of Debian 12 copy it into /etc. Init mounts the same file
 # system, and systemd takes it over.
@@ -65,14 +66,14 @@ _MADE_BY_INIT = {
         ),
     ),
 }
-# What says nothing more than init does by itself, for each of them.
+# Options that only say what init does anyway, for each of these places.
 _SAID_ALREADY = frozenset(
     {*_USUAL, "noexec", "relatime", "strictatime", "noatime", "mode=1777", "mode=01777"}
 )
 # Directories that come before the generator's units (systemd.unit(5), "Unit File Load Path").
 _BEFORE_GENERATED = UNIT_PATHS[:3]
-# With each of these options, a file system with noauto is mounted all the same (systemd.mount(5)). An automount
-# happens when somebody opens the place.
+# With each of these options, a file system is mounted in spite of noauto (systemd.mount(5)). An automount happens when
+# a process opens the mount point.
 _MADE_ALL_THE_SAME = (
     "x-systemd.automount",
     "x-systemd.before=",
@@ -86,8 +87,8 @@ _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "L
 @dataclass(frozen=True)
 class _Mount:
     """A mount. ``source`` names the unit, or the line of fstab, that asks for the mount. ``is_certain`` is false if
-    systemd makes the mount only for a unit that needs it. It is also false if only the units that need the mount have
-    files in the mounted file system (rpc_pipefs).
+    systemd makes the mount only for a unit that needs it. It is also false for a file system such as rpc_pipefs, in
+    which only the units that need the mount have files.
     """
 
     place: PurePosixPath
@@ -121,9 +122,8 @@ def _has_below(paths: Sequence[str], place: str) -> bool:
 
 
 def tmp_options(root: ImageRoot) -> tuple[str, ...]:
-    """The options for the tmpfs that a boot mounts on /tmp, as one string for each attempt of init. Init
-    tries the strings in order, until the kernel accepts one. Empty when a boot of the image does not mount
-    /tmp.
+    """The options for the tmpfs that a boot mounts on /tmp, as one string for each attempt of init. Init tries the
+    strings in order, until the kernel accepts one. The result is empty when a boot of the image does not mount /tmp.
 
     Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs or that has unusual options.
     """
@@ -132,7 +132,7 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
     try:
         texts = unit_texts(root, _TMP)
     except (StartSetError, UnsupportedUnitError):
-        # There is none, or it is masked.
+        # The unit does not exist, or it is masked.
         return ()
     if not is_started(root, _TMP):
         return ()
@@ -143,22 +143,22 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
             f"{_TMP} mounts /tmp in an unusual way: {brief(options)}", hint="use the package's own tmp.mount"
         )
     words = options.split(",")
-    # Without an option, init would take the list for that of an image without such a mount.
+    # For init, an empty list means an image without such a mount. So the list has at least one option.
     plain = [word for word in words if not word.startswith("x-")] or ["rw"]
     graceful = [word.removeprefix(_GRACEFUL) for word in words if word.startswith(_GRACEFUL)]
     return tuple(dict.fromkeys(",".join(each) for each in ((*plain, *graceful), plain)))
 
 
 def fstab_options(root: ImageRoot, place: str) -> str | None:
-    """The options that init takes from fstab's line for ``place`` (/dev/shm, /proc or /tmp), in addition to the
-    options that init gives to this file system anyway. None when fstab has no such line, or one that init cannot
-    follow.
+    """The options that init takes from fstab's line for ``place`` (/dev/shm, /proc or /tmp), in addition to the options
+    that init gives to this file system anyway. The result is None when fstab has no such line, or when init cannot
+    follow the line.
     """
     return _followed_options(root, list(_rows(root)), place)
 
 
 def _followed_options(root: ImageRoot, rows: Sequence[Sequence[str]], place: str) -> str | None:
-    """What ``fstab_options`` returns for an fstab with these rows."""
+    """The options that ``fstab_options`` returns if ``rows`` are the lines of fstab."""
     rows = [words for words in rows if PurePosixPath(words[1]) == PurePosixPath(place)]
     fs_type, known = _MADE_BY_INIT[place]
     if len(rows) != 1 or rows[0][2] != fs_type:
@@ -173,7 +173,7 @@ def _followed_options(root: ImageRoot, rows: Sequence[Sequence[str]], place: str
 
 
 def _has_own_tmp(root: ImageRoot) -> bool:
-    """Whether files of the image say otherwise than fstab how /tmp is mounted."""
+    """Whether the mount of /tmp depends on a unit file that takes precedence over fstab, or on a drop-in."""
     places = (root.resolve(PurePosixPath(each)).canonical for each in _BEFORE_GENERATED)
     return any(_TMP in root.names(each) for each in places if each is not None) or bool(
         drop_ins_of(root, _TMP)
@@ -185,7 +185,7 @@ def _options(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _rows(root: ImageRoot) -> Iterator[list[str]]:
-    """The words of each line of fstab that mounts something beside the root volume."""
+    """The words of each line of fstab that mounts another file system than the root volume."""
     file = root.resolve(_FSTAB).canonical
     lines = (
         root.read_text(file, _MOST_FSTAB_BYTES).splitlines()
@@ -199,7 +199,7 @@ def _rows(root: ImageRoot) -> Iterator[list[str]]:
 
 def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
     rows = list(_rows(root))
-    # Once for each place: an fstab may have thousands of rows for one.
+    # This is computed once for each place, because an fstab may have thousands of rows for one place.
     followed = {place for place in _MADE_BY_INIT if _followed_options(root, rows, place) is not None}
     for words in rows:
         place = PurePosixPath(words[1].replace("\\040", " "))
@@ -236,17 +236,17 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
         try:
             file = unit_file(root, name)
         except (StartSetError, UnsupportedUnitError):
-            # It is masked.
+            # The unit is masked.
             continue
         if name != _TMP or str(file.parent) not in _PLACES_OF_TMP:
-            # A unit that needs it waits for it.
+            # A unit that needs rpc_pipefs waits for it.
             kind = directives(assignments(unit_texts(root, name), "[Mount]")).get("Type", ("",))[-1]
             yield _Mount(place, name, name in started and kind != _PIPES)
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain
-    these paths, even a file system that a boot does not mount otherwise.
+    """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain these
+    paths. This includes a file system that systemd otherwise does not mount at boot.
     """
     texts = unit_texts(root, unit)
     for name, value in assignments(texts, "[Unit]"):

@@ -27,7 +27,7 @@ _PROC_READ_ONLY = (
     "sys",
     "sysrq-trigger",
 )
-# What systemd lets a tmpfs of a unit take.
+# The limits that systemd sets for a unit's own tmpfs.
 _LARGE_TMPFS = "size=10%,nr_inodes=400k"
 # Sockets of journald. A program that logs to them connects again each time, so these sockets may come with systemd.
 _LOGS = ("/dev/log", "/run/systemd/journal", "/run/systemd/journal/dev-log", "/run/systemd/journal/socket")
@@ -36,7 +36,7 @@ _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
 
 
 def mount_records(source: Source) -> Iterator[Record]:
-    """The records of the mounts that the directives in ``source`` require, in no particular order. Raises
+    """The starter's records of the mounts that the directives in ``source`` require, in no particular order. Raises
     UnsupportedUnitError for an invalid value.
     """
     yield from _protect_system(source)
@@ -55,19 +55,20 @@ def mount_records(source: Source) -> Iterator[Record]:
 
 
 def host_name_records(source: Source) -> Iterator[Record]:
-    """The records of the paths that ProtectHostname= makes read-only when another directive creates a mount
-    namespace. ProtectHostname= alone does not create one.
+    """The starter's records of the paths that ProtectHostname= makes read-only when another directive creates a mount
+    namespace. ProtectHostname= alone does not create a mount namespace.
     """
     if source.flag("ProtectHostname"):
-        # A /proc of processes alone has neither.
+        # A /proc with only the processes has neither of these files.
         needed = "optional" if source.last("ProcSubset") == "pid" else "required"
         for name in ("hostname", "domainname"):
             yield "mount", "read-only", needed, f"/proc/sys/kernel/{name}"
 
 
 def sys_records(source: Source) -> Iterator[Record]:
-    """The record of the new /sys that a newer systemd makes for PrivateNetwork=, when the unit has a mount namespace. In the
-    machine's /sys, a process would find the machine's network cards, and root could write to them.
+    """The starter's record of the new /sys for a unit with PrivateNetwork= that has a mount namespace. A newer systemd
+    mounts a new /sys for such a unit. In the machine's own /sys, a process would find the machine's network cards, and
+    a process of root could write to the files of these cards.
     """
     if _has_own_sys(source):
         yield "mount", "fresh-sys", "required", "/sys"
@@ -78,18 +79,18 @@ def _has_own_sys(source: Source) -> bool:
 
 
 def is_private_tmp(source: Source) -> bool:
-    """Whether PrivateTmp= is on, with a directory of the machine's /tmp. The value `disconnected` is supported only as what
-    DynamicUser= implies.
+    """Whether PrivateTmp= gives the unit a directory of the machine's /tmp as the unit's own /tmp. The value
+    `disconnected`, which means a new file system, is supported only when DynamicUser= implies it.
     """
     return not has_tmp_of_its_own(source) and source.flag("PrivateTmp")
 
 
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The `namespace` record, which makes the starter create the unit's mount namespace. Empty when the unit has no
-    mounts and no directive that creates a namespace by itself.
+    """The `namespace` record, which makes the starter create the unit's mount namespace. The result is empty when the
+    unit has no mounts and no directive that creates a namespace by itself.
     """
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
-    # Implied, unless PrivateMounts=no says otherwise.
+    # A new /sys implies PrivateMounts=, unless the unit has PrivateMounts=no.
     private = source.flag("PrivateMounts", otherwise=_has_own_sys(source))
     wanted = bool(records or late_binds(source)) or private or how != "shared"
     # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
@@ -117,7 +118,7 @@ def _protect_system(source: Source) -> Iterator[Record]:
 def _protect_home(source: Source) -> Iterator[Record]:
     value = source.last("ProtectHome")
     if value == "tmpfs":
-        # Plain ones: 252 drops the options of its own table.
+        # These tmpfs have no special options, because systemd 252 drops the options of its own table.
         yield from (("mount", "tmpfs", "optional", path) for path in _HOMES)
     elif value == "read-only":
         yield from (("mount", "read-only", "optional", path) for path in _HOMES)
@@ -149,8 +150,8 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
 
 
 def _proc_options(source: Source) -> tuple[str, ...]:
-    """The mount options of the unit's own /proc, as one word. Empty when neither ProtectProc= nor ProcSubset=
-    requires one.
+    """The mount options of the unit's own /proc, as one word. The result is empty when neither ProtectProc= nor
+    ProcSubset= requires one.
     """
     kinds = ("default", "noaccess", "invisible", "ptraceable")
     protected = source.value("ProtectProc", lambda value: choice(value, kinds)) or "default"

@@ -1,5 +1,6 @@
-"""Find the name services of the image that may know more of a unit's user than the starter (nsswitch.conf(5)). The starter
-reads /etc/passwd and /etc/group only; systemd asks initgroups(3), which asks them all for the user's groups.
+"""Find the name services of the image that may know groups of a unit's user that the starter does not know
+(nsswitch.conf(5)). The starter, which starts a unit early, reads only /etc/passwd and /etc/group. systemd calls
+initgroups(3), which asks all name services for the user's groups.
 """
 
 from __future__ import annotations
@@ -13,32 +14,33 @@ from quickstart.inspect.unit.source import Source
 from quickstart.parse.printable import brief
 
 SWITCH = PurePosixPath("/etc/nsswitch.conf")
-# Where systemd's own name service finds that a user is a member of a group (nss-systemd(8), USER:GROUP.membership).
+# The directories in which systemd's own name service finds that a user is a member of a group (nss-systemd(8),
+# USER:GROUP.membership).
 USER_RECORDS = tuple(map(PurePosixPath, ("/etc/userdb", "/usr/local/lib/userdb", "/usr/lib/userdb")))
-# Those that know no other users than /etc/passwd and /etc/group, and systemd's own.
+# Name services that know only the users of /etc/passwd and /etc/group, and systemd's own users.
 _LOCAL = frozenset(("files", "systemd"))
-# With these, a daemon or the network answers. A stock boot that starts a unit without an order after them (pack/earlier.py
-# refuses a unit with one) does not promise an answer, either.
+# With these name services, a daemon or the network answers. A stock boot that starts a unit without an order after them
+# (pack/earlier.py refuses a unit with one) does not promise an answer, either.
 _ASKED = frozenset(("sss", "ldap", "winbind", "nis", "nisplus", "oslogin", "cache_oslogin"))
 _SETS_USER = frozenset(("User", "Group", "SupplementaryGroups", "DynamicUser"))
 
 
 def sets_user(names: set[str]) -> bool:
-    """Whether the directives ``names`` of a unit say as whom it runs."""
+    """Whether one of the directives ``names`` sets the user or the groups with which a unit runs."""
     return not _SETS_USER.isdisjoint(names)
 
 
 def other_services(root: ImageRoot) -> set[str]:
-    """The name services for users and groups that may know more than the starter and systemd."""
+    """The name services that may have users and groups beyond those of /etc/passwd, /etc/group and systemd itself."""
     return _services(root) - _LOCAL
 
 
 def refuse_other_groups(root: ImageRoot, source: Source) -> None:
-    """Raise UnsupportedUnitError when another name service than /etc/group may put the unit's user into groups."""
+    """Raise UnsupportedUnitError when a name service other than /etc/group may add the unit's user to groups."""
     if not sets_user({*source.found}):
         return
     services = _services(root)
-    # compat(5) is /etc/group as well, with lines `+` that name another service.
+    # The service `compat` also reads /etc/group, in which lines with `+` may name another service.
     others = services - _LOCAL - _ASKED - {"compat"}
     if "compat" in services and _has_compat_lines(root):
         others.add("compat")

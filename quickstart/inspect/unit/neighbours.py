@@ -1,5 +1,5 @@
-"""Find what other units of the image mean for a unit. These are sockets that systemd would pass to the unit, units
-that the unit requires, and instances of its template.
+"""Find the other units of the image that matter for the start of a unit. They are the socket units whose sockets
+systemd would pass to the unit, the units that the unit requires, and the instances of its template.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from quickstart.inspect.unit.values import BadValueError, boolean
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
 # Without these systemd does not start the unit (systemd.unit(5)).
 _NEEDS = ("Requires", "Requisite", "BindsTo")
-# Units that need no work of their own before the unit. Sockets have a rule of their own.
+# Units that do no work before the unit starts. Sockets have a separate rule.
 _NO_WORK = (".target", ".slice", ".socket")
 _PASSING_ON = (".target", ".socket")
 # systemd.service(5), "Default Dependencies".
 _ALWAYS = "sysinit.target"
 _ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
-# Sockets of the boot itself. Who uses them without After= finds them as late.
+# Sockets of the boot itself. A unit that uses them without After= may also find them late in a stock boot.
 _SYSTEMDS = "systemd-"
 _OF_THE_BOOT = frozenset(("dbus.socket", "syslog.socket"))
 # systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
@@ -47,8 +47,8 @@ _MAX_SOCKET_BYTES = 1 << 20
 def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The socket units that pass their listening sockets to ``unit``, sorted by name (systemd.socket(5)).
 
-    Raises UnsupportedUnitError when one of these socket units is an instance of a template. Also raises it when a
-    socket unit is neither enabled for sockets.target nor pulled in by ``unit``. systemd may not start such socket
+    Raises UnsupportedUnitError when one of these socket units is an instance of a template. Also raises this error when
+    a socket unit is neither enabled for sockets.target nor pulled in by ``unit``. systemd may not start such socket
     units at every boot, but init would bind their sockets at every boot.
     """
     enabled = {path.name for path in enabled_sockets(root)}
@@ -57,7 +57,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {len(wanted)} sockets are enabled or wanted"
         )
-    # What another unit names as its own need is in no directory of links.
+    # A socket unit that another unit pulls in by its own directives is in no directory of links.
     others = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / f"*{_SOCKET}")}
     _refuse_long(root, unit, wanted | others)
     own = _file(root, unit)
@@ -65,7 +65,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     handing += sorted(started_of(root, (name for name in others - wanted if _is_for(root, name, unit, own))))
     always = {path.name for path in enabled_sockets(root, "sockets.target")} | set(_pulled_in(root, unit))
     for name in handing:
-        # systemd loads no others; init takes them as words of its shell.
+        # systemd loads no unit with another name, and init uses the names as words of its shell.
         if not _NAME.fullmatch(name):
             raise UnsupportedUnitError(f"{unit} cannot be started early: {name!r} is no unit's name")
         if name not in always or "@" in name:
@@ -113,7 +113,7 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
     beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
     if needs_bus(root, unit):
-        # systemd requires its socket; who answers there is to be early, too.
+        # systemd requires the socket of the bus. The service that answers there must also start early.
         needed[BUS] = "Type=dbus"
     # A target or socket starts only with the units that it requires itself, and the unit starts only with the target
     # or socket.
@@ -130,12 +130,12 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
 
 
 def wanted_before(root: ImageRoot, unit: str) -> Mapping[str, str]:
-    """The services that a stock boot starts before ``unit``, or whose sockets it binds before ``unit``, because the
-    unit itself says so. The keys are the services' names, and the values are what the unit says of them.
+    """The services that a stock boot starts before ``unit``, or whose sockets the boot binds before ``unit``, because
+    of directives of ``unit``. The keys are the services' names, and the values are these directives.
 
-    A service is in the result when the unit pulls it in and comes after it (Wants= with After=). It is also in the
-    result when the unit comes after a socket unit that starts the service, as rabbitmq-server.service comes after
-    epmd.socket. The image may be without the service.
+    A service is in the result when ``unit`` pulls the service in and comes after the service (Wants= with After=). A
+    service is also in the result when ``unit`` comes after a socket unit that starts the service. For example,
+    rabbitmq-server.service comes after epmd.socket. The service need not exist in the image.
     """
     wanted = {word for _, word in _dependencies(root, unit, ("Wants",)) if word.endswith(".service")}
     after = {word for _, word in _dependencies(root, unit, ("After",))}
@@ -148,8 +148,8 @@ def wanted_before(root: ImageRoot, unit: str) -> Mapping[str, str]:
 
 
 def is_another_services_socket(name: str) -> bool:
-    """Whether ``name`` is a socket unit that is not one of the boot itself, which are systemd's own, D-Bus' and syslog's.
-    What comes after such a unit may connect to its socket (pure).
+    """Whether ``name`` is a socket unit that does not belong to systemd, D-Bus or syslog. A unit that starts after this
+    socket unit may connect to its socket.
     """
     return name.endswith(_SOCKET) and not name.startswith(_SYSTEMDS) and name not in _OF_THE_BOOT
 
@@ -191,7 +191,9 @@ def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
 
 
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """For a unit NAME.service: the template NAME@.service and its instances that have unit files, sorted."""
+    """The template NAME@.service of the unit NAME.service, and those instances of the template that have unit files,
+    sorted.
+    """
     names = {
         path.name
         for place in UNIT_PATHS
@@ -201,7 +203,9 @@ def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def enabled_sockets(root: ImageRoot, by: str = "*") -> Iterator[PurePosixPath]:
-    """The links that make units pull in socket units. ``by`` is the name of the pulling unit, or a pattern."""
+    """The links that make units pull in socket units. ``by`` is the name of the unit that pulls the socket units in, or
+    a pattern of such names.
+    """
     for place in UNIT_PATHS:
         for kind in ("wants", "requires"):
             yield from root.glob(PurePosixPath(place) / f"{by}.{kind}/*{_SOCKET}")
@@ -213,9 +217,9 @@ def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _service_of(root: ImageRoot, socket: str) -> str:
-    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)), as the socket unit's
-    file and drop-ins say. Empty when the socket unit does not exist, or when each connection gets its own
-    service (Accept=yes).
+    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)), as the socket unit's file and
+    drop-ins say. The result is empty when the socket unit does not exist, or when each connection gets its own service
+    (Accept=yes).
     """
     try:
         found = directives(assignments(unit_texts(root, socket), "[Socket]"))

@@ -1,11 +1,10 @@
-"""The configuration of systemd-networkd and netplan that an early start can do without (systemd.network(5),
-systemd.link(5), netplan(5)).
+"""Check the image's configuration of systemd-networkd and netplan for settings that an early start cannot do without
+(systemd.network(5), systemd.link(5), netplan(5)).
 
-Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks for
-more (a fixed address, a bridge, a route), the application has another network in a stock boot than in an early
-start. The reference boot does not show what a file configures for other network cards, so the build reads the
-files. At each boot of a machine with cloud-init, init checks the same files with a shorter list of keywords
-(initramfs/init/cloud).
+Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks for more
+(a fixed address, a bridge, a route), a stock boot gives the application another network than an early start does. The
+reference boot does not show what a file configures for other network cards, so the build reads the files. At each boot
+of a machine with cloud-init, init checks the same files with a shorter list of keywords (initramfs/init/cloud).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from quickstart.parse.printable import brief
 _PLACES = ("/etc/systemd/network", "/usr/local/lib/systemd/network", "/usr/lib/systemd/network")
 _PATTERNS = ("*.network", "*.netdev", "*.link", "*.network.d/*.conf", "*.link.d/*.conf", "*.netdev.d/*.conf")
 _NETPLAN = ("/etc/netplan/*.yaml", "/usr/lib/netplan/*.yaml")
-# Their files are for containers and virtual machines of the machine.
+# The files of these packages are for containers and virtual machines of the machine.
 _SYSTEMDS = frozenset({"systemd", "udev"})
 _OF_MANAGER = tuple(
     f"{place}/systemd/{name}"
@@ -60,7 +59,7 @@ _OF_NETWORK: Mapping[str, frozenset[str]] = {
 _OF_LINK: Mapping[str, frozenset[str]] = {"[Match]": _ANY, "[Link]": frozenset(_LINK_KEYS.split())}
 # The only values of DHCP= with an IPv4 address.
 _WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"})
-# systemd.syntax(7), and YAML's.
+# The booleans of systemd.syntax(7) and of YAML.
 _YES = frozenset({"yes", "true", "on", "1", "y", "t"})
 _NO = frozenset({"no", "false", "off", "0", "n", "f"})
 _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
@@ -68,7 +67,7 @@ _NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
 _MADE_LATER = re.compile(
     r"(?:docker|veth|br-|virbr|vnet|lxc|lxd|cni|cali|flannel|cilium|podman|tun|tap|wg|tailscale)[\w.*-]*"
 )
-# A line in YAML's block style, without blanks at its ends; another style is not taken.
+# A line in YAML's block style, without blanks at its ends; lines in another style are not accepted.
 _NETPLAN_LINE = re.compile(
     r"(?:#.*|---|network:|ethernets:|match:|[A-Za-z0-9_.-]+-overrides:|version:\s*\d+|renderer:\s*networkd"
     r"|dhcp4:\s*(?:true|yes|on)|dhcp6:\s*\w+|optional:\s*\w+|mtu:\s*\d+|critical:\s*\w+|accept-ra:\s*\w+"
@@ -101,9 +100,9 @@ def refuse_networkd(root: ImageRoot, unit: str) -> None:
 
 
 def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
-    """What networkd sends and asks for, with files that ``refuse_networkd`` has accepted. Raises
-    UnsupportedUnitError when two files for network cards disagree about the host name, because only the running
-    machine shows which file applies to its card.
+    """What networkd sends to a DHCP server, and what it requests from the server. ``refuse_networkd`` must have
+    accepted the image's files. Raises UnsupportedUnitError when two files for network cards disagree about the host
+    name, because only the running machine shows which file applies to its card.
     """
     found: dict[HostName, PurePosixPath] = {}
     texts = {path: root.read_text(path) for path in own_files(root)}
@@ -119,9 +118,9 @@ def sent_by_networkd(root: ImageRoot, unit: str) -> Sent:
 
 
 def later_forwarding(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """The kernel settings for forwarding that networkd writes by its networkd.conf(5). networkd writes them when it
-    starts, some seconds after an early start (manager_set_ip_forwarding in networkd's networkd-sysctl.c, since
-    systemd 256).
+    """The kernel settings for forwarding that networkd writes because of networkd.conf(5). networkd writes them when it
+    starts, some seconds after an early start (manager_set_ip_forwarding in networkd's networkd-sysctl.c, since systemd
+    256).
     """
     paths = (each for pattern in _OF_MANAGER for each in root.glob(PurePosixPath(pattern)))
     files = (file for path in paths if (file := root.resolve(path).canonical) and root.host(file).is_file())
@@ -177,7 +176,7 @@ def _name_by_netplan(text: str) -> HostName:
 
 
 def _is_off_in_netplan(text: str, wanted: str) -> bool:
-    """Whether a card's ``dhcp4-overrides`` switch ``wanted`` off."""
+    """Whether the ``dhcp4-overrides`` of a network card in a netplan file switch the option ``wanted`` off."""
     overrides = ""
     for line in text.splitlines():
         key, _, value = line.partition("#")[0].strip().partition(":")
@@ -202,7 +201,9 @@ def _refusal(unit: str, path: PurePosixPath, why: str) -> UnsupportedUnitError:
 
 
 def own_files(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files of networkd, netplan and systemd-udevd for network cards, except systemd's own and masked ones."""
+    """The files of networkd, netplan and systemd-udevd for network cards, except the files of systemd itself and masked
+    files.
+    """
     paths = [
         path for place in _PLACES for each in _PATTERNS for path in root.glob(PurePosixPath(place) / each)
     ]
@@ -217,8 +218,8 @@ def own_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _why_not(path: PurePosixPath, text: str) -> str:
-    """The reason why the file rules out an early start, as a sentence without its subject, the file. Empty
-    when the file does not rule it out.
+    """The reason why the file rules out an early start. The reason is a sentence without its subject, which is the
+    file. The result is empty when the file does not rule out an early start.
     """
     if path.suffix == ".yaml":
         other = _other_netplan_line(text)
@@ -267,13 +268,14 @@ def _is_plain(name: str, value: str, section: str) -> bool:
         return value.lower() in _WITH_IPV4
     if (section, name) == ("[Network]", "LinkLocalAddressing"):
         return value.lower() in _NO_IPV4_LINK_LOCAL
-    # A card with an address of its own keeps that.
+    # With these values, a card that has a MAC address of its own keeps this address.
     return name != "MACAddressPolicy" or value in ("persistent", "none")
 
 
 def _other_netplan_line(text: str) -> str | None:
-    """The first line of a netplan file that asks for more than DHCP, or None. Below `match:`, a `macaddress:`
-    selects a card. Elsewhere, a `macaddress:` gives the card another MAC address, so it asks for more than DHCP.
+    """The first line of a netplan file that asks for more than DHCP, or None. Below `match:`, a `macaddress:` selects a
+    card. Elsewhere, a line with `macaddress:` gives the card another MAC address, so such a line asks for more than
+    DHCP.
     """
     match_at: int | None = None
     for line in text.splitlines():

@@ -1,6 +1,7 @@
 """Find the units that systemd starts before the application, by the ordering of the image's units.
 
-When one of these units is enabled after the build, the application must not start early (unit/enabled.py).
+When one of these units is enabled after the build, the application must not start early. unit/enabled.py lists these
+units.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from quickstart.inspect.unit.words import Names, split_words
 # systemd.unit(5): links in these make one unit pull in another.
 PULLING = (".wants", ".requires", ".upholds")
 PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
-# systemd.service(5): what each service comes after without a word.
+# systemd.service(5): each service comes after these targets, even without After=.
 _DEFAULT_AFTER = ("sysinit.target", "basic.target")
-# systemd.unit(5), "Description": what else follows After= is no unit, and has no file.
+# systemd.unit(5), "Description": other words after After= are no names of units, and have no file.
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,9}")
-# A boot has not come to these, and an initramfs has its own.
+# A boot does not reach these targets. The units of an initramfs are in the initramfs.
 _OTHER_BOOTS = re.compile(r"initrd.*|(shutdown|umount|final|halt|poweroff|reboot|kexec|exit)\.target")
 # Debian's desktop has some 400 units altogether.
 _MAX_UNITS = 512
-# With names that no unit has.
+# The limit for names, including names that no unit has.
 _MAX_STARTED = 4096
 # The limit for the links of all enabled units, for any goal. Debian's desktop has some 200. Each is a line that init
 # reads at each boot.
@@ -61,9 +62,9 @@ Owned = tuple[PurePosixPath, tuple[str, ...], str]
 
 @dataclass
 class Budget:
-    """A limit for the text of units: ``most`` characters altogether, of which ``used`` were read. ``what`` names
-    the text in messages. ``each_more`` characters are added for every text, because a file takes time to look up, and
-    a drop-in may belong to any number of units.
+    """A limit for the text of units. At most ``most`` characters are read altogether, and ``used`` characters have been
+    read so far. ``what`` names the text in messages. ``each_more`` characters are added for every text, because a file
+    takes time to look up, and a drop-in may belong to any number of units.
     """
 
     what: str = "the units that the image starts, with their drop-ins,"
@@ -84,14 +85,14 @@ class Budget:
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
     """The units, existing or not, that start before ``unit``, directly or through other units. Another unit starts
-    before ``unit`` in three cases:
+    before ``unit`` in these three cases:
 
     - ``unit`` names the other unit in After=.
     - The other unit names ``unit`` in Before=.
     - A target pulls in the other unit, and this target is reached before ``unit``.
 
-    The result includes the aliases of these units. It includes a template when any of the template's instances may
-    start before ``unit``.
+    The result includes the aliases of these units. The result also includes a template when any of the template's
+    instances may start before ``unit``.
     """
     pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.
@@ -146,9 +147,9 @@ def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
-    """The units that a boot of the image starts: ``unit``, the default target and all units that these pull in,
-    directly or through other units. The services of the socket, path and timer units among them are included. The
-    instances that a device may start are not included.
+    """The units that a boot of the image starts. They are ``unit``, the default target, and all units that ``unit`` and
+    the target pull in, directly or through other units. The services of the socket, path and timer units among them are
+    included. The instances that a device may start are not included.
     """
     found: set[str] = set()
     text_left = Budget()
@@ -182,7 +183,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
 
 
 def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
-    """Whether a target that pulls in ``unit`` is reached only after ``unit`` has started. True for a unit
+    """Whether a target that pulls in ``unit`` is reached only after ``unit`` has started. The result is true for a unit
     that does not exist.
     """
     try:
@@ -194,8 +195,8 @@ def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
 
 
 def _waits(texts: tuple[str, ...]) -> bool:
-    """Whether the unit with these texts has default dependencies. A target is ordered after the units that it
-    pulls in only when both have default dependencies (systemd.target(5)).
+    """Whether the unit whose files have the texts ``texts`` has default dependencies. A target is ordered after a unit
+    that it pulls in only when both the target and the unit have default dependencies (systemd.target(5)).
     """
     values = [value for key, value in assignments(texts, "[Unit]") if key == "DefaultDependencies"]
     return not values or values[-1].lower() not in ("no", "n", "false", "f", "off", "0")
@@ -219,10 +220,10 @@ def words_of(unit: str, value: str) -> list[str]:
 
 
 def pulled_by_links(root: ImageRoot) -> _Order:
-    """A map from each directory of links, such as nginx.service.wants, to the names of the units that its links
-    pull in. The key is the directory's name without its last suffix, here ``nginx.service``. It is the name of a
-    unit, a template, a prefix (``app-.service``) or a type (``service``). Raises UnsupportedUnitError for
-    implausibly many links.
+    """A map from each directory of links, such as nginx.service.wants, to the names of the units that its links pull
+    in. The key is the directory's name without its last suffix, here ``nginx.service``. So the key is the name of a
+    unit, a template, a prefix (``app-.service``) or a type (``service``). Raises UnsupportedUnitError for implausibly
+    many links.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = MAX_LINKS
@@ -263,7 +264,7 @@ def owned_texts(root: ImageRoot) -> Iterator[Owned]:
     others = functools.cache(functools.partial(_others, by_type=by_type))
     left = _MAX_OWNERS
     for (owner, path), text in texts.items():
-        # A drop-in may be of all units of a type or with one beginning.
+        # A drop-in may belong to all units of a type, or to all units with a prefix.
         names = (owner, *others(owner))
         left -= len(names)
         if left < 0:
@@ -287,8 +288,8 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
 
 
 def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
-    """For each unit, the units whose files name it in Before=. A Before= in the files of a unit that no boot starts
-    is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
+    """A map from each unit to the units whose files name this unit in Before=. A Before= in the files of a unit that no
+    boot starts is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS, each_more=0)
@@ -305,7 +306,7 @@ def _assigned(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _others(owner: str, by_type: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The units to which a drop-in of the directory ``owner`` (without ``.d``) belongs beside ``owner`` itself.
+    """The units to which a drop-in of the directory ``owner`` (without ``.d``) belongs, except ``owner`` itself.
     ``by_type`` has the sorted names of the units of each type.
     """
     stem, _, kind = owner.rpartition(".")

@@ -1,9 +1,9 @@
-"""The steps that PID 1 of the image's systemd takes before it starts anything, and the meaning of some directives, as
-far as versions of systemd differ in them (main.c of systemd's src/core). Init does everything else of this kind for
-each image (initramfs/init/second).
+"""Find out how the version of the image's systemd differs from other versions. Versions differ in the steps that PID 1
+takes before it starts any unit (main.c of systemd's src/core), and in the meaning of some directives. Init takes all
+other steps of this kind, in the same way for each image (initramfs/init/second).
 
-Distributions may switch these steps off when they build systemd. So this module looks into the program itself, where
-a step that is compiled in has a message of its own.
+Distributions may switch these steps off when they build systemd. So this module searches systemd's program for the
+messages of the steps. If a step is compiled in, the program contains the step's message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import Directives
 
 _PROGRAM = PurePosixPath("/usr/lib/systemd/systemd")
-# Which starts the services, since systemd 255.
+# The program that starts the services, since systemd 255.
 _EXECUTOR = PurePosixPath("/usr/lib/systemd/systemd-executor")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
 _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
@@ -25,54 +25,58 @@ _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
 # With DynamicUser= (namespace.c of systemd 257).
 _MAPS_OWNERS, _OWN_TMP = b"ID-mapped mount created successfully", b"unit-private-tmp"
-# With which words a newer systemd does more for these directives: exec-invoke.c and namespace.c of systemd 254 and later.
+# Strings in the program of a newer systemd that does more for these directives (exec-invoke.c and namespace.c of
+# systemd 254 and later).
 _NEWER = {
     "MemoryDenyWriteExecute": b"MemoryDenyWriteExecute= with PR_SET_MDWE",
     "PrivateNetwork": b"private-sysfs",
 }
 _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
-# systemd 257's have 4 MiB.
+# The libraries of systemd 257 have 4 MiB.
 _MOST_BYTES = 64 << 20
 
 
 def raises_nr_open(root: ImageRoot) -> bool:
-    """Whether PID 1 raises fs.nr_open, which bounds LimitNOFILE= (Debian 13's does, Debian 12's does not)."""
+    """Whether PID 1 raises the kernel setting fs.nr_open, which is the upper limit for LimitNOFILE=. PID 1 of Debian 13
+    raises this setting, and PID 1 of Debian 12 does not.
+    """
     return _has(root, _RAISES_NR_OPEN)
 
 
 def limits_of_pid_one(root: ImageRoot) -> Directives:
-    """The limits that PID 1 sets for itself and that its services inherit, as directives of system.conf. In Debian
-    13, PID 1 has no limit for core dumps. In Debian 12, it has the kernel's limit.
+    """The limits that PID 1 sets for itself and that its services inherit, as directives of system.conf. In Debian 13,
+    PID 1 has no limit for core dumps. In Debian 12, PID 1 has the kernel's limit for core dumps.
     """
     return {"DefaultLimitCORE": ("infinity",)} if _has(root, _RAISES_CORE_LIMIT) else {}
 
 
 def maps_owners(root: ImageRoot) -> bool:
-    """Whether the private directories of a unit with DynamicUser= belong to nobody on the volume, and to the unit's
-    user only in the unit's namespace. This is so in Debian 13. In Debian 12, they belong to the user on the volume,
-    too.
+    """Whether the private directories of a unit with DynamicUser= belong to the user `nobody` on the volume, and to the
+    unit's user only in the unit's namespace. The result is true for Debian 13. In Debian 12, the directories belong to
+    the unit's user on the volume, too.
     """
     return _has(root, _MAPS_OWNERS)
 
 
 def has_own_tmp(root: ImageRoot) -> bool:
-    """Whether a unit with DynamicUser= and without PrivateTmp= has a new file system at /tmp. This is so in Debian
-    13. In Debian 12, the unit has a directory in /tmp.
+    """Whether a unit with DynamicUser= and without PrivateTmp= has a new file system at /tmp. The result is true for
+    Debian 13. In Debian 12, such a unit has a directory in the machine's /tmp.
     """
     return _has(root, _OWN_TMP)
 
 
 def newer_directives(root: ImageRoot, names: Collection[str]) -> frozenset[str]:
-    """Those of the directives ``names`` for which the image's systemd does what Debian 13's does, and Debian 12's does not:
-    it denies write and execute by the kernel's own means (PR_SET_MDWE), and PrivateNetwork= implies PrivateMounts= and a
-    new /sys.
+    """The directives among ``names`` that the image's systemd handles like Debian 13's systemd, and not like Debian
+    12's. There are two such directives. For MemoryDenyWriteExecute=, the newer systemd lets the kernel deny write and
+    execute (PR_SET_MDWE). In the newer systemd, PrivateNetwork= implies PrivateMounts= and a new /sys.
     """
     return frozenset(name for name, message in _NEWER.items() if name in names and _has(root, message))
 
 
 def comment_records(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
-    """The record which says that a comment in a file of variables (EnvironmentFile=, /etc/default/locale) ends with its
-    line, even if this line ends with a backslash. Empty for systemd before version 254, where the comment goes on.
+    """The record which tells the starter that a comment in a file of variables (EnvironmentFile=, /etc/default/locale)
+    ends with its line, even if this line ends with a backslash. The result is empty for systemd before version 254, in
+    which such a comment continues on the next line.
     """
     return (("comments", "one-line"),) if _has(root, _ENDS_COMMENTS, _SHARED) else ()
 
@@ -82,7 +86,9 @@ def _has(root: ImageRoot, message: bytes, kind: str = _CORE) -> bool:
 
 
 def _programs(root: ImageRoot, kind: str) -> Iterator[PurePosixPath]:
-    """systemd's program and its libraries of this kind, each once: many names may be links to one large file."""
+    """The paths of systemd's programs and of its libraries with the name ``kind``. Each file occurs only once, because
+    many names may be links to one large file.
+    """
     libraries = (path for place in _LIBRARIES for path in root.glob(PurePosixPath(place) / f"{kind}-*.so"))
     found = dict.fromkeys(root.resolve(path).canonical for path in (_PROGRAM, _EXECUTOR, *libraries))
     yield from (path for path in found if path is not None and root.host(path).is_file())

@@ -1,6 +1,6 @@
-"""Find policies and commands of an image that an early start would escape. The policies (audit, IMA, AppArmor's early
-policy) apply only to processes that start after the policy was set up. The commands are those that modprobe runs in
-place of loading a module.
+"""Find policies and commands of an image that would have no effect on an early start. Each policy (audit, IMA,
+AppArmor's early policy) applies only to processes that start after the policy was set up. The commands are those that
+modprobe runs instead of loading a module.
 
 systemd or a service sets the policies up before any other service starts. A process that starts early would escape
 the policies, and init does not run the commands. So a build refuses an image that has such a policy or command.
@@ -33,7 +33,7 @@ AUDIT_LINKS = tuple(
     PurePosixPath(f"/etc/systemd/system/{puller}.wants/{_AUDIT_SOCKET}")
     for puller in ("sockets.target", "systemd-journald.service")
 )
-# systemd loads it when it becomes PID 1 (apparmor-setup.c).
+# systemd loads this policy when systemd becomes PID 1 (apparmor-setup.c).
 EARLY_POLICY = PurePosixPath("/etc/apparmor/earlypolicy")
 # modprobe.d(5): a command in place of loading the module. `true` and `false` only forbid the module.
 _INSTALL = re.compile(

@@ -43,12 +43,13 @@ _NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
 @dataclass(frozen=True)
 class PulledBy:
-    """What pulls in each unit of an image, by a link (``X.wants/UNIT``) or by a directive (``Wants=UNIT``). A group
-    is a name that stands for several units: all units of a template, of a prefix or of a type (``_is_group``).
+    """The units and groups that pull in each unit of an image, by a link (``X.wants/UNIT``) or by a directive
+    (``Wants=UNIT``). A group is a name that stands for several units: all units of a template, of a prefix or of a type
+    (see ``_is_group``).
 
-    ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit
-    that has a file and that nothing pulls in. ``by`` also has one special key for each group (``_all_of``), whose
-    value is the set of the group's members.
+    ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit that
+    has a file and that nothing pulls in. ``by`` also has one special key for each group, which ``_all_of`` returns. The
+    value of this key is the set of the group's members.
 
     ``names`` are the names in the unit directories. When there are implausibly many names, ``names`` is None, and no
     aliases are known. ``scripts`` are the names of the init scripts.
@@ -74,8 +75,9 @@ def is_started(root: ImageRoot, unit: str, known: PulledBy | None = None) -> boo
 
 
 def refuse_occasional(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when a boot starts ``unit`` only by way of a path or timer unit. The conditions of the
-    path or timer unit, and what it waits for, decide whether the boot starts ``unit``.
+    """Raise UnsupportedUnitError when a boot starts ``unit`` only by way of a path or timer unit. In this case, the
+    conditions of the path or timer unit, and the event that this unit waits for, decide whether the boot starts
+    ``unit``.
 
     If another unit pulls in ``unit``, a condition of this other unit does not matter. systemd examines the condition
     when it starts the other unit, and by then systemd already has a start job for ``unit`` (systemd.unit(5),
@@ -94,10 +96,10 @@ def refuse_occasional(root: ImageRoot, unit: str) -> None:
 def started_of(
     root: ImageRoot, units: Iterable[str], known: PulledBy | None = None, *, on_occasion: bool = True
 ) -> frozenset[str]:
-    """Those of ``units`` that a boot of the image starts. These are the units that the default target pulls in,
+    """The units among ``units`` that a boot of the image starts. These are the units that the default target pulls in,
     directly or through other units, and the init scripts that have a link for a run level. ``known`` is the result of
-    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, units that only a path
-    or timer unit triggers are left out.
+    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, units that only a path or
+    timer unit triggers are left out.
     """
     asked = tuple(units)
     if not asked:
@@ -124,9 +126,9 @@ def started_of(
 
 
 def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, tuple[str, ...]]:
-    """A map whose keys are ``units`` and all units or groups that pull one of ``units`` in, directly or through
-    others. The value of a key has the units and groups that directly pull in or trigger the key, and the key's other
-    names. Each unit or group is examined once, even when it pulls in many others.
+    """A map whose keys are ``units`` and all units or groups that pull one of ``units`` in, directly or through other
+    units and groups. The value of a key has the units and groups that directly pull in or trigger the key, and the
+    key's other names. Each unit or group is examined once, even when it pulls in many others.
     """
     found: dict[str, tuple[str, ...]] = {}
     wrapper = _wrappers(root)
@@ -147,8 +149,8 @@ def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, t
 
 
 def _wrappers(root: ImageRoot) -> Callable[[str], str]:
-    """A function that returns the wrapper of a template's instances, or an empty string. It reads each
-    template once.
+    """A function that returns the wrapper of a template's instances, or an empty string. A wrapper is a unit whose work
+    its instances do (instances.py). The function reads the files of each wrapper only once.
     """
     left = Budget("the wrappers of the image's instances", _MOST_WRAPPING)
 
@@ -173,7 +175,7 @@ def _names(root: ImageRoot, unit: str, known: PulledBy) -> tuple[str, ...]:
     try:
         return names_of(root, unit, known.names)
     except _NOT_FOUND:
-        # The unit is judged by the known name.
+        # In this case, only the given name of the unit counts.
         return (unit,)
 
 
@@ -184,8 +186,8 @@ def _script(root: ImageRoot, unit: str, known: PulledBy) -> str | None:
 
 
 def pulled_by(root: ImageRoot) -> PulledBy:
-    """What pulls in each unit of the image. A link for a template, a prefix or a type (``service.wants``)
-    applies to several units, which are the members of a group.
+    """The units and groups that pull in each unit of the image. A link for a template, a prefix or a type
+    (``service.wants``) applies to several units, which are the members of a group.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     for puller, pulled in pulled_by_links(root).items():

@@ -84,7 +84,7 @@ _MANAGERS = (
 def read_unit(
     root: ImageRoot, unit: str, run_start_pre: bool = True, stack: Collection[str] = ()
 ) -> UnitStart:
-    """How ``unit`` of the image starts. Without ``run_start_pre``, its ExecStartPre= commands are left out.
+    """How ``unit`` of the image starts. Without ``run_start_pre``, the commands of ExecStartPre= are left out.
     ``stack`` are the units that start early together with ``unit``, so ``unit`` may require them.
 
     Raises UnsupportedUnitError for everything that an early start could not repeat.
@@ -146,8 +146,8 @@ def _refuse_other_than_one(unit: str, start: Sequence[UnitCommand]) -> None:
 
 
 def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The records for the conditions of the unit, of the generator that starts it, and of the socket units. A socket
-    unit counts once.
+    """The records for the conditions of the unit, of the generator that starts the unit, and of the socket units. A
+    socket unit that occurs several times is read once.
     """
     yield from condition_records(unit, assignments(unit_texts(root, unit), "[Unit]"))
     yield from generating_conditions(unit)
@@ -156,9 +156,9 @@ def _conditions(root: ImageRoot, unit: str, socket_units: Iterable[str]) -> Iter
 
 
 def _source(root: ImageRoot, unit: str) -> Source:
-    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError if these files have a
-    directive or an empty assignment that an early start could not repeat. Also raises it if these files or the files
-    of the unit's slices have a syntax fault.
+    """The settings of the unit's files and of system.conf. Raises UnsupportedUnitError if these files have a directive
+    or an empty assignment that an early start could not repeat. Also raises this error if these files or the files of
+    the unit's slices have a syntax fault.
     """
     texts, manager = unit_texts(root, unit), manager_texts(root)
     assigned, defaults = assignments(texts, "[Service]"), assignments(manager, "[Manager]")
@@ -256,8 +256,8 @@ def _refuse_manager(source: Source) -> None:
 
 
 def _refuse_last_word(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a drop-in that systemd reads after the drop-in of the hand-off
-    (HAND_OFF_DROP_IN). Such a drop-in could make systemd start the application a second time.
+    """Raise UnsupportedUnitError for a drop-in that systemd reads after HAND_OFF_DROP_IN, by which the hand-off lets
+    systemd adopt the running application. Such a drop-in could make systemd start the application a second time.
     """
     for name, path in drop_ins_of(root, unit).items():
         if os.fsencode(name) >= HAND_OFF_DROP_IN:
@@ -324,8 +324,8 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """The record which says that any process of the unit may be the main process. The record is needed for
-    Type=forking when systemd has no PID file and must not guess the main process (GuessMainPID=no). Empty for other
+    """The record which says that any process of the unit may be the main process. The record is needed for Type=forking
+    when systemd has no PID file and must not guess the main process (GuessMainPID=no). The result is empty for other
     units.
     """
     guesses = source.flag("GuessMainPID", otherwise=True)
@@ -334,8 +334,8 @@ def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """The record that says which processes of the unit may write to the notify socket. Empty when the unit does not
-    need the socket.
+    """The record that says which processes of the unit may write to the notify socket. The result is empty when the
+    unit does not need the socket.
     """
     needs = kind == "notify" or "WatchdogSec" in source.found
     access = source.last("NotifyAccess", "none")
@@ -347,7 +347,7 @@ def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _timeout_ms(source: Source) -> int:
-    """The unit's start timeout in milliseconds. 0 when there is no timeout."""
+    """The unit's start timeout in milliseconds. The result is 0 when there is no timeout."""
     # Both are names of one setting: the last assignment counts (systemd's config_parse_service_timeout).
     given = next((each for each in reversed(source.assigned) if each[0] in _TIMEOUTS and each[1]), None)
     default = source.manager.get("DefaultTimeoutStartSec", (_DEFAULT_TIMEOUT,))[-1]
@@ -393,7 +393,7 @@ def _check_users(root: ImageRoot, source: Source) -> None:
 
 
 def _names_of(root: ImageRoot, file: str) -> frozenset[str]:
-    """The names and numeric IDs in a passwd(5) or group(5) file. Empty when the file does not exist."""
+    """The names and numeric IDs in a passwd(5) or group(5) file. The result is empty when the file does not exist."""
     path = root.resolve(PurePosixPath(file)).canonical
     rows = (line.split(":", 3) for line in root.read_text(path, MAX_TABLE_BYTES).splitlines()) if path else ()
     return frozenset(word for row in rows for word in (row[0], *row[2:3]))

@@ -58,12 +58,12 @@ _INT_MAX = (1 << 31) - 1
 
 
 def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The records
-    of the outermost slice come first, and those of the unit's own cgroup last. The record `delegate` of a unit with
-    Delegate= follows them (delegation.py).
+    """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The records of the
+    outermost slice come first, and those of the unit's own cgroup last. After these records comes the record `delegate`
+    if the unit has Delegate= (delegation.py).
 
-    The words of a `cgroup-attribute` record are: the number of levels above the unit's cgroup, the attribute, and
-    the value. The value is usually one word. For a share of the machine's tasks or memory, the value is three words:
+    The words of a `cgroup-attribute` record are the number of levels above the unit's cgroup, the attribute, and the
+    value. The value is usually one word. For a share of the machine's tasks or memory, the value is three words:
     `tasks` or `memory`, the share's numerator and the share's denominator. Raises UnsupportedUnitError for a value that
     the starter cannot set.
     """
@@ -112,7 +112,7 @@ def _attributes(
 
 
 def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Record | None]:
-    """The value of each memory limit, by attribute. None means that the attribute keeps its default. When no
+    """The value of each memory limit, by attribute. The value None means that the attribute keeps its default. When no
     other memory limit is set, MemoryLimit= of cgroup v1 counts as MemoryMax= (unit_has_unified_memory_config).
     """
     limits = {attribute: _memory_limit(source, above, name) for name, attribute in _MEMORY.items()}
@@ -156,8 +156,8 @@ def _at_start(source: Source, name: str) -> str:
 
 
 def _numbers(source: Source, name: str) -> Record | None:
-    """The numbers of CPUs or memory nodes, as one word with commas. Each assignment adds to the list. None when
-    the directive has no value.
+    """The numbers of CPUs or memory nodes, as one word with commas. Each assignment adds to the list. The result is
+    None when the directive has no value.
     """
     name = _at_start(source, name)
     if name not in source.found:
@@ -181,7 +181,7 @@ def _tasks(value: str) -> Record | None:
 
 
 def _memory(name: str, value: str) -> Record | None:
-    """The words for a memory limit. None when the value is the default of a new cgroup."""
+    """The words for a memory limit. The result is None when the value is the default of a new cgroup."""
     protects = name in _PROTECTING
     if value == INFINITY:
         return ("max",) if protects else None
@@ -211,8 +211,8 @@ def _oom_policy(value: str) -> str:
 
 
 def _share(value: str, most: int) -> int | None:
-    """The share ``value`` as a number of ten-thousandths: 1250 for `12.5%`, `125‰` or `1250‱`. None for a text that
-    is not a share.
+    """The share ``value`` as a number of ten-thousandths: 1250 for `12.5%`, `125‰` or `1250‱`. The result is None for a
+    text that is not a share.
     """
     match = _SHARE.fullmatch(value)
     if match is None:

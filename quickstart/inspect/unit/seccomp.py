@@ -79,7 +79,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: the call fails with ``errno`` when all tests are true."""
+    """A rule of the filter. The system call ``call`` fails with ``errno`` when all tests are true."""
 
     call: str
     tests: tuple[Test, ...] = ()
@@ -87,9 +87,10 @@ class Rule:
 
 
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` record for ``source``, or nothing when none of its directives requires a filter. Before it, the
-    record `deny-write-execute` for MemoryDenyWriteExecute= of a newer systemd, with a filter for older kernels. Raises
-    UnsupportedUnitError for an invalid value.
+    """The records of the system call filters that the directives in ``source`` require. The record `seccomp` has one
+    filter for most directives. The record `deny-write-execute` comes before it if the image has a newer systemd and the
+    unit has MemoryDenyWriteExecute=. This record makes the kernel deny memory that is writable and executable, and has
+    a filter for older kernels. Raises UnsupportedUnitError for an invalid value.
     """
     if _denies_by_kernel(source):
         yield "deny-write-execute", program(_no_write_and_execute(), native_only=False).hex()
@@ -129,8 +130,9 @@ def _rules(source: Source) -> Iterator[Rule]:
 
 
 def _denies_by_kernel(source: Source) -> bool:
-    """Whether systemd asks the kernel itself (PR_SET_MDWE). The kernel also sees what READ_IMPLIES_EXEC adds (personality(2)),
-    and denies only what was not executable before.
+    """Whether the unit has MemoryDenyWriteExecute=, and systemd implements it by PR_SET_MDWE (prctl(2)) instead of a
+    filter. Unlike a filter, the kernel also notices the execute permission that READ_IMPLIES_EXEC adds
+    (personality(2)). The kernel denies this permission only for memory that was not executable before.
     """
     return source.flag("MemoryDenyWriteExecute") and "MemoryDenyWriteExecute" in source.systemd.newer
 
@@ -172,7 +174,7 @@ def _namespaces(source: Source) -> Iterator[Rule]:
     denied = everything & ~(everything if allowed is None else allowed)
     if not denied:
         return
-    # Its flags are in memory; without it the C library takes clone.
+    # The flags of clone3 are in memory, where a filter cannot see them. Without clone3, the C library uses clone.
     yield Rule("clone3", errno=_ENOSYS)
     yield from (Rule(call, (Test(argument=0, any_bit=denied),)) for call in ("clone", "unshare"))
     if denied == everything:
@@ -259,7 +261,7 @@ def assembled(instructions: Iterable[Instruction]) -> bytes:
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
     """The instructions for the rules on ``architecture``, which is 0 for x86-64 and 1 for i386. The instructions of
-    each rule expect the call's number in the accumulator, and leave it there.
+    each rule expect the call's number in the accumulator, and leave the number there.
     """
     for rule in rules:
         number = _number(rule.call, architecture)
@@ -268,7 +270,7 @@ def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
         inner: list[Instruction] = [(RETURN, 0, 0, RET_ERRNO | rule.errno)]
         for test in reversed(rule.tests):
             inner = [*_test(test, len(inner)), *inner]
-        # Whatever the tests have loaded, the next rule wants the number.
+        # The tests may have loaded an argument, but the next rule expects the call's number.
         inner.append(LOAD_NUMBER)
         if architecture == 0:
             inner.append(_WITHOUT_X32)
@@ -277,13 +279,13 @@ def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
 
 
 def _number(call: str, architecture: int) -> int | None:
-    """The number of a call on x86-64 (0) or i386 (1). None when the call does not exist there."""
+    """The number of a call on x86-64 (0) or i386 (1). The result is None when the call does not exist there."""
     return _EXCEPTIONS.get(call, (X86_64.get(call), I386.get(call)))[architecture]
 
 
 def _test(test: Test, rest: int) -> list[Instruction]:
-    """The instructions for one test. When the test is true, execution continues after these instructions.
-    Otherwise, execution skips the next ``rest`` instructions after them.
+    """The instructions for one test. When the test is true, execution continues after these instructions. When the test
+    is false, execution skips the ``rest`` instructions that follow.
     """
     load = (LOAD, 0, 0, ARGUMENTS + 8 * test.argument)
     if test.any_bit:

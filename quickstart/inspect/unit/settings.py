@@ -1,5 +1,5 @@
-"""Convert the directives that set up the process into records of the starter's description, the text file by which
-the starter starts the unit (systemd.exec(5), starter.md).
+"""Convert the directives that set up the process into records of the starter's description, the text file by which the
+starter starts the unit (systemd.exec(5), docs/internals/starter.md).
 
 The records that describe the unit, such as `user` and `environment`, come first. After them come the records of the
 steps that a process takes before it executes its program, in systemd's order. The `mount` records stand before the
@@ -80,8 +80,8 @@ _DEFAULT_LIMITS = {"NOFILE": "1024:524288", "MEMLOCK": "8M"}
 
 
 def settings(source: Source) -> tuple[Record, ...]:
-    """All records for ``source``, except those for its commands. Raises UnsupportedUnitError with the name of a
-    directive that an early start cannot repeat.
+    """All of the starter's records for the directives in ``source``, except the records for commands. Raises
+    UnsupportedUnitError with the name of a directive that an early start cannot repeat.
     """
     mounted = tuple(mount_records(source))
     own = namespace(source, mounted)
@@ -200,8 +200,8 @@ def _directories(source: Source) -> Iterator[Record]:
 
 
 def _writable(directories: Iterable[Record]) -> Iterator[Record]:
-    """The mounts by which the unit may write to its ``directories``, whatever ProtectSystem= says. Of a private root, only
-    the unit's own directories are to be seen.
+    """The records of the mounts that let the unit write to its ``directories`` even if ProtectSystem= makes the file
+    system read-only. In a directory such as /var/lib/private, the unit sees only its own directories.
     """
     roots = (record[2] for record in directories if record[0] == "private-directory")
     yield from (("mount", "private-root", "required", f"{base}/private") for base in dict.fromkeys(roots))
@@ -234,7 +234,7 @@ def _limits(source: Source) -> Iterator[Record]:
 
 
 def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
-    """The steps that drop privileges: groups, limits, capabilities and user."""
+    """The records of the steps that drop privileges. These steps set groups, limits, capabilities and the user."""
     if {"User", "Group", "SupplementaryGroups"} & set(source.found):
         yield "groups", *(source.names.expand(word) for word in source.words("SupplementaryGroups"))
     yield from _limits(source)

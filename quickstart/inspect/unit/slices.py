@@ -48,8 +48,8 @@ def slice_names(source: Source) -> tuple[str, ...]:
 
 
 def refuse_slices(root: ImageRoot, source: Source) -> None:
-    """Raise UnsupportedUnitError when a slice of the unit has a restriction that the starter cannot apply before
-    the unit's first process starts.
+    """Raise UnsupportedUnitError when a slice that contains the unit has a restriction that the starter cannot apply
+    before the unit's first process starts.
     """
     for name in slice_names(source):
         found = directives(assignments(slice_texts(root, name), "[Slice]"))

@@ -88,7 +88,7 @@ _KNOWN = frozenset((*_KINDS, *_FLAGS, *_NUMBERS, *_SPANS, *_SIZES, *_FILE, *_LAT
 
 @dataclass(frozen=True)
 class _Unit:
-    """A socket unit: its name, and the values of its [Socket] section."""
+    """The name of a socket unit, and the values of the directives in its [Socket] section."""
 
     name: str
     found: Directives
@@ -130,8 +130,8 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
 def listening_sockets(
     root: ImageRoot, name: str, read_elsewhere: frozenset[str] = frozenset()
 ) -> tuple[ListeningSocket, ...]:
-    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The caller
-    reads the directives ``read_elsewhere``.
+    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The directives
+    ``read_elsewhere`` are accepted, because the caller itself reads them.
 
     Raises UnsupportedUnitError for a setting that init cannot apply as systemd does.
     """
@@ -156,9 +156,9 @@ def listening_sockets(
 
 
 def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
-    """Raise UnsupportedUnitError for a readiness request that only connects to a port of one of the sockets of
-    ``unit`` or of its companions. Init listens on this port before the service runs, so such a request would succeed
-    before the service is ready.
+    """Raise UnsupportedUnitError for a readiness request that only connects to a port, when a socket of ``unit`` or of
+    its companions has this port. Companions are the units that start early together with ``unit``. Init listens on this
+    port before the service runs, so such a request would succeed before the service is ready.
     """
     for socket in (socket for each in unit.all_units for socket in each.sockets):
         if ready.kind is ReadyKind.TCP and socket.port == ready.port:
@@ -169,9 +169,9 @@ def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
 
 
 def socket_conditions(root: ImageRoot, name: str) -> tuple[Record, ...]:
-    """The conditions of the socket unit ``name``, as records for the starter. Raises UnsupportedUnitError for
-    a triggering condition (`Condition…=|…`, of which one is enough). The starter combines the conditions of
-    all units, and could not tell which alternatives belong to this unit.
+    """The conditions of the socket unit ``name``, as records for the starter. Raises UnsupportedUnitError for a
+    triggering condition (`Condition…=|…`). Of the triggering conditions of a unit, at least one must be true. The
+    starter combines the conditions of all units, so it could not tell which of these conditions belong to this unit.
     """
     assigned = assignments(unit_texts(root, name), "[Unit]")
     for key, value in assigned:

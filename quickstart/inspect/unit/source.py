@@ -20,8 +20,9 @@ _WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 @dataclass(frozen=True)
 class Systemd:
-    """What differs between versions of systemd: ``call_groups`` are the groups of system calls that the image's systemd
-    defines, and ``newer`` are the directives for which it does more than Debian 12's (pidone.newer_directives).
+    """The differences between the image's systemd and other versions. ``call_groups`` are the groups of system calls
+    that the image's systemd defines. ``newer`` are the directives for which the image's systemd does more than Debian
+    12's systemd, as pidone.newer_directives finds them.
     """
 
     call_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class Source:
     """The assignments of ``unit`` in one section (mostly [Service]) in order, and the values of each [Manager]
     directive in the image's system.conf.
 
-    ``systemd`` is the image's, as far as one of the directives needs it.
+    ``systemd`` describes the image's systemd. Values that no directive of the unit needs are left empty.
     """
 
     unit: str
@@ -63,8 +64,8 @@ class Source:
         return self.found.get(name, (otherwise,))[-1]
 
     def value(self, name: str, convert: Callable[[str], T]) -> T | None:
-        """The effective value of the directive ``name``, converted by ``convert``. None when the directive has no
-        value. Raises UnsupportedUnitError for an invalid value.
+        """The effective value of the directive ``name``, converted by ``convert``. The result is None when the
+        directive has no value. Raises UnsupportedUnitError for an invalid value.
         """
         if name not in self.found:
             return None
@@ -77,8 +78,8 @@ class Source:
             raise self.refusal(name, value, error) from error
 
     def flag(self, name: str, otherwise: bool = False, but: Iterable[str] = ()) -> bool:
-        """The effective value of the directive ``name`` as a boolean. False for a value in ``but``, which has the
-        valid values that are not booleans.
+        """The effective value of the directive ``name`` as a boolean. The result is false for a value in ``but``.
+        ``but`` has the valid values of the directive that are not booleans.
         """
         if self.last(name) in but:
             return False
@@ -96,8 +97,8 @@ class Source:
 
     def words(self, name: str) -> tuple[str, ...]:
         """The words of all values of the directive ``name``. Raises UnsupportedUnitError for a backslash in any
-        directive other than Environment= and UnsetEnvironment=, because systemd there removes the backslash without
-        resolving the escape.
+        directive other than Environment= and UnsetEnvironment=. In other directives, systemd would remove the backslash
+        without resolving the escape.
         """
         for value in self.all(name):
             if "\\" in value and name not in _WITH_ESCAPES:

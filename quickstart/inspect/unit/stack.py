@@ -1,6 +1,6 @@
 """Read the units of a stack in the order in which they start early (docs/users/stacks.md).
 
-The last unit of a stack answers the readiness request. The others are its companions.
+The last unit of a stack answers the readiness request. The other units are the companions of the last unit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quickstart.inspect.unit.sockets import MOST_SOCKETS
 
 @cpu_limit("the image")
 def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True) -> UnitStart:
-    """How the last unit of ``units`` starts. The other units are its companions, in the order in which they
-    start.
+    """How the last unit of ``units`` starts. The other units are the companions in the result, in the order in which
+    these companions start.
 
     Raises UnsupportedUnitError for:
 
@@ -38,7 +38,7 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
     refuse_other_bus(unit)
     if not companions:
         return unit
-    # Whoever speaks on the bus is watched from the beginning (caretaker/watch.c).
+    # The caretaker watches all processes that use the bus from the beginning (caretaker/watch.c).
     bus = {BUS} & set(units)
     earlier = {name: (comes_before(root, name) & set(units)) | (bus - {name}) for name in units}
     for name in companions:
@@ -56,7 +56,9 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
 
 
 def _refuse_shared_user(units: Sequence[UnitStart]) -> None:
-    """Raise UnsupportedUnitError if two units have one user whom systemd makes up: it keeps him as long as one of them runs."""
+    """Raise UnsupportedUnitError if two units have the same user, and systemd makes this user up (DynamicUser=).
+    systemd keeps such a user as long as one of the two units runs.
+    """
     having = dict[str, str]()
     for each in units:
         user = each.made_up_user
@@ -68,8 +70,9 @@ def _refuse_shared_user(units: Sequence[UnitStart]) -> None:
 
 
 def _with_sockets(root: ImageRoot, unit: UnitStart) -> UnitStart:
-    """``unit``, in which each companion knows where PID 1 holds its sockets. PID 1 binds the sockets of the whole
-    stack before any of the units starts, as a stock boot does before basic.target.
+    """``unit`` with the value ``sockets_before`` in each companion. This value is the number of sockets that PID 1
+    holds before the companion's sockets. PID 1 binds the sockets of the whole stack before any of the units starts, as
+    a stock boot does before basic.target.
     """
     names = {each.unit for each in unit.all_units}
     sockets = [socket for each in unit.all_units for socket in each.sockets]
@@ -96,8 +99,8 @@ def _with_sockets(root: ImageRoot, unit: UnitStart) -> UnitStart:
 
 
 def ordered(units: Sequence[str], earlier: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """``units`` in an order in which each unit comes after the units that ``earlier`` gives for it. Units
-    without an order between them keep their order. Raises UnsupportedUnitError for a circular order.
+    """``units`` in an order in which each unit comes after the units that ``earlier`` has for this unit. Units without
+    an order between them keep their order. Raises UnsupportedUnitError for a circular order.
     """
     left, found = list(units), list[str]()
     while left:

@@ -1,5 +1,5 @@
-"""Say which kernel settings change others. The kernel has settings with two names, and settings that set others as
-well (pure).
+"""Find the kernel settings that also change other settings. Some settings of the kernel have two names. When a process
+writes certain other settings, the kernel also sets further settings. The functions are pure.
 
 The sources are the kernel's handlers of these settings:
 
@@ -8,10 +8,10 @@ The sources are the kernel's handlers of these settings:
   for addr_gen_mode and stable_secret
 - net/core/neighbour.c: neigh_sysctl_template
 - net/ipv4/tcp_cong.c: tcp_set_default_congestion_control
-- mm/page-writeback.c: dirty_ratio_handler and its neighbours
+- mm/page-writeback.c: dirty_ratio_handler and the handlers next to it
 - mm/util.c: overcommit_kbytes_handler
 - mm/hugetlb.c and net/netfilter/nf_conntrack_standalone.c
-- fs/notify and kernel/ucount.c: one counter for both names
+- fs/notify and kernel/ucount.c: one counter for two names of a setting
 - kernel/panic.c: core_param(panic…)
 """
 
@@ -32,8 +32,9 @@ _GLOB = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class _Group:
-    """Who writes one of ``written`` sets all of ``changed``. Both are patterns of paths below /proc/sys, or of paths of
-    their own with a slash in front. Those in ``to_zero`` become 0 in each case that matters.
+    """A process that writes one of the settings ``written`` also changes all settings ``changed``. The two fields have
+    patterns of paths. A pattern with a slash in front is a pattern of complete paths, and any other pattern is for
+    paths below /proc/sys. The settings ``to_zero`` become 0 in each case that matters here.
     """
 
     written: tuple[str, ...]
@@ -83,8 +84,8 @@ _GROUPS = (
 
 
 def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[str, KernelSetting] | None:
-    """A file of ``paths`` and one of ``settings`` that disagree: if the setting is written again, it may change
-    something that a write to the file has changed. The result is the first such pair, or None.
+    """The first pair of a file of ``paths`` and a setting of ``settings`` that disagree, or None. A file and a setting
+    disagree if writing the setting again may change something that a write to the file has changed.
     """
     # Each pattern is compared once, because a trace may have many paths, but the groups have few.
     ours: dict[str, str] = {}
@@ -111,8 +112,8 @@ def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[st
 def _found(
     key: str, ours: Mapping[str, str], patterns: Mapping[str, str], spared: tuple[str, ...]
 ) -> str | None:
-    """The path behind one of ``ours`` that ``key`` may fit, except those in ``spared``. ``patterns`` are those of ``ours``
-    that are patterns.
+    """The path that ``ours`` has for a key which ``key`` may match, or None. The keys in ``spared`` are ignored.
+    ``patterns`` are the items of ``ours`` whose keys are patterns.
     """
     if key in ours and key not in spared:
         return ours[key]
@@ -123,14 +124,16 @@ def _found(
 
 
 def _groups_of(key: str, spared: tuple[str, ...]) -> Iterator[_Group]:
-    """The groups that a write to ``key``, a path or pattern that leaves ``spared`` alone, sets off."""
+    """The groups of settings that a write to ``key`` changes. ``key`` is a path, or a pattern that does not apply to
+    the paths in ``spared``.
+    """
     for group in _GROUPS:
         if any(_overlap(each, key) and each not in spared for each in group.written):
             yield group
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether a path may fit both patterns (glob(7)). In doubt it may."""
+    """Whether some path may match both patterns (glob(7)). The result is true when this is not certain."""
     ours, theirs = one.split("/"), other.split("/")
     return len(ours) == len(theirs) and all(
         a == b
@@ -143,5 +146,5 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _plain(path: str) -> str:
-    """``path`` as the groups have it."""
+    """``path`` in the form that the patterns of ``_GROUPS`` have."""
     return _OF_DEVICE.sub(r"/sys/\1/", path.removeprefix(_BELOW))

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 
 def _numbered(text: str) -> Mapping[str, int]:
-    """A table from names to numbers. ``text`` has the names in the order of their numbers. A name's number is one
-    more than that of the name before it, unless a word `NUMBER:` before the name sets the number.
+    """A map from the names of system calls to their numbers. ``text`` has the names in the order of their numbers. A
+    name's number is one more than that of the name before it, unless a word `NUMBER:` before the name sets the number.
     """
     found: dict[str, int] = {}
     number = 0

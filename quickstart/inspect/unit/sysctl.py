@@ -1,7 +1,7 @@
-"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before
-the application starts, because a process or a socket takes some of them only once (net.core.somaxconn,
-user.max_user_namespaces, vm.mmap_rnd_bits). When the content of a package's file changes, the machine boots the stock
-way (``content_sums``).
+"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before the
+application starts, because some settings have an effect only once in the life of a process or a socket
+(net.core.somaxconn, user.max_user_namespaces, vm.mmap_rnd_bits). When the content of a package's file changes, the
+machine boots the stock way. ``content_sums`` has the checksums of these files.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _MOST_SPARED_CHARACTERS = 64 << 10
 
 @dataclass(frozen=True)
 class KernelSetting:
-    """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not
-    apply to the paths in ``spared``. A key that begins with a slash is a path, or a pattern, of its own
-    (inspect/unit/tmpfiles.py).
+    """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not apply to
+    the paths in ``spared``. A key that begins with a slash is a complete path or a pattern of complete paths. Such
+    settings come from inspect/unit/tmpfiles.py.
 
-    ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes its files
-    again, so init compares the content of these files, and not their times.
+    ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes the package's
+    files again, so init compares the content of these files, and not their times.
     """
 
     key: str
@@ -67,8 +67,8 @@ class KernelSetting:
 
 @dataclass(frozen=True)
 class HiddenSetting(KernelSetting):
-    """A setting in a file that is not world-readable, with the canonical path ``file``. The content of the file must not
-    enter our initramfs, so ``value`` is empty, and init reads the file on the volume.
+    """A setting in a file that is not world-readable. ``file`` is the canonical path of this file. The content of the
+    file must not enter our initramfs, so ``value`` is empty, and init reads the file on the volume.
     """
 
     file: str = ""
@@ -82,20 +82,20 @@ class _File:
 
 
 def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[KernelSetting, ...]:
-    """The settings that systemd-sysctl(8) would write, in the order in which it writes them. Empty when the image
-    masks systemd-sysctl.service or changes how it runs.
+    """The settings that systemd-sysctl(8) would write, in the order in which it writes them. The result is empty when
+    the image masks systemd-sysctl.service or changes how it runs.
 
     Two kinds of settings are left out: settings that the service would refuse, and settings whose keys lead out of
-    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises it for
-    a file that is not world-readable, if init could not read this file as systemd-sysctl does.
+    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises this
+    error for a file that is not world-readable, if init could not read this file as systemd-sysctl does.
 
-    ``with_hidden`` is for callers that ask what the rest of the boot sets, and not for what goes into our initramfs.
-    The result then also has the values in files that are not world-readable, and the settings that a changed
-    systemd-sysctl.service would apply, unless this service is masked.
+    ``with_hidden`` is for callers that need the settings which the rest of the boot writes, and not the settings which
+    go into our initramfs. The result then also has the values in files that are not world-readable, and the settings
+    that a changed systemd-sysctl.service would apply, unless this service is masked.
     """
     if _is_masked(root) if with_hidden else _is_changed(root):
         return ()
-    # None: a key that patterns are to leave alone.
+    # The value None means a key to which patterns do not apply.
     found: dict[str, KernelSetting | None] = {}
     files = tuple(_files(root))
     for file in files:
@@ -107,7 +107,7 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
                 if earlier is not None:
                     found[key] = replace(earlier, is_packages=earlier.is_packages and is_packages)
                 continue
-            # What is set anew is set later.
+            # A setting that is set again moves to the end of the order.
             found.pop(key, None)
             if value is None:
                 found[key] = None
@@ -130,8 +130,8 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
 
 
 def _refuse_ambiguous(file: _File, found: Mapping[str, KernelSetting | None]) -> None:
-    """Raise UnsupportedUnitError unless the script ``settings-of`` of init makes the settings in ``file`` as
-    systemd-sysctl does. The script does so if all lines have a plain key and a plain value, if no other file mentions
+    """Raise UnsupportedUnitError unless init's script ``settings-of`` would apply the settings in ``file`` in the same
+    way as systemd-sysctl. The script does so if all lines have a plain key and a plain value, if no other file mentions
     one of the keys, and if the file belongs to the administrator.
     """
     # When one of these files changes, the machine boots the stock way. No list of sums has these files.
@@ -157,7 +157,9 @@ def _is_alone(file: _File, found: Mapping[str, KernelSetting | None]) -> bool:
 
 
 def _with_spared(settings: Iterable[KernelSetting], plain: Sequence[str]) -> Iterator[KernelSetting]:
-    """The settings; each pattern with those of the keys ``plain`` that it leaves alone."""
+    """The settings, in which each pattern has its field ``spared``. This field has the keys of ``plain`` to which the
+    pattern does not apply.
+    """
     left = _MOST_SPARED_CHARACTERS
     for each in settings:
         if not _GLOB.search(each.key):
@@ -234,8 +236,9 @@ def _normalized(name: str) -> str:
 
 
 def unpacked_files(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The settings files in the packages' directories that are not as a package delivered them. Whoever made the
-    image has put or changed these files there, so they count as the administrator's.
+    """The settings files in the packages' directories that belong to no package or differ from the file in their
+    package. The maker of the image has put these files there or has changed them, so they count as the administrator's
+    files.
     """
     names = [path for each in _PACKAGES for path in _in(root, each)]
     targets = {path: file for path in names if (file := root.resolve(path).canonical) is not None}
@@ -279,14 +282,14 @@ def _files(root: ImageRoot) -> Iterator[_File]:
 
 
 def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
-    """A line for each of the packages' files with kernel settings, in the format of sha256sum(1). The line has the
-    sum of the file's content, and the file's path without the leading slash. If the administrator replaces or masks a
-    file in the packages' directory by a file of the same name, there is no line for the packages' file. ``more`` are
-    the packages' files of tmpfiles.d that have settings.
+    """A line for each of the packages' files with kernel settings, in the format of sha256sum(1). The line has the sum
+    of the file's content, and the file's path without the leading slash. If the administrator replaces or masks a file
+    in the packages' directory by a file of the same name, there is no line for the packages' file. ``more`` are the
+    packages' files of tmpfiles.d that write kernel settings.
 
-    The script ``settings-files`` of init makes the same lines in the guest. It does not know whether systemd-sysctl.service
-    is masked or changed, so the lines are there in any case. Raises UnsupportedUnitError for a file with
-    a name that sha256sum(1) may escape.
+    The script ``settings-files`` of init makes the same lines in the guest. The script does not know whether
+    systemd-sysctl.service is masked or changed, so the lines do not depend on this service. Raises UnsupportedUnitError
+    for a file with a name that sha256sum(1) may escape.
     """
     paths = (*_packages_files(root), *sorted(more, key=os.fsencode))
     return b"".join(
@@ -297,7 +300,7 @@ def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
 def _packages_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     theirs = {name for place in ADMINISTRATORS for name in _names_in(root, place)}
     for path in sorted(_in(root, _PACKAGES[0]), key=os.fsencode):
-        # What a link leads to, init cannot follow from where it stands.
+        # Init cannot follow a link from the place where it reads the volume.
         if path.name in theirs or root.host(path).is_symlink() or not root.host(path).is_file():
             continue
         if not _PLAIN.fullmatch(str(path)):

@@ -29,7 +29,7 @@ _LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
 # The limit for all files, because many names may be links to one long file. Debian's own files have some KiB.
 _MOST_CHARACTERS = 1 << 20
-# What removes something, empties it, or writes over it.
+# Types of lines that remove, empty or overwrite a file.
 _DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 # Init handles these places itself (earlier-files, the run directories of the starter), or they belong to the kernel.
 _OWN_PLACES = (
@@ -54,9 +54,9 @@ _NOBODYS = frozenset(
 )
 # A file, pipe, link or copy that is missing in /run until systemd-tmpfiles has made it.
 _FILE = re.compile(r"[fFpLCwcb]\S*")
-# What gives a file another mode, owner, ACL or attribute.
+# Types of lines that give a file another mode, owner, ACL or attribute.
 _CHANGES = re.compile(r"[zZmaAtThH]\S*")
-# What makes something, and gives it this mode and these owners when it is there already.
+# Types of lines that make a file, and that give an existing file this mode and these owners.
 _GIVES_ACCESS = re.compile(r"[dDevqQfpCcb]\S*")
 _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
 # systemd.unit(5), "Specifiers"
@@ -64,7 +64,7 @@ _SPECIFIERS = {"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/l
 _SPECIFIERS |= {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
-# The kernel's, where a line changes what a service finds.
+# Directories of the kernel, in which a line changes what a service finds.
 _KERNELS = ("/dev/", "/proc/", "/sys/")
 _SETTINGS = ("/proc/sys/", "/sys/")
 # All types but `x` and `X`, which matter to a clean-up only.
@@ -76,15 +76,15 @@ _KEPT_VALUES = re.compile(
     r"/(?:proc/sys|sys/kernel/mm|sys/module/[^/]+/parameters|sys/devices/system/cpu"
     r"|sys/(?:class/)?block/[^/]+/queue|sys/class/net/[^/]+/queues)/.+"
 )
-# The kernel takes it once (cpu_smt_control).
+# The kernel accepts this value only once (cpu_smt_control).
 _ONCE = "forceoff"
 # The IDs of the users and groups, by their names.
 _Ids = tuple[Mapping[str, int | None], Mapping[str, int | None]]
 
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
-    """The directories below /run that must exist before the unit starts, as `run-directory` records of the
-    starter's description (starter.md). A parent comes before its children.
+    """The directories below /run that must exist before the unit starts, as `run-directory` records for the starter,
+    which makes the directories (docs/internals/starter.md). A parent comes before its children.
 
     Three kinds of directories are left out:
 
@@ -114,8 +114,8 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     - a line that changes something below /dev, /proc or /sys, unless init does the same before the application starts
       (``written_settings``)
 
-    All other lines are allowed. The reference boot shows whether the application uses the files that these lines make
-    (pack/others.py).
+    All other lines are allowed. For the files that these lines make, pack/others.py finds out from the reference boot
+    whether the application uses them.
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
@@ -139,11 +139,12 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
 
 
 def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in their order. Of several
-    lines for one file, the first counts, as for systemd-tmpfiles ("Duplicate line for path"). Init applies the settings
-    before the application starts. Only lines with a plain value are in the result. systemd-tmpfiles writes the value
-    again some seconds later, so only lines for files that keep the value are in the result. Files of tmpfiles.d that
-    are not world-readable are left out, because their content must not enter our initramfs.
+    """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in the order of the
+    lines. If several lines write into one file, only the first line counts, as for systemd-tmpfiles ("Duplicate line
+    for path"). Init applies the settings before the application starts. Only lines with a plain value are in the
+    result. systemd-tmpfiles writes the value again some seconds later, so only lines for files that keep the value are
+    in the result. Files of tmpfiles.d that are not world-readable are left out, because their content must not enter
+    our initramfs.
     """
     firsts: dict[str, KernelSetting] = {}
     for _, each in _written(root):
@@ -152,7 +153,7 @@ def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def packages_files_with_settings(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The packages' files of tmpfiles.d that have such settings."""
+    """The packages' files of tmpfiles.d that have settings of ``written_settings``."""
     return frozenset(path for path, each in _written(root) if each.is_packages)
 
 
@@ -169,9 +170,9 @@ def _written(root: ImageRoot) -> Iterator[tuple[PurePosixPath, KernelSetting]]:
 
 
 def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """What lines of tmpfiles.d write into files below /proc/sys and /sys in each boot, some seconds after an early start.
-    Unlike ``written_settings``, the result includes lines that init cannot follow, and lines of files that are not
-    world-readable. So the result must not enter our initramfs.
+    """The values that lines of tmpfiles.d write into files below /proc/sys and /sys in each boot, some seconds after an
+    early start. Unlike ``written_settings``, the result includes lines that init cannot follow, and lines of files that
+    are not world-readable. So the result must not enter our initramfs.
     """
     return tuple(
         KernelSetting(what, " ".join(words[6:]), is_packages=True)
@@ -182,8 +183,8 @@ def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The files of tmpfiles.d in the packages' directory that no package has. Whoever made the image has put these
-    files there, so they count as the administrator's.
+    """The files of tmpfiles.d in the packages' directory that belong to no package. The maker of the image has put
+    these files there, so they count as the administrator's files.
     """
     below = root.resolve(PurePosixPath(_PACKAGES)).canonical
     names = root.names(below) if below is not None and root.host(below).is_dir() else []
@@ -192,7 +193,7 @@ def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
 
 
 def _setting(line: str, *, is_packages: bool) -> KernelSetting | None:
-    """The setting that the line ``line`` writes, or None when init cannot do the same."""
+    """The setting that the line ``line`` writes, or None when init cannot write this setting."""
     match = _WRITE.fullmatch(line)
     if (
         match is None
@@ -220,8 +221,8 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
 
 
 def _changes(root: ImageRoot, ids: _Ids, kind: str, path: str, mode: str, user: str, group: str) -> bool:
-    """Whether a line of the type ``kind`` may give another mode, user or group to something that the image has. A path
-    with a wildcard may name anything.
+    """Whether a line of the type ``kind`` may give another mode, user or group to something that the image has. The
+    result is true for a path with a wildcard, because such a path may match anything.
     """
     wanted = _ANY_MODE.fullmatch(mode)
     names = tuple("" if name.startswith((":", "-")) else name for name in (user, group))
@@ -255,7 +256,9 @@ def _number(ids: Mapping[str, int | None], name: str) -> int | None:
 
 
 def _ids_in(root: ImageRoot, file: str) -> Mapping[str, int | None]:
-    """The IDs of the users or groups in a table such as /etc/passwd. Of two rows with one name, the first counts."""
+    """The IDs of the users or groups in a table such as /etc/passwd. Of two rows with the same name, only the first
+    counts.
+    """
     path = root.resolve(PurePosixPath(file)).canonical
     rows = root.read_text(path, MAX_TABLE_BYTES).splitlines() if path else ()
     found: dict[str, int | None] = {}
@@ -266,8 +269,8 @@ def _ids_in(root: ImageRoot, file: str) -> Mapping[str, int | None]:
 
 
 def _plain(path: str) -> str:
-    """``path`` as systemd-tmpfiles takes it: without ``.`` and double slashes, with a directory in place of a
-    specifier such as %t at the beginning, and with the links /var/run and /var/lock followed.
+    """``path`` in the form in which systemd-tmpfiles uses it. The form has no ``.`` and no double slashes. A specifier
+    such as %t at the beginning is replaced by its directory, and the links /var/run and /var/lock are followed.
     """
     named = re.sub(r"/(?:\./|/)+", "/", path)
     return in_run(re.sub(r"^%[tTVSCL](?=/|$)", lambda match: _SPECIFIERS[match[0]], named))
@@ -299,8 +302,8 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
-    """The files of tmpfiles.d(5) with their texts, sorted by file name. When several directories have a file of
-    the same name, the first directory's file is used; the administrator's directories come first. Raises
+    """The files of tmpfiles.d(5) with their texts, sorted by file name. When several directories have a file of the
+    same name, the file in the first directory is used. The administrator's directories come first. Raises
     UnsupportedUnitError for implausibly much text.
     """
     files: dict[str, PurePosixPath] = {}

@@ -93,7 +93,9 @@ def boolean(value: str) -> bool:
 
 
 def span_us(value: str) -> int | None:
-    """The time span ``value`` in microseconds. A number without a unit is in seconds. None for `infinity`."""
+    """The time span ``value`` in microseconds. A number without a unit is in seconds. The result is None for
+    `infinity`.
+    """
     if value.strip() == INFINITY:
         return None
     total, position = 0.0, 0
@@ -113,7 +115,7 @@ def size_bytes(value: str) -> str:
     if value == INFINITY:
         return value
     match = re.fullmatch(r"([0-9]{1,20})\s*([A-Z]?)", value)
-    # `KB` is a line that systemd passes by.
+    # systemd ignores a line with a unit such as `KB`.
     if match is None or match[2] not in _SIZE_UNITS:
         raise BadValueError("is no size")
     size = int(match[1]) * _SIZE_UNITS[match[2]]
@@ -123,7 +125,9 @@ def size_bytes(value: str) -> str:
 
 
 def limit(name: str, value: str) -> tuple[str, str, str]:
-    """The words for `LimitNAME=`: the kernel's number of the resource, the soft limit and the hard limit."""
+    """The words for `LimitNAME=value`. These words are the kernel's number of the resource, the soft limit and the hard
+    limit.
+    """
     number, is_size = LIMITS[name]
 
     def one(part: str) -> str:
@@ -149,10 +153,10 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
 
     soft, colon, hard = value.partition(":")
     if soft != soft.strip() or hard != hard.strip():
-        # systemd passes by such a line, too.
+        # systemd ignores such a line, too.
         raise BadValueError("has blanks beside the colon")
     both = one(soft), one(hard if colon else soft)
-    # systemd passes by such a line, and keeps the one before it.
+    # systemd ignores such a line, and keeps the earlier value.
     if both[1] != INFINITY and (both[0] == INFINITY or int(both[0]) > int(both[1])):
         raise BadValueError("has a soft limit above the hard one")
     return str(number), *both
@@ -169,9 +173,9 @@ def capabilities(value: str) -> int:
 def capability_set(values: Iterable[str], initial: int) -> int:
     """The bit mask of capabilities that results from successive assignments, beginning with the set ``initial``.
 
-    While the set equals ``initial``, a value replaces the set by the named capabilities, or by all others if the
-    value begins with `~`. Later values add the named capabilities to the set, or remove them if the value begins with
-    `~`. An empty value clears the set, and a `~` alone sets all capabilities.
+    While the set equals ``initial``, a value replaces the set by the named capabilities, or by all other capabilities
+    if the value begins with `~`. Later values add the named capabilities to the set, or remove them if the value begins
+    with `~`. An empty value clears the set, and a `~` alone sets all capabilities.
     """
     found = initial
     for value in values:
@@ -185,7 +189,9 @@ def capability_set(values: Iterable[str], initial: int) -> int:
 
 
 def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
-    """The CPU numbers in ``values``, which are lists and ranges. Each value adds to the earlier ones."""
+    """The CPU numbers in ``values``, which are lists and ranges. The numbers of each value are added to those of the
+    earlier values.
+    """
     # A bit for each.
     found = 0
     for word in " ".join(map(_without_octal, values)).replace(",", " ").split():

@@ -1,4 +1,6 @@
-"""Words, quotes, escapes and specifiers in unit files (systemd.syntax(7), systemd.service(5) and systemd.unit(5))."""
+"""Parse words, quotes, escapes and specifiers in unit files (systemd.syntax(7), systemd.service(5) and
+systemd.unit(5)).
+"""
 
 from __future__ import annotations
 
@@ -41,22 +43,22 @@ class Names:
 
     @property
     def stem(self) -> str:
-        """The name without its type, which is `.service` or `.socket`."""
+        """The unit's name without its type, which is `.service` or `.socket`."""
         return self.unit.removesuffix(".service").removesuffix(".socket")
 
     @property
     def prefix(self) -> str:
-        """The name before `@`, without its type."""
+        """The part of the unit's name before `@`, without the type."""
         return self.stem.partition("@")[0]
 
     @property
     def instance(self) -> str:
-        """The text between `@` and the type."""
+        """The part of the unit's name between `@` and the type."""
         return self.stem.partition("@")[2]
 
     def value(self, letter: str) -> str | None:
-        """The value of the specifier that consists of `%` and ``letter``. None for a specifier whose value only the
-        running machine knows.
+        """The value of the specifier that consists of `%` and ``letter``. The result is None for a specifier whose
+        value only the running machine knows.
         """
         return self._values.get(letter)
 
