@@ -28,7 +28,7 @@ _TYPES = {stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFLNK: tarfile.SYMTYPE, stat.S_I
 
 
 def write_image(entries: Iterable[CpioEntry]) -> bytes:
-    """The bytes of an image with ``entries``: directories, links and regular files."""
+    """The bytes of a SquashFS image that contains ``entries``. The entries are directories, links and regular files."""
     with workspace("quickstart-image.") as place:
         target = place / "image"
         door.run(["sqfstar", *_OPTIONS, target], stdin=_tar(entries), timeout_s=_TIMEOUT_S)

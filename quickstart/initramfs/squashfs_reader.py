@@ -104,9 +104,9 @@ class ImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """The place of a regular file's data. The file's blocks begin at ``begin`` in the image. The end of the
-    file may be in the fragment block ``fragment``, at the offset ``fragment_at``. ``sizes`` is the position
-    of the file's list of block sizes in the inode table, as (metadata block, offset).
+    """The place of a regular file's data. The file's blocks begin at ``begin`` in the image. The end of the file may
+    be in the fragment block ``fragment``, at the offset ``fragment_at``. ``sizes`` is the place of the file's list of
+    block sizes in the inode table, as (metadata block, offset).
     """
 
     begin: int
@@ -118,9 +118,9 @@ class _Content:
 
 @dataclass(frozen=True, kw_only=True)
 class _Inode:
-    """An inode. ``target`` is the target of a link, and ``content`` is the place of a regular file's data.
-    ``list_at`` locates the list of a directory's entries: its block, its offset in the block, and its length
-    in bytes. The list's index has ``marks`` entries and begins at ``index_at``.
+    """An inode. ``target`` is the target of a link, and ``content`` is the place of a regular file's data. ``list_at``
+    has three numbers: the block, the offset in the block, and the length in bytes of the list of a directory's
+    entries. The index of this list has ``marks`` entries and begins at ``index_at``.
     """
 
     number: int
@@ -348,7 +348,7 @@ class _Image:
     # ------------------------------------------------------------ content
 
     def _blocks(self, content: _Content) -> Iterator[tuple[int, int]]:
-        """The place and size of each block of a file, in order, without its fragment. A hole has the size 0."""
+        """The place and size of each block of a file, in order, but not of its fragment. A hole has the size 0."""
         whole, rest = divmod(content.size_bytes, self._block_bytes)
         sizes, at = Cursor(self._metadata, *content.sizes), content.begin
         for _ in range(whole + bool(rest and content.fragment == _NO_FRAGMENT)):
@@ -391,7 +391,7 @@ class _Image:
 
 
 def _split(reference: int) -> tuple[int, int]:
-    """The block of the inode table and the offset in this block, from a reference to an inode."""
+    """The two numbers in a reference to an inode: the block of the inode table, and the offset in this block."""
     return reference >> 16, reference & 0xFFFF
 
 
