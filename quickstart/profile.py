@@ -1,4 +1,6 @@
-"""Turn a profile's TOML into a Profile. All keys are validated before any work begins (docs/users/profile.md)."""
+"""Turn the TOML text of a profile into a `Profile`. All keys are validated before any work begins
+(docs/users/profile.md).
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ class BenchLayer:
 
 
 def is_unit_name(name: str) -> bool:
-    """Whether ``name`` is allowed as the name of a unit in a profile (pure)."""
+    """Whether ``name`` is allowed as the name of a unit in a profile. The function is pure."""
     return len(name) <= _UNIT_CHARACTERS and re.fullmatch(_UNIT, name, re.ASCII) is not None
 
 
@@ -191,7 +193,7 @@ class _Document(Table):
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """All units of the profile, from the key ``units`` or the key ``unit``."""
+        """All units of the profile. They come from the profile's key ``units`` or its key ``unit``."""
         return self.units or (self.unit or "",)
 
 
@@ -233,8 +235,8 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile ``name`` that comes with QuickStart. If there is none, the profile at the path ``name``, which is a
-    directory or a profile.toml.
+    """The profile called ``name`` that comes with QuickStart. If there is no such profile, the result is the profile
+    at the path ``name``, which leads to a directory or a profile.toml.
 
     Raises BadInputError when there is no such profile, and ProfileError when the profile is invalid.
     """
@@ -245,8 +247,8 @@ def load_ours(name: str) -> Profile:
     """The profile that comes with QuickStart and is called ``name``. Raises BadInputError when there is no such
     profile, even if a file exists at the path ``name``.
 
-    This function is for a profile name that an artefact contains. An artefact from an untrusted party may
-    come together with a file of that name.
+    This function is for a profile name that comes from an artefact. An artefact from an untrusted party may come
+    together with a file that has the same name.
     """
     if name not in known_profiles():
         raise BadInputError(
@@ -257,8 +259,8 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """The bench layer of the profile ``name``, which is a name or a path. None when the profile has no bench layer.
-    Raises the same errors as ``load_profile``.
+    """The bench layer of the profile ``name``, which is a name or a path. The result is None when the profile has no
+    bench layer. Raises the same errors as ``load_profile``.
     """
     return parse_bench(*_read(name))
 
@@ -308,9 +310,9 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name`` in the spelling that `quickstart bench` uses as the profile's name. The name of a profile that comes
-    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./``
-    before it.
+    """``name`` in the form in which `quickstart bench` writes the profile's name. The name of a profile that comes
+    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./`` before
+    it.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 

@@ -54,8 +54,8 @@ def _limited() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of an import: the bytes of data and extended attributes of all members together, the number of
-    members, and the size of one file including its holes.
+    """The limits of an import: the number of bytes in the data and extended attributes of all members together, the
+    number of members, and the size of one file including its holes.
     """
 
     data_bytes: int
@@ -66,8 +66,8 @@ class Limits:
 @dataclass(frozen=True)
 class NotHome:
     """The members that are never created on the host. ``devices`` are the device nodes, which are made only on the
-    image's disk. ``sockets`` are the paths of the sockets, which no program needs, because a program makes its own
-    socket when it starts. Both are sorted by path.
+    image's disk. ``sockets`` are the paths of the sockets. No program needs a socket from the image, because a program
+    makes its own socket when it starts. Both tuples are sorted by path.
     """
 
     sockets: tuple[str, ...] = ()
@@ -216,7 +216,7 @@ class _Home:
             ) from error
 
     def _check_numbers(self, member: Member) -> None:
-        """Raise BadInputError unless the IDs are valid for chown(2), where -1 is not an ID, and the times are
+        """Raise BadInputError when an ID is not valid for chown(2) (-1 is not an ID there), or when a time is not
         valid in ext4.
         """
         ids = 0 <= member.uid < _NO_ID and 0 <= member.gid < _NO_ID
@@ -277,7 +277,7 @@ class _Home:
             os.close(way)
 
     def _make_missing(self, holder: int, parts: Sequence[str]) -> None:
-        """Make the directory at ``parts`` in the open directory ``holder``. No member has described this directory so far."""
+        """Make the directory at ``parts``, which no member has described so far, in the open directory ``holder``."""
         if "/".join(parts) in self._left_out:
             raise self._refused("/".join(parts), f"leads through {_quoted(parts[-1])}, no directory")
         member = Member(path="/".join(parts), kind=Kind.DIRECTORY, mode=0o755)
@@ -394,5 +394,5 @@ class _Home:
 
 
 def _quoted(word: str) -> str:
-    """``word``, a text from the foreign source, shortened and quoted for a message."""
+    """``word``, a text from the foreign source, in a shortened and quoted form for a message."""
     return f"'{brief(word)}'"

@@ -1,5 +1,5 @@
-"""The directories that the writer of foreign members makes. They are opened by their paths. The owner, mode,
-attributes and time of each directory are remembered until the writer has written all members.
+"""Keep the directories that the import of a foreign archive or disk makes. They are opened by their paths. The owner,
+mode, attributes and time of each directory are remembered until all files are written.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Directories:
         return way
 
     def obstacle(self, parts: Sequence[str]) -> str:
-        """The first component of the path ``parts`` that cannot be opened as a directory. When every component can
-        be opened, the result is the last one.
+        """The first component of the path ``parts`` that cannot be opened as a directory. When every component can be
+        opened, the result is the last component.
         """
         for depth, part in enumerate(parts):
             try:
