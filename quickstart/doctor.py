@@ -63,8 +63,8 @@ class Finding:
 
 
 def examine(context: Context) -> tuple[Finding, ...]:
-    """Check everything that QuickStart needs on this host. The first checks are those of the tools. The last check
-    tries KVM with a tiny guest.
+    """Check everything that QuickStart needs on this host. The function checks the tools first. At the end, it tries
+    KVM with a tiny guest.
     """
     with context.progress.step("look at the tools"):
         tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
@@ -131,8 +131,8 @@ def _static_libc() -> Finding:
 
 
 def _nfs() -> Finding:
-    """Check the NFS server. Only `quickstart bench` needs an NFS server. With the clock `kvm` or `wall`, the bench
-    uses this server to measure the storage model nfs-100m.
+    """Check the NFS server. Only `quickstart bench` needs an NFS server. With the clock `kvm` or `wall`, which uses
+    the host's clock, the bench uses this server for the storage model nfs-100m.
     """
     try:
         return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)

@@ -106,8 +106,9 @@ class ArtefactError(BadInputError):
 
 
 class OtherResultsError(BadInputError):
-    """The results in the file ``source`` were measured with another matrix, artefact, version or host than the present
-    call uses. So new samples must not be added to these results. ``differences`` has one line for each difference.
+    """The results in the file ``source`` were measured with another matrix (list of measurements), artefact, version
+    or host than the present call of `quickstart bench` uses. So new samples must not be added to these results.
+    ``differences`` has one line for each difference.
     """
 
     def __init__(self, source: str, differences: Sequence[str], *, hint: str | None = None) -> None:
@@ -116,7 +117,7 @@ class OtherResultsError(BadInputError):
 
 
 class IncomparableError(BadInputError):
-    """Two results cannot be compared. ``obstacles`` has one line for each reason."""
+    """Two results of the bench cannot be compared with each other. ``obstacles`` has one line for each reason."""
 
     def __init__(self, obstacles: Sequence[str], *, hint: str | None = None) -> None:
         super().__init__("A and B cannot be compared:", hint=hint, details=obstacles)

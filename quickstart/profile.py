@@ -58,11 +58,12 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """The profile's table [bench]: the files and commands that `quickstart bench` adds to the reference image, and
-    the readiness request that the bench sends (docs/users/configurations.md). No artefact contains this layer.
+    """The profile's table [bench], which is called the bench layer (docs/users/configurations.md). It has the files
+    and commands that `quickstart bench` adds to the reference image, and the readiness request that the bench sends.
+    No artefact contains the bench layer.
 
-    ``files`` has pairs (path in the guest, complete text). ``commands`` are shell lines that root runs in the
-    image after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
+    ``files`` has pairs (path in the guest, complete text). ``commands`` are shell lines that root runs in the image
+    after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
     """
 
     ready: Readiness
@@ -203,8 +204,8 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
-    """The bench layer of the profile in ``text``, or None when the profile has no bench layer. Raises ProfileError
-    with every fault in the text, including faults outside the bench layer.
+    """The bench layer (the table [bench]) of the profile in ``text``. The result is None when the profile has no bench
+    layer. Raises ProfileError with every fault in the text, including faults outside the bench layer.
     """
     bench = _document(_raw(text, source), source).bench
     if bench is None:
@@ -259,15 +260,15 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """The bench layer of the profile ``name``, which is a name or a path. The result is None when the profile has no
-    bench layer. Raises the same errors as ``load_profile``.
+    """The bench layer (the table [bench]) of the profile ``name``, which is a name or a path. The result is None when
+    the profile has no bench layer. Raises the same errors as ``load_profile``.
     """
     return parse_bench(*_read(name))
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """Return two values: the result of ``load_bench``, and the path of the first directory or file through which
-    a user other than root could have changed the profile (host.beneath.read_judged). The second value is empty
+    """Return two values: the result of ``load_bench``, and the path of the first directory or file through which a
+    user other than root could have changed the profile (see read_judged in host/beneath.py). The second value is empty
     when no other user could have changed the profile.
     """
     file = profile_file(name)

@@ -59,9 +59,10 @@ _SLOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All inputs of an initramfs. Two of these inputs, the superblock and the prefetch plan, come from ``disk``, a
-    root disk with the files of the reference image. In a rebuild (`quickstart rebuild`), ``disk`` is the disk of an
-    existing machine. The content of this disk is then the reference image.
+    """All inputs of an initramfs. Two of these inputs, the superblock and the prefetch plan (the list of reads that
+    init requests in advance), come from ``disk``. This is a root disk with the files of the reference image. In a
+    rebuild (`quickstart rebuild`), ``disk`` is the disk of an existing machine. The content of this disk is then the
+    reference image.
     """
 
     profile: Profile
@@ -142,8 +143,9 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     """Write the initramfs to ``target``. Raises:
 
     - StartSetError when the unpacked size of the initramfs exceeds the profile's memory budget
-    - BadInputError when the image's kernel cannot unpack the recipe's payload
-    - UnsupportedUnitError when the image's modprobe.d forbids a module of part A
+    - BadInputError when the image's kernel cannot unpack the recipe's payload (the form in which the initramfs is
+      stored)
+    - UnsupportedUnitError when the image's modprobe.d forbids a kernel module of the initramfs
 
     When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive, nothing is
     written to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs of this

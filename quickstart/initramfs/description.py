@@ -1,6 +1,6 @@
-"""Write the description of a unit (docs/internals/starter.md). The description is a text file. In the guest, the
-starter reads the description and starts the unit without systemd. Apart from reading the image, the functions are
-pure.
+"""Write the description of a unit (docs/internals/starter.md). The description is a text file. In the guest, our
+program starter reads the description and starts the unit without systemd. Apart from reading the image, the functions
+are pure.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def description_text(
     """The text of the whole description. ``environment`` has the environment variables that QuickStart sets, such as
     PATH.
 
-    With ``from_fast``, packed programs start from /fast, with the same argv[0] as in a stock boot. The files ``bound``
-    are bind-mounted over the volume's files in the unit's mount namespace. Raises StartSetError when ``from_fast`` is
-    true and the unit's main program is not in the start set.
+    With ``from_fast``, the packed programs start from /fast, the directory in memory with the packed files. They get
+    the same argv[0] as in a stock boot (the distribution's own boot). The files ``bound`` are bind-mounted over the
+    volume's files in the unit's mount namespace. Raises StartSetError when ``from_fast`` is true and the unit's main
+    program is not in the start set.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
@@ -103,7 +104,7 @@ def _encoded(byte: int) -> str:
 @dataclass(frozen=True)
 class _Set:
     """The files of a start set, by path. ``files`` are the regular files of the start set, both packed files and files
-    that stay on the volume. ``links`` are the paths of the start set's links.
+    that stay on the root volume. ``links`` are the paths of the start set's links.
     """
 
     files: Mapping[PurePosixPath, StartFile]

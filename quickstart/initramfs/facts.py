@@ -1,11 +1,12 @@
-"""Collect the packed facts. At boot, the packed facts must still be true of the root volume; otherwise, the machine
-cannot start fast. In the guest, init and the command /usr/sbin/quickstart compare the packed facts with the volume
+"""Collect the packed facts. A machine can start fast only if the packed facts are still true of its root volume. In
+the guest, init and the command /usr/sbin/quickstart compare the packed facts with the volume
 (docs/users/never-stale.md).
 
 The packed facts are about:
 
 - the files that processes open from /fast
-- the paths where a stock boot looks first: a file at such a path would be used in place of a packed file
+- the paths where a stock boot (the distribution's own boot) looks first, because it would use a file at such a path in
+  place of a packed file
 - everything that decides how the unit starts
 """
 
@@ -143,8 +144,8 @@ def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
-    """Whether find(1) reads the path as a path, and not as an option or an operator such as ``(``. find(1)
-    gets paths relative to /, without the leading slash.
+    """Whether find(1) reads the path as a path, and not as an option or an operator such as ``(``. Init gives find(1)
+    paths relative to /, without the leading slash.
     """
     return place.parts[1][0] not in "-!(),"
 
@@ -155,7 +156,7 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
 
     - /usr/local/bin/NAME for a packed /usr/bin/NAME
     - a library in a directory that ld.so searches earlier than the packed library's directory
-    - such an earlier directory itself, if it does not exist yet
+    - a directory that ld.so searches earlier, if the directory does not exist yet
     """
     files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
     places = {PurePosixPath("/etc/ld.so.conf.d")}

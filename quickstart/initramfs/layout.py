@@ -1,9 +1,10 @@
 """Lay out the parts of the initramfs. Part A has our own files, and part B is the start set at /fast. Apart from
 reading the image, the functions are pure.
 
-Part A comes first, because the boot needs its files before all others. They include init, BusyBox and the kernel
-modules. The last file of part B has the build ID. So init notices at once when part B is cut off or belongs to another
-build. By the list of digests in part A, the guest checks that the files of part B are unchanged since the build.
+Part A comes first, because the boot needs its files before all others. The files of part A include init, BusyBox and
+the kernel modules. The last file of part B has the build ID. So init notices at once when part B is cut off or belongs
+to another build. By the list of digests in part A, the guest checks that the files of part B are unchanged since the
+build.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ def part_a(
     digests: bytes,
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
-    """The members of part A: init and everything that init needs before it may use part B. ``digests`` is the
-    list of digests for part B.
+    """The members of part A of the initramfs. They are init and everything that init needs before it may use part B.
+    ``digests`` is the list of digests for part B.
     """
     for name in _DIRECTORIES:
         yield directory(name)

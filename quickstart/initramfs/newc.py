@@ -44,15 +44,14 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CpioEntry:
-    """One member to write.
+    """A member of an archive that this module writes.
 
-    ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components. Bytes that are not
-    UTF-8 are surrogate-escaped. ``mode`` is a complete ``st_mode``. ``data`` is a regular file's content or a
-    symlink's target, and is empty for all other types. A ``Path`` in ``data`` is a host file, which is read
-    while the archive is written. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are
-    used only for device nodes. ``names`` is the number of names that a regular file has in the archive. The
-    entry for the first name has the data. The entry for each other name is made by ``hard_link``, and its
-    ``link_to`` is the first name.
+    ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components. Bytes that are not UTF-8 are
+    surrogate-escaped. ``mode`` is a complete ``st_mode``. ``data`` is a regular file's content or a symlink's target,
+    and is empty for all other types. A ``Path`` in ``data`` is a host file, which is read while the archive is
+    written. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are used only for device nodes.
+    ``names`` is the number of names that a regular file has in the archive. The entry for the first name has the data.
+    The entry for each other name is made by ``hard_link``, and its ``link_to`` is the first name.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Read newc cpio archives of any origin (``quickstart.initramfs.newc`` describes the format).
 
-A file that was cut off is detected, unless it is empty or ends after a complete archive. The format does not say
-whether another archive or padding follows a complete archive.
+The reader detects that a file was cut off, unless the file is empty or ends after a complete archive. The format does
+not say whether another archive or padding follows a complete archive.
 
 Like the kernel, the reader also accepts a compressed stream in place of an archive (payload.py unpacks the stream).
 The file may be untrusted, so the reader reads it in pieces and within ``Limits``.
@@ -194,7 +194,7 @@ class _Tally:
             raise _damaged(offset, f"names of more than {self._limits.names_bytes} bytes")
 
     def archive(self, offset: int) -> int:
-        """Count an archive that begins at ``offset``. Return its number, from 0."""
+        """Count an archive that begins at ``offset``. Return the archive's number, counted from 0."""
         self._archives += 1
         if self._archives > self._limits.archives:
             raise _damaged(offset, f"more than {self._limits.archives} archives")

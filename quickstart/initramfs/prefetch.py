@@ -32,7 +32,7 @@ class Prefetch:
 
     @property
     def names_text(self) -> bytes:
-        """The names of the files, relative to the root. Each name ends with a NUL."""
+        """The names of the files that init requests completely, relative to the root. Each name ends with a NUL."""
         return b"".join(os.fsencode(str(path))[1:] + b"\0" for path in self.files)
 
     @property

@@ -38,7 +38,7 @@ FREESTANDING_FLAGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The paths of the static programs on this host."""
+    """The paths on this host of the static programs that go into the initramfs."""
 
     busybox: Path
     mounter: Path

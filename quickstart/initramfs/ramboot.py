@@ -1,5 +1,5 @@
-"""Collect the files of the bench's configuration `ramboot`. These are all files that the application opens, and the
-directories that it uses. In the archive, each file has its ordinary path.
+"""Collect the files of `ramboot`, one of the five ways to boot that the bench compares. These are all files that the
+application opens, and the directories that it uses. In the archive, each file has its ordinary path.
 
 `ramboot` is only for measurements. It shows how fast a start without any root volume would be. So `ramboot` contains
 files that an artefact's initramfs never has, such as data and secrets. `ramboot` is never part of an artefact.
@@ -30,7 +30,7 @@ _OF_INIT = tuple(
 
 
 def all_rules(rules: FileRules) -> FileRules:
-    """The profile's rules without those that exclude files."""
+    """The profile's rules about files, without the rules that exclude files."""
     return FileRules(include=rules.include, exclude=(), data=(), secrets=("/**",))
 
 

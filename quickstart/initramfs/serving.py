@@ -1,5 +1,5 @@
-"""Find the packed files that processes open from /fast, and find out how the processes find these files there. Apart
-from looking up names in the image, the functions are pure.
+"""Find the packed files that processes open from /fast, a directory in memory. Find out how the processes find these
+files there. Apart from looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     the unit's mount namespace.
 
     These are packed files below /usr with code from Debian packages. Some of the files with code are left out:
-    libraries that the loader finds by name, and programs that only the starter starts. Processes open them from /fast
-    without a bind mount. Data, configuration and the administrator's own files are left out, because a change of such
-    a file has to take effect at a reload. Files that the unit may write to are left out, too. The result is empty for
-    a unit without a mount namespace of its own, because QuickStart does not create a namespace only for bind mounts.
+    libraries that the loader finds by name, and programs that only the starter starts. Processes open these libraries
+    and programs from /fast without a bind mount. Data, configuration and the administrator's own files are left out,
+    because a change of such a file has to take effect at a reload. Files that the unit may write to are left out, too.
+    The result is empty for a unit without a mount namespace of its own, because QuickStart does not create a namespace
+    only for bind mounts.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -171,9 +172,10 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The files of the start set that init compares with the volume. These are programs, libraries and ``bound``
-    files. Links that lead to such a file, or to a directory with such a file, are compared, too. Programs and
-    libraries that stay on the volume are included, because processes find their names in /fast.
+    """The files of the start set that init compares with the volume. These are programs, libraries, and the files in
+    ``bound``, which are bind-mounted over the volume's files. Links that lead to such a file, or to a directory with
+    such a file, are compared, too. Programs and libraries that stay on the volume are included, because processes find
+    their names in /fast.
 
     Processes open all other files of the start set by their ordinary names on the root volume, where the files may
     change freely. The links of a merged /usr are not compared, because no image changes them.

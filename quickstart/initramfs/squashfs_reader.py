@@ -1,8 +1,9 @@
-"""Read part B when it is a SquashFS image. We use a reader of our own, because the image may be untrusted.
+"""Read part B of the initramfs when part B is a SquashFS image. We use a reader of our own, because the image may be
+untrusted.
 
-unsquashfs would write the image's content into a directory of this host, with devices and set-user-ID files,
-without limits on number and size. This reader writes nothing and stays within ``Limits``. A file's content is
-returned in pieces of one block.
+unsquashfs would write the image's content into a directory of this host, with devices and set-user-ID files, without
+limits on number and size. This reader writes nothing and stays within ``Limits``. A file's content is returned in
+pieces of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h). An image has a superblock, then data blocks, and then tables of inodes, directories and

@@ -96,7 +96,7 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
     """The machines on which the image's application starts early. SEEN means only the machines that cloud-init has
-    already configured, ALWAYS means every machine, and NEVER means none.
+    already configured, ALWAYS means every machine, and NEVER means no machine.
 
     The result is the profile's choice ``wanted``, with one exception. If the choice is SEEN and the image has no
     cloud-init, the result is ALWAYS.

@@ -103,9 +103,9 @@ def closure(
 
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
-    """The dependencies of ``start``, in the order in which its process loads them. All needed libraries come first.
-    Then come the optional libraries with the libraries that they need. ``companions`` are other starts of the closure,
-    by soname. A companion is used when no library with its soname is found.
+    """The dependencies of ``start``, in the order in which a process that executes or opens ``start`` loads them. All
+    needed libraries come first. Then come the optional libraries with the libraries that they need. ``companions`` are
+    other starts of the closure, by soname. A companion is used when no library with its soname is found.
     """
     loaded = {start.path}
     names = {start.facts.soname}
@@ -184,8 +184,8 @@ class _Search:
         return replace(found, opened=found.path) if found and found.facts.interpreter else found
 
     def find(self, name: str, loader: _Object) -> list[_Object]:
-        """The objects with the name ``name``, in the search order of ld.so(8), glibc-hwcaps variants first.
-        The list is empty when no object has this name.
+        """The objects with the name ``name``, in the search order of ld.so(8). The glibc-hwcaps variants of a library
+        come first. The list is empty when no object has this name.
         """
         if "/" in name:
             return self._open_all(_expand(name, loader), loader)[:1]

@@ -65,8 +65,8 @@ def read_elf(path: Path) -> ElfFacts | None:
     """The facts of an ELF file, read from its program headers as the loader does. The result is None when the file is
     not an ELF file.
 
-    Raises StartSetError with the file's name when the file does not exist, or when it begins as ELF but is truncated
-    or damaged.
+    Raises StartSetError with the file's name when the file does not exist, or when the file begins as an ELF file but
+    is truncated or damaged.
     """
     try:
         if not S_ISREG(path.stat().st_mode):

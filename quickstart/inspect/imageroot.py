@@ -62,7 +62,7 @@ class Resolution:
 class ImageRoot:
     """``base`` is the host directory that the guest sees as ``/``.
 
-    One object looks up and reads only a limited number of files. Beyond this limit, its functions raise
+    One ImageRoot object looks up and reads only a limited number of files. Beyond this limit, its functions raise
     ImageFileError. An image exceeds this limit only when somebody made the image to keep a build busy.
     """
 

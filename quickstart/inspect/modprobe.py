@@ -7,9 +7,9 @@ a boot with our initramfs, init's modloader loads these modules.
 libkmod and the modloader give a module its options from modprobe.d. Lines of three more kinds have an effect in
 libkmod, but not in the modloader:
 
-- With softdep, libkmod loads other modules first.
-- With install, libkmod executes a command in place of loading the module.
-- With blacklist, libkmod does not load the module for a device.
+- By a line with softdep, libkmod loads other modules first.
+- By a line with install, libkmod executes a command in place of loading the module.
+- By a line with blacklist, libkmod does not load the module for a device.
 
 Apart from reading the image, the functions are pure.
 """

@@ -56,10 +56,10 @@ stty sane <&3
 
 
 def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
-    """The text of a hook that our init sources when it has loaded all drivers. The hook prints ``mark``, and
-    then runs a shell. When the shell ends, init continues.
+    """The text of a hook that our init sources when it has loaded all drivers. The hook prints ``mark``, and then runs
+    a shell. When the shell ends, init continues.
 
-    The hook makes links for all BusyBox applets below /launch (in memory), because part A has links for only
+    The hook makes links for all BusyBox applets below /launch (in memory), because our initramfs has links for only
     some of them.
     """
     words = "sh -i" if terminal else f"sh {TTY}"

@@ -1,4 +1,6 @@
-"""Connect a guest's serial line with the user's terminal. When our stdin is not a terminal, connect it instead."""
+"""Connect a guest's serial line with the user's terminal. When our stdin is not a terminal, connect the serial line
+with our stdin and stdout.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@ reads this source. QuickStart's own process refuses bad names and writes the cop
 
 The process ``reader`` runs as nobody in an empty root without a network, and parses the foreign bytes (modules
 ``ext4`` and ``tar``). The process reports each file of the source, of any kind, as a member (module ``members``). A
-member consists of the file's path and metadata, and the file's data follow it. The module ``home`` writes these
-members into a new directory. ``home`` creates each member relative to an open directory, by a name without a slash.
+member consists of the file's path and metadata. After each member, the process sends the file's data. The module
+``home`` writes these members into a new directory. ``home`` creates each member relative to an open directory, by a
+name without a slash.
 """

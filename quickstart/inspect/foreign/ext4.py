@@ -62,7 +62,7 @@ class _Volume:
     descriptor_bytes: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """``length`` bytes of the image at ``offset``, both in bytes."""
+        """The ``length`` bytes of the image that begin at the byte ``offset``."""
         if offset < 0 or offset + length > self.size_bytes:
             raise damaged(f"it points to byte {offset}, and has {self.size_bytes}")
         data = os.pread(self.fd, length, offset)

@@ -1,5 +1,5 @@
-"""Write members, the files that the reader finds in a foreign source, into a new directory, within limits. Each
-member is created relative to an open directory, by a name without a slash.
+"""Write members into a new directory, within limits. A member is one file of any kind that the reader finds in a
+foreign source (an archive or a disk). Each member is created relative to an open directory, by a name without a slash.
 
 Foreign formats are parsed in another process (``reader``), so a fault of the parser cannot harm the host.
 """
@@ -140,8 +140,9 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
 
 
 class _Home:
-    """The writer of foreign members. ``directories`` are the directories of the new tree, and ``source`` names the
-    source in messages. Each directory gets its owner, mode, attributes and time after all members are written.
+    """Writes the members of a foreign source. ``directories`` are the directories of the new tree, and ``source``
+    names the source in messages. Each directory gets its owner, mode, attributes and time after all members are
+    written.
     """
 
     def __init__(self, directories: Directories, limits: Limits, source: str) -> None:
@@ -319,8 +320,8 @@ class _Home:
 
     def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
         """Remove the file that an earlier member left at the path of a new member. ``kind`` is the kind of the new
-        member. Return False when both members are directories; the directory then stays. Raises BadInputError when
-        the earlier member is a directory and the new member is not.
+        member. When both members are directories, the directory stays, and the result is False. Raises BadInputError
+        when the earlier member is a directory and the new member is not.
         """
         try:
             mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode

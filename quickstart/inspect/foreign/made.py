@@ -1,5 +1,5 @@
-"""Keep the directories that the import of a foreign archive or disk makes. They are opened by their paths. The owner,
-mode, attributes and time of each directory are remembered until all files are written.
+"""Keep the directories that the import of a foreign archive or disk makes. The directories are opened by their paths.
+The owner, mode, attributes and time of each directory are remembered until all files are written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Directories:
     """The directories below the open directory ``top``.
 
     An untrusted archive may contain a million directories, each with a path of about 1 KiB and many KiB of extended
-    attributes. So the owner, mode, attributes and time of each directory are kept in ``file``, a temporary file
-    that is empty at first. Memory has only the offsets in this file. A directory is opened by its whole path,
+    attributes. So the owner, mode, attributes and time of each directory are kept in ``file``, a temporary file that
+    is empty at first. Only the offsets in this file are kept in memory. A directory is opened by its whole path,
     because the kernel resolves a path of any number of components in one call.
     """
 

@@ -172,7 +172,7 @@ def read_member(stream: BinaryIO) -> Member:
 
 
 def _read(stream: BinaryIO, source: str) -> dict[str, object]:
-    """The next JSON document. Raises ValueError or TypeError for a damaged document."""
+    """The next JSON document in the stream. Raises ValueError or TypeError for a damaged document."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size, source))
     if length > _HEADER_LIMIT_BYTES:
         raise BadInputError(f"{source} has a member with more attributes than a file can have")

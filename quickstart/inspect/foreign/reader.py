@@ -49,7 +49,9 @@ FORMS: dict[str, Callable[[], Members]] = {
 
 
 def give_up_rights(empty: Path) -> None:
-    """Become nobody with ``empty`` as the root directory. Raises OSError when a privilege cannot be given up."""
+    """Become the user nobody, with ``empty`` as the root directory. Raises OSError when a privilege cannot be given
+    up.
+    """
     os.chroot(empty)
     os.chdir("/")
     os.setgroups([])
