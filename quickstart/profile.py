@@ -58,9 +58,9 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """The profile's table [bench], which is called the bench layer (docs/users/configurations.md). It has the files
-    and commands that `quickstart bench` adds to the reference image, and the readiness request that the bench sends.
-    No artefact contains the bench layer.
+    """The profile's table [bench], which is called the bench layer (docs/users/configurations.md). The bench layer has
+    the files and commands that `quickstart bench` adds to the reference image, and the readiness request that the
+    bench sends. No artefact contains the bench layer.
 
     ``files`` has pairs (path in the guest, complete text). ``commands`` are shell lines that root runs in the image
     after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
@@ -194,7 +194,7 @@ class _Document(Table):
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """All units of the profile. They come from the profile's key ``units`` or its key ``unit``."""
+        """All units of the profile. The units come from the profile's key ``units`` or its key ``unit``."""
         return self.units or (self.unit or "",)
 
 

@@ -60,7 +60,7 @@ _SLOW = (
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """All inputs of an initramfs. Two of these inputs, the superblock and the prefetch plan (the list of reads that
-    init requests in advance), come from ``disk``. This is a root disk with the files of the reference image. In a
+    init requests in advance), come from ``disk``. ``disk`` is a root disk with the files of the reference image. In a
     rebuild (`quickstart rebuild`), ``disk`` is the disk of an existing machine. The content of this disk is then the
     reference image.
     """
@@ -82,8 +82,8 @@ class Recipe:
 
     @property
     def bound_by_unit(self) -> Mapping[str, tuple[PurePosixPath, ...]]:
-        """The packed files that are bind-mounted over the volume's files, by the name of the unit. The result is empty
-        unless the delivery is OVERLAY and the application's files come from /fast.
+        """For each unit, the packed files that are bind-mounted over the files of the root volume. The key is the name
+        of the unit. The result is empty unless the delivery is OVERLAY and the application's files come from /fast.
         """
         if self.delivery is Delivery.FAST or self.served is not Served.FAST:
             return {}
@@ -92,8 +92,8 @@ class Recipe:
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
-        """The packed files that are bind-mounted over the volume's files for at least one of the units. The paths are
-        sorted.
+        """The packed files that are bind-mounted over the files of the root volume for at least one of the units. The
+        paths are sorted.
         """
         return tuple(sorted({path for paths in self.bound_by_unit.values() for path in paths}))
 
@@ -102,9 +102,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
     """The build ID, which part A and part B of the initramfs both contain. The build ID is a hash of the inputs of
     both parts. One of these inputs is the image's hash, which covers the contents of the packed files.
 
-    The hash does not cover the traces themselves, so two traces with the same findings give the same initramfs. The
-    hash does not cover the payload (the form in which the initramfs is stored) either, because init finds the same
-    files with every payload.
+    The build ID does not depend on the traces themselves, so two traces with the same findings give the same
+    initramfs. The build ID does not depend on the payload (the form in which the initramfs is stored) either, because
+    init finds the same files with every payload.
     """
     files = [
         (str(f.path), f.kind.value, f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))

@@ -1,6 +1,6 @@
-"""Write the description of a unit (docs/internals/starter.md). The description is a text file. In the guest, our
-program starter reads the description and starts the unit without systemd. Apart from reading the image, the functions
-are pure.
+"""Write the description of a unit, a text file that says how to start the unit (docs/internals/starter.md). In the
+guest, our program starter reads the description and starts the unit without systemd. Apart from reading the image, the
+functions are pure.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def description_text(
     """The text of the whole description. ``environment`` has the environment variables that QuickStart sets, such as
     PATH.
 
-    With ``from_fast``, the packed programs start from /fast, the directory in memory with the packed files. They get
-    the same argv[0] as in a stock boot (the distribution's own boot). The files ``bound`` are bind-mounted over the
-    volume's files in the unit's mount namespace. Raises StartSetError when ``from_fast`` is true and the unit's main
-    program is not in the start set.
+    With ``from_fast``, the packed programs start from /fast, the directory in memory with the packed files. These
+    programs get the same argv[0] as in a stock boot (the distribution's own boot). The files ``bound`` are
+    bind-mounted over the volume's files in the unit's mount namespace. Raises StartSetError when ``from_fast`` is true
+    and the unit's main program is not in the start set.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []

@@ -34,8 +34,8 @@ _REBUILD = "build the artefact again"
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A file that part B is expected to have. ``name`` is the file's path relative to the root. ``crc`` is the CRC-32
-    of a regular file's content, and ``text`` is the target of a symbolic link.
+    """A file that part B of the initramfs is expected to have. ``name`` is the file's path relative to the root.
+    ``crc`` is the CRC-32 of a regular file's content, and ``text`` is the target of a symbolic link.
 
     ``same_as`` is the name of the earlier file to which this file is a hard link, or empty.
     """

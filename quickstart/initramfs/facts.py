@@ -53,10 +53,10 @@ class Watched:
     """The paths that are compared with the volume in addition to the packed files.
 
     ``names`` are paths that may or may not exist. ``places`` are directories, whose entries are compared. ``files``
-    are links and regular files of the image. They are in ``names`` or in a directory of ``places``. ``ways`` are
-    directories whose modes and owners are compared. ``enabled`` is a list from which init decides whether a unit that
-    is enabled after the build prevents a fast start. ``parents`` are the directories on the way to all compared paths.
-    Directories that do not exist are included, and links are not.
+    are links and regular files of the image. Each of these files is in ``names`` or in a directory of ``places``.
+    ``ways`` are directories whose modes and owners are compared. ``enabled`` is a list from which init decides whether
+    a unit that is enabled after the build prevents a fast start. ``parents`` are the directories on the way to all
+    compared paths. Directories that do not exist are included, and links are not.
     """
 
     names: tuple[PurePosixPath, ...] = ()

@@ -19,8 +19,8 @@ from quickstart.model.words import Early, ReadyKind
 
 
 class Served(enum.Enum):
-    """Where the application's files come from. An artefact always has FAST. The other values exist only for
-    configurations of the bench.
+    """Where the application's files come from. An artefact (the result of `quickstart build`) always has the value
+    FAST. The other values exist only for configurations of the bench.
     """
 
     FAST = "/fast"
@@ -95,13 +95,13 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
-    """The configuration of init for one image. ``build`` is the build ID, which part A and part B of the initramfs
-    contain. ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty
-    when init does not hand the machine over to systemd (takeover.network_service). ``early`` says which machines start
-    the application early (cloudinit.early_start). ``image`` is the type of part B's file system image, or empty when
-    part B has plain files. ``bound`` are the packed files that are bind-mounted over the volume's files, by the name
-    of the unit (serving.bound_files). ``watched`` has the paths that init compares with the volume in addition to the
-    packed files.
+    """The configuration of init for one image. ``build`` is the build ID, which both parts of the initramfs contain.
+    ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty when init
+    does not hand the machine over to systemd (takeover.network_service). ``early`` says which machines start the
+    application early (cloudinit.early_start). ``image`` is the type of the file system image in part B of the
+    initramfs, or empty when part B has plain files. ``bound`` are the packed files that are bind-mounted over the
+    volume's files, by the name of the unit (serving.bound_files). ``watched`` has the paths that init compares with
+    the volume in addition to the packed files.
 
     ``settings`` come from the image's sysctl.d(5) and tmpfiles.d(5). ``content_sums`` are the sums of the packages'
     files with such settings (sysctl.content_sums). ``confined`` are the paths to which the image's AppArmor profiles

@@ -1,5 +1,5 @@
-"""Lay out the parts of the initramfs. Part A has our own files, and part B is the start set at /fast. Apart from
-reading the image, the functions are pure.
+"""Lay out the two parts of the initramfs. Part A has our own files. Part B is the start set (the files that the
+application needs to become ready), below the directory /fast. Apart from reading the image, the functions are pure.
 
 Part A comes first, because the boot needs its files before all others. The files of part A include init, BusyBox and
 the kernel modules. The last file of part B has the build ID. So init notices at once when part B is cut off or belongs
@@ -137,8 +137,8 @@ def part_a(
     digests: bytes,
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
-    """The members of part A of the initramfs. They are init and everything that init needs before it may use part B.
-    ``digests`` is the list of digests for part B.
+    """The members of part A of the initramfs. These members are init and everything that init needs before it may use
+    part B. ``digests`` is the list of digests for part B.
     """
     for name in _DIRECTORIES:
         yield directory(name)
@@ -237,9 +237,9 @@ def _encoded(text: str) -> bytes:
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The members of part B. They are the start set below /fast and, as the last file, the file MARKER, which shows
-    that part B is complete. A file with FileKind.LEFT stays on the root volume. In part B, such a file becomes a link
-    from /fast/PATH to /PATH.
+    """The members of part B of the initramfs. The start set below /fast comes first. The last file is the file MARKER,
+    which shows that part B is complete. A file with FileKind.LEFT stays on the root volume. In part B, such a file
+    becomes a link from /fast/PATH to /PATH.
     """
     yield directory("fast")
     names = Counter(file.hard_link_to for file in start_set.files)
@@ -261,9 +261,9 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
 
 
 def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
-    """The members of part B when the start set is one file system image (IMAGE). ``entries`` are the members that
-    ``part_b`` yields. The image also has an empty directory ``quickstart``, over which init mounts part A's
-    /fast/quickstart.
+    """The members of part B of the initramfs when the start set is one file system image (IMAGE). ``entries`` are the
+    members that ``part_b`` yields. The image also has an empty directory ``quickstart``, over which init mounts part
+    A's /fast/quickstart.
     """
     below, ours = [], []
     for entry in entries:

@@ -1,5 +1,5 @@
-"""Change the LZ4 blocks of a compressor, so that they unpack in fewer steps (docs/internals/payload.md). This module
-removes the short matches from the blocks.
+"""Change LZ4 blocks so that the kernel unpacks them in fewer steps (docs/internals/payload.md). This module removes
+the short matches from the blocks that a compressor has made.
 
 A block (lz4's lz4_Block_format.md) is a series of sequences. A sequence has a token, literals and a match, which is an
 offset of 2 bytes and a length. The last sequence has no match. A match refers to a position in the unpacked bytes, and
@@ -20,8 +20,8 @@ _MOST = 255
 
 
 class _Match(NamedTuple):
-    """The match of a sequence. This is not a dataclass, because there are millions of matches. ``begin`` is
-    the match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
+    """The match of a sequence. This class is not a dataclass, because there are millions of matches. ``begin`` is the
+    match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
     """
 
     begin: int

@@ -180,7 +180,7 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
 
 
 def packed_names(modules: ModuleSet) -> frozenset[str]:
-    """The names of the modules that part A stores with gzip compression."""
+    """The names of the kernel modules that part A of the initramfs stores with gzip compression."""
     plain = {name for each in modules.modules if each.name in _PLAIN for name in (each.name, *each.requires)}
     return frozenset(each.name for each in modules.modules) - plain
 

@@ -68,9 +68,9 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CpioMember:
-    """One member. ``data`` is the member's content or link target. ``offset`` is the position of the member's header
-    in bytes. The position is relative to the file or, when ``in_stream`` is true, to the unpacked content of the
-    member's compressed stream.
+    """One member of an archive. ``data`` is the member's content or link target. ``offset`` is the position of the
+    member's header in bytes. The position is relative to the file or, when ``in_stream`` is true, to the unpacked
+    content of the member's compressed stream.
 
     ``archive`` is the number of the member's archive in the file, counted from 0. The hard links of a file have the
     same ``archive`` and ``inode``, and an ``nlink`` above 1. Only one of these hard links has the data. In our
@@ -250,7 +250,7 @@ class _Source:
         return found
 
     def give_back(self, data: bytes, /) -> None:
-        """Put ``data``, which must be the bytes that were read last, back in front of the stream."""
+        """Put ``data`` back in front of the stream. ``data`` must be the bytes that were read last."""
         self._ahead = data + self._ahead
         self.offset -= len(data)
 

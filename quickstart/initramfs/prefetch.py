@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class Prefetch:
-    """The prefetch plan: the reads of the root volume that init requests in advance.
+    """The prefetch plan, which lists the reads of the root volume that init requests in advance.
 
     ``ranges`` are ranges of the volume that contain metadata of the file system, each as (offset, length) in bytes.
     ``files`` are the files that init requests completely. ``parts`` are the requested parts of larger files, each as

@@ -1,8 +1,10 @@
-"""Collect the files of `ramboot`, one of the five ways to boot that the bench compares. These are all files that the
-application opens, and the directories that it uses. In the archive, each file has its ordinary path.
+"""Collect the files of `ramboot`, one of the five ways to boot that the bench compares. The files of `ramboot` are all
+files that the application opens, and the directories that the application uses. In the archive, each file has its
+ordinary path.
 
-`ramboot` is only for measurements. It shows how fast a start without any root volume would be. So `ramboot` contains
-files that an artefact's initramfs never has, such as data and secrets. `ramboot` is never part of an artefact.
+`ramboot` is only for measurements. `ramboot` shows how fast a start without any root volume would be. So `ramboot`
+contains files that an artefact's initramfs never has, such as data and secrets. `ramboot` is never part of an
+artefact.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 
 
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
-    """The paths to pack for one event of a trace, for example the opening of a file. They are the links on the way to
-    the event's path, and the file to which the links lead. A file that the program created is not in the image. For
-    such a file, the parent directory is packed instead.
+    """The paths to pack for one event of a trace, for example the opening of a file. These paths are the links on the
+    way to the event's path, and the file to which the links lead. A file that the program created is not in the image.
+    For such a file, the parent directory is packed instead.
     """
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()

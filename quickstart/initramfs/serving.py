@@ -46,10 +46,10 @@ class Delivery(enum.Enum):
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that the unit opens by their ordinary paths. They are bind-mounted over the volume's files in
-    the unit's mount namespace.
+    """The packed files that the unit opens by their ordinary paths. These files are bind-mounted over the volume's
+    files in the unit's mount namespace.
 
-    These are packed files below /usr with code from Debian packages. Some of the files with code are left out:
+    The result has packed files below /usr with code from Debian packages. Some of the files with code are left out:
     libraries that the loader finds by name, and programs that only the starter starts. Processes open these libraries
     and programs from /fast without a bind mount. Data, configuration and the administrator's own files are left out,
     because a change of such a file has to take effect at a reload. Files that the unit may write to are left out, too.
@@ -99,8 +99,8 @@ def _is_code_of_a_package(file: StartFile) -> bool:
 
 
 def _mounted(root: ImageRoot, unit: UnitStart, kinds: Collection[str]) -> Iterator[PurePosixPath]:
-    """The paths at which the unit has a mount of one of the ``kinds``. Each path is in the result twice: as the unit
-    spells it, and with the image's links resolved.
+    """The paths at which the unit has a mount of one of the ``kinds``. Each path is in the result in two forms: as the
+    unit spells the path, and with the image's links resolved.
     """
     for record in unit.settings:
         if record[0] == "mount" and record[1] in kinds:
@@ -172,10 +172,10 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The files of the start set that init compares with the volume. These are programs, libraries, and the files in
-    ``bound``, which are bind-mounted over the volume's files. Links that lead to such a file, or to a directory with
-    such a file, are compared, too. Programs and libraries that stay on the volume are included, because processes find
-    their names in /fast.
+    """The files of the start set that init compares with the volume. The result has programs, libraries, and the files
+    in ``bound``, which are bind-mounted over the volume's files. Links that lead to such a file, or to a directory
+    with such a file, are compared, too. Programs and libraries that stay on the volume are included, because processes
+    find their names in /fast.
 
     Processes open all other files of the start set by their ordinary names on the root volume, where the files may
     change freely. The links of a merged /usr are not compared, because no image changes them.

@@ -62,8 +62,8 @@ class ElfFacts:
 
 
 def read_elf(path: Path) -> ElfFacts | None:
-    """The facts of an ELF file, read from its program headers as the loader does. The result is None when the file is
-    not an ELF file.
+    """The facts of an ELF file. Like the loader, this function reads the facts from the program headers. The result is
+    None when the file is not an ELF file.
 
     Raises StartSetError with the file's name when the file does not exist, or when the file begins as an ELF file but
     is truncated or damaged.

@@ -88,7 +88,9 @@ class ImageRoot:
         return self.read_bytes(canonical, most_bytes).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
-        """The whole content of a file of at most ``most_bytes``. Raises StartSetError as ``read_text`` does."""
+        """The whole content of a file of at most ``most_bytes``. Raises StartSetError in the same cases as
+        ``read_text``.
+        """
         host = self.host(canonical)
         self._spent[1] += 1
         self._check_spent(canonical)
@@ -147,7 +149,7 @@ class ImageRoot:
 
     def names_and_links(self, canonical: PurePosixPath) -> dict[str, bool]:
         """The names in a directory, in byte order. Each name is a key, whose value is True for a symbolic link. Raises
-        StartSetError as `names` does.
+        StartSetError in the same case as `names`.
         """
         try:
             with os.scandir(self.host(canonical)) as entries:
@@ -211,8 +213,8 @@ class ImageRoot:
         return found
 
     def look_up(self, path: PurePosixPath) -> Resolution:
-        """Follow a path as `resolve` does. But a path that leads through more than 40 links counts as a path that
-        does not exist, because a process that looks up such a path gets an error.
+        """Follow every link in a path, as `resolve` does. But a path that leads through more than 40 links counts as a
+        path that does not exist, because a process that looks up such a path gets an error.
         """
         return self._followed(path)[0]
 

@@ -1,5 +1,5 @@
-"""Find the default search path of ld.so. It consists of the directories in ld.so.conf and ld.so's built-in directories
-(ldconfig(8), ld.so(8)).
+"""Find the default search path of ld.so. The search path consists of the directories in ld.so.conf and ld.so's
+built-in directories (ldconfig(8), ld.so(8)).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find out what the image's modprobe.d(5) says about the kernel modules in part A of the initramfs.
 
-In a stock boot (the distribution's own boot), libkmod loads these modules. This happens in the distribution's
-initramfs, or later by udev. The distribution's initramfs has a copy of modprobe.d, which initramfs-tools has made. In
-a boot with our initramfs, init's modloader loads these modules.
+In a stock boot (the distribution's own boot), libkmod loads these modules. The modules are loaded in the
+distribution's initramfs, or later by udev. The distribution's initramfs has a copy of modprobe.d, which
+initramfs-tools has made. In a boot with our initramfs, init's modloader loads these modules.
 
 libkmod and the modloader give a module its options from modprobe.d. Lines of three more kinds have an effect in
 libkmod, but not in the modloader:

@@ -18,7 +18,7 @@ _LINE = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t]+([^\n\0]*))?(?:[\n\0]|$)")
 @dataclass(frozen=True)
 class Interpreter:
     """The program after ``#!``, as it is spelled there, and its argument. The argument is one text, which may contain
-    spaces. It is empty when there is no argument.
+    spaces. The text is empty when there is no argument.
     """
 
     program: PurePosixPath

@@ -22,8 +22,8 @@ _SAVED = ("${saved_entry}", "$saved_entry")
 
 @dataclass(frozen=True, kw_only=True)
 class GrubEntry:
-    """An entry of GRUB's menu that starts a kernel. ``kernel`` and ``initramfs`` are paths as GRUB sees them. They are
-    relative to the root of the file system that has GRUB's configuration.
+    """An entry of GRUB's menu that starts a kernel. ``kernel`` and ``initramfs`` are paths as GRUB sees them. Both
+    paths are relative to the root of the file system that has GRUB's configuration.
     """
 
     title: str

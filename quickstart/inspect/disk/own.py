@@ -31,17 +31,17 @@ def check_image_disk(path: Path, found: Inspected) -> None:
 
 
 def own_words(found: Inspected) -> tuple[str, ...]:
-    """The words of the kernel's command line that every boot of the system needs, for example net.ifnames=0. They come
-    from the default entry of the boot loader.
+    """The words of the kernel's command line that every boot of the system needs, for example net.ifnames=0. These
+    words come from the default entry of the boot loader.
     """
     line = found.entry.command_line if found.entry else ""
     return tuple(word for word in line.split() if not _OF_THE_ENTRY.fullmatch(word))
 
 
 def entry_line(line: str, root_uuid: str) -> str:
-    """The kernel's command line for a boot with our initramfs. It is made from the command line ``line`` of the boot
-    loader's default entry. The root volume is named by its UUID, because our init looks for the UUID. After a panic,
-    the kernel reboots, so that the boot loader can start its other entry.
+    """The kernel's command line for a boot with our initramfs. This command line is made from ``line``, the command
+    line of the boot loader's default entry. The root volume is named by its UUID, because our init looks for the UUID.
+    After a panic, the kernel reboots, so that the boot loader can start its other entry.
     """
     words = (word for word in line.split() if not re.fullmatch(r"(?:root|panic|BOOT_IMAGE)=.*", word))
     return " ".join((f"root=UUID={root_uuid}", *words, "panic=10"))

@@ -1,5 +1,5 @@
-"""Read a directory of this host as members. A member (``members.Member``) is the form in which the import takes one
-file.
+"""Read a directory of this host as members. A member (``members.Member``) describes one file of any kind for the
+import into an image.
 
 Another user may write to the directory at the same time. So every name is opened relative to an open directory, and no
 link is followed.

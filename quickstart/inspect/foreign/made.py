@@ -50,7 +50,7 @@ class Directories:
         """A descriptor of the directory at ``parts``. No link is followed. For each missing directory, ``make`` is
         called with a descriptor of its parent directory and the components of its path.
 
-        Raises OSError as openat2(2) does.
+        Raises OSError when openat2(2) fails for another reason than a missing directory.
         """
         depth = len(parts)
         while True:
