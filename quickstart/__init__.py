@@ -1,3 +1,3 @@
-"""QuickStart: start a VM and its application faster, from an image that stays an ordinary Debian image."""
+"""QuickStart starts a VM and its application faster. The VM's image stays an ordinary Debian image."""
 
 __version__ = "0.2.0"

@@ -1,5 +1,5 @@
-"""Check whether this host has the tools and facilities that QuickStart needs. For each one that is missing or
-broken, name the command that installs or repairs it.
+"""Check whether this host has the tools and facilities that QuickStart needs. For each tool or facility that is
+missing or broken, name the command that installs or repairs it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one check. ``need`` names the tool or facility that QuickStart needs. ``state`` is found,
-    missing or broken. ``mend`` is the command or advice that helps, or empty if there is none. ``optional`` says
-    that QuickStart also works without the tool or facility, but more slowly or with fewer storage models.
+    """The result of one check. ``need`` names the tool or facility that QuickStart needs. ``state`` is found, missing
+    or broken. ``mend`` is a command or advice for the user, or empty. ``optional`` says that QuickStart also works
+    without the tool or facility. Without it, QuickStart works more slowly, or its bench cannot use all storage models.
     """
 
     need: str
@@ -63,8 +63,8 @@ class Finding:
 
 
 def examine(context: Context) -> tuple[Finding, ...]:
-    """Check everything that QuickStart needs on this host. The tools come first. KVM comes last, and is tried
-    with a tiny guest.
+    """Check everything that QuickStart needs on this host. The function checks the tools first. At the end, it tries
+    KVM with a tiny guest.
     """
     with context.progress.step("look at the tools"):
         tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
@@ -97,8 +97,8 @@ def _tried(name: str, package: str, trial: Callable[[], str]) -> Finding:
 
 
 def _keyring() -> Finding:
-    """Check Debian's keyring. Without the keyring, debootstrap cannot check the signature of a package
-    archive, and refuses the archive.
+    """Check that the file with Debian's signing keys exists. Without these keys, debootstrap cannot check the
+    signature of a package archive, and refuses the archive.
     """
     if KEYRING.is_file():
         return Finding(need=KEYRING.name, state=FOUND, detail=str(KEYRING), mend="")
@@ -107,7 +107,9 @@ def _keyring() -> Finding:
 
 
 def _static_libc() -> Finding:
-    """Check libc.a. Without libc.a, the compiler cannot link the launch agent, which is static."""
+    """Check libc.a, the static C library. Without this library, the compiler cannot link QuickStart's launch agent,
+    because the launch agent is a static program.
+    """
 
     def trial() -> str:
         with workspace("quickstart-doctor-") as place:
@@ -129,8 +131,8 @@ def _static_libc() -> Finding:
 
 
 def _nfs() -> Finding:
-    """Check the NFS server. Only `quickstart bench` needs an NFS server: it measures the storage model nfs-100m
-    with it, if the clock is `kvm` or `wall`.
+    """Check the NFS server. Only `quickstart bench` needs an NFS server. With the clock `kvm` or `wall`, which uses
+    the host's clock, the bench uses this server for the storage model nfs-100m.
     """
     try:
         return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)
@@ -146,8 +148,8 @@ def _nfs() -> Finding:
 
 
 def _owners() -> Finding:
-    """Check whether this user may make images whose files have several owners. Root may make them. Another user
-    needs subordinate IDs (subuid(5)) and the right to make user namespaces.
+    """Check whether this user may make images whose files have several owners. Root may make such images. Any other
+    user needs subordinate IDs (subuid(5)) and the right to make user namespaces.
     """
     need = "owners in images"
     if os.geteuid() == 0:
@@ -184,8 +186,8 @@ def _space(store: Store) -> Finding:
 
 
 def _accelerator(store: Store) -> Finding:
-    """Try KVM with a tiny guest. The guest boots a kernel from a reference image in the store, or else from
-    /boot of this host.
+    """Try KVM with a tiny guest. The guest boots the kernel of a reference image in the store. If the store has no
+    kernel, the guest boots a kernel from /boot of this host.
     """
     kernels = [*store.root.glob("reference/*/root/boot/vmlinuz-*"), *Path("/boot").glob("vmlinuz-*")]
     # A link of an image leads to a file of the host's.

@@ -45,12 +45,13 @@ from typing import ClassVar
 
 
 class QuickStartError(Exception):
-    """``message`` says what failed, and names the file, unit or other object. ``hint`` says what to do next.
-    ``details`` has more lines for the message: faults, or lines that a program printed.
+    """An error that QuickStart raises on purpose. ``message`` says what failed, and names the file, unit or other
+    object. ``hint`` says what to do next. ``details`` has further lines, for example one line for each fault, or the
+    lines that a program printed.
 
-    The message and the hint are one line each. They may contain untrusted names, for example of files. A line
-    break in the message or the hint can only come from such a name, so cli/output.py escapes the line break.
-    Text of several lines goes into ``details``. When these lines are printed, a mark precedes each line.
+    The message and the hint are one line each. They may contain untrusted names, for example of files. A line break in
+    the message or the hint can only come from such a name, so cli/output.py escapes the line break. Text of several
+    lines belongs in ``details``. When QuickStart prints the lines of ``details``, it puts a mark before each line.
     """
 
     exit_code = 1
@@ -63,7 +64,7 @@ class QuickStartError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The message, and each of the details."""
+        """The message, followed by the lines in ``details``."""
         return (self.message, *self.details)
 
     def __str__(self) -> str:
@@ -105,7 +106,8 @@ class ArtefactError(BadInputError):
 
 
 class OtherResultsError(BadInputError):
-    """The results in the file ``source`` were measured differently, so new samples must not be added to them.
+    """The results in the file ``source`` were measured with another matrix (list of measurements), artefact, version
+    or host than the present call of `quickstart bench` uses. So new samples must not be added to these results.
     ``differences`` has one line for each difference.
     """
 
@@ -115,7 +117,7 @@ class OtherResultsError(BadInputError):
 
 
 class IncomparableError(BadInputError):
-    """Two results cannot be compared. ``obstacles`` has one line for each reason."""
+    """Two results of the bench cannot be compared with each other. ``obstacles`` has one line for each reason."""
 
     def __init__(self, obstacles: Sequence[str], *, hint: str | None = None) -> None:
         super().__init__("A and B cannot be compared:", hint=hint, details=obstacles)
@@ -148,7 +150,9 @@ class NeedsRootError(HostLacksError):
 
 
 class GuestLacksError(HostLacksError):
-    """A verb needs a capability that the guest's backend does not have (quickstart.guest)."""
+    """A verb (a subcommand of `quickstart`) needs a capability that the guest's backend does not have.
+    quickstart/guest.py defines the capabilities, such as the execution of commands in the guest.
+    """
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"cannot {what}: {why}")
@@ -210,7 +214,7 @@ class NoProfileError(QuickStartError):
 
 
 class GuestError(QuickStartError):
-    """A guest died, hung or answered nonsense. ``console_tail`` has the last lines of its console."""
+    """A guest died, hung or gave an invalid answer. ``console_tail`` has the last lines of the guest's console."""
 
     def __init__(
         self, message: str, *, console_tail: str = "", hint: str | None = None, details: Sequence[str] = ()
@@ -222,8 +226,8 @@ class GuestError(QuickStartError):
 
 
 class GuestEndedError(GuestError):
-    """The guest ended by itself before it was ready, for example after a panic. A reboot also ends a guest,
-    because QuickStart runs QEMU with -no-reboot.
+    """The guest ended by itself before it was ready, for example after a panic. A reboot also ends a guest, because
+    QuickStart runs QEMU with the option -no-reboot.
     """
 
 
@@ -250,8 +254,8 @@ class UntraceableError(GuestError):
 
 
 class VolumeError(QuickStartError):
-    """The volume's server (the emulator or the NFS server) ended, gave a wrong answer, or cannot serve the image.
-    ``last_words`` is the last text that the server printed, or empty.
+    """The process that serves the root volume ended, gave a wrong answer, or cannot serve the image. This process is
+    the volume emulator or the NFS server. ``last_words`` is the last text that the process printed, or empty.
     """
 
     def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
@@ -269,4 +273,4 @@ class MixedClocksError(MeasurementError):
 
 
 class TraceFullError(MeasurementError):
-    """The trace buffer in the guest was full before the guest was ready."""
+    """The kernel's trace buffer in the guest was full before the guest was ready."""

@@ -1,10 +1,10 @@
-"""The Python protocols (typing.Protocol) through which guests are started and used. The backends in launch/
-implement these protocols.
+"""The Python protocols (typing.Protocol) for starting and using guests. The backends in launch/ implement these
+protocols. A backend is a hypervisor or a cloud.
 
 Every backend provides a `Guest`. A feature that only some backends have is a capability. Each capability has a
-protocol, such as `Executes`. A verb requests a capability with a function below, such as `executing`. The
-function raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls this
-function before the work begins.
+protocol, such as `Executes`. A verb (a subcommand of `quickstart`) requests a capability with one of the functions
+below, such as `executing`. This function raises GuestLacksError when the backend lacks the capability. Where possible,
+a verb calls this function before the work begins.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from quickstart.model.machine import Machine
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message of the launch agent. ``version`` is the version of the agent's protocol."""
+    """The first message of the launch agent, QuickStart's program in the guest. ``version`` is the version of the
+    agent's protocol.
+    """
 
     version: int
 
 
 @dataclass(frozen=True)
 class Output:
-    """A message of the launch agent with a piece of the running command's output. ``stream`` is ``out``
-    (stdout) or ``err`` (stderr).
+    """A message of the launch agent, QuickStart's program in the guest. The message has a piece of the running
+    command's output. ``stream`` is ``out`` (stdout) or ``err`` (stderr).
     """
 
     stream: str
@@ -39,7 +41,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Exit:
-    """A message of the launch agent: the running command has ended with the exit status ``status``."""
+    """A message of the launch agent, QuickStart's program in the guest. The message says that the running command has
+    ended. ``status`` is the command's exit status.
+    """
 
     status: int
 
@@ -49,8 +53,8 @@ Message = Hello | Beacon | ReadyStamp | Counters | Output | Exit
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a console's output. ``position`` is the offset of the piece in the whole output. When the bytes
-    at the requested position are no longer kept, ``position`` is higher than the requested position.
+    """A piece of a console's output. ``position`` is the offset of the piece in the whole output. When the log no
+    longer has the bytes at the requested position, ``position`` is higher than the requested position.
     """
 
     position: int
@@ -93,15 +97,17 @@ class Guest(Protocol):
     ) -> None: ...
 
     def wait_ready(self, timeout_s: float, has_volume: Callable[[], bool] = _always) -> Readied:
-        """Wait until the agent reports the first correct answer to the readiness request.
+        """Wait until the launch agent in the guest reports the first correct answer to the readiness request.
 
-        Raise GuestError with the last console lines when the guest ends, when the time is up, or when ``has_volume``
-        returns False (the guest's root volume is gone).
+        Raise GuestError with the last console lines when the guest ends, or when ``timeout_s`` is over. Also raise
+        GuestError when ``has_volume`` returns False, which means that the guest's root volume is gone.
         """
         ...
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """The agent's messages in the next ``timeout_s`` seconds. The iterator ends early when the guest ends."""
+        """The messages that arrive from the launch agent in the next ``timeout_s`` seconds. The iterator ends early
+        when the guest ends.
+        """
         ...
 
     def is_running(self) -> bool:
@@ -119,18 +125,18 @@ class Guest(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the guest to end by itself. Return False if it still runs after ``timeout_s`` seconds."""
+        """Wait for the guest to end by itself. Return False if the guest still runs after ``timeout_s`` seconds."""
         ...
 
     def fallback(self) -> str:
-        """The reason why init gave up the fast start and executed the distribution's init (fallback 1;
-        docs/internals/guest.md). Empty when there was no fallback, or when the launcher cannot report the
+        """The reason why init gave up the fast start and executed the distribution's init (docs/internals/guest.md
+        describes this fallback). The reason is empty when init did not give up, or when the launcher cannot report the
         reason.
         """
         ...
 
     def console_tail(self, lines: int = 20) -> str:
-        """The last lines of the console, for an error message. Empty without a console."""
+        """The last lines of the console, for an error message. Empty for a guest without a console."""
         ...
 
 
@@ -157,7 +163,9 @@ class Executes(Guest, Protocol):
         ...
 
     def start(self, command: str) -> None:
-        """Run ``command`` without waiting for its end. `messages` then yields the command's output and its Exit."""
+        """Run ``command`` without waiting for its end. The iterator of `messages` then yields the command's output
+        and, at the end, an `Exit`.
+        """
         ...
 
 
@@ -224,7 +232,7 @@ class Launcher(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the accelerator or hypervisor, as it is recorded with measurements."""
+        """The name of the accelerator or hypervisor. Each measurement is recorded with this name."""
         ...
 
     def launch(
@@ -232,9 +240,9 @@ class Launcher(Protocol):
     ) -> Guest:
         """Return a guest that starts when its context (``with``) begins.
 
-        The guest's agent sends the request in ``ready`` and reports the first correct answer. Without
-        ``ready``, the agent only runs commands. ``files`` are added to the launch archive, which holds the
-        agent. Each key of ``files`` is a path below /launch (docs/internals/agent.md). Each value is the file's
-        content, or the path of a file on this host.
+        The launch agent, QuickStart's program in the guest, sends the request in ``ready`` and reports the first
+        correct answer. Without ``ready``, the agent only runs commands. ``files`` are added to the archive that brings
+        the agent into the guest. Each key of ``files`` is a path in the guest below the directory /launch. Each value
+        is the file's content, or the path of a file on this host.
         """
         ...

@@ -1,4 +1,6 @@
-"""Turn a profile's TOML into a Profile. All keys are validated before any work begins (docs/users/profile.md)."""
+"""Turn the TOML text of a profile into a `Profile`. All keys are validated before any work begins
+(docs/users/profile.md).
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,12 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """The profile's table [bench]: the files and commands that `quickstart bench` adds to the reference image, and
-    the readiness request that the bench sends (docs/users/configurations.md). No artefact contains this layer.
+    """The profile's table [bench], which is called the bench layer (docs/users/configurations.md). The bench layer has
+    the files and commands that `quickstart bench` adds to the reference image, and the readiness request that the
+    bench sends. No artefact contains the bench layer.
 
-    ``files`` has pairs (path in the guest, complete text). ``commands`` are shell lines that root runs in the
-    image after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
+    ``files`` has pairs (path in the guest, complete text). ``commands`` are shell lines that root runs in the image
+    after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
     """
 
     ready: Readiness
@@ -69,7 +72,7 @@ class BenchLayer:
 
 
 def is_unit_name(name: str) -> bool:
-    """Whether ``name`` is allowed as the name of a unit in a profile (pure)."""
+    """Whether ``name`` is allowed as the name of a unit in a profile. The function is pure."""
     return len(name) <= _UNIT_CHARACTERS and re.fullmatch(_UNIT, name, re.ASCII) is not None
 
 
@@ -191,7 +194,7 @@ class _Document(Table):
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """All units of the profile, from the key ``units`` or the key ``unit``."""
+        """All units of the profile. The units come from the profile's key ``units`` or its key ``unit``."""
         return self.units or (self.unit or "",)
 
 
@@ -201,8 +204,8 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
-    """The bench layer of the profile in ``text``, or None when the profile has no bench layer. Raises ProfileError
-    with every fault in the text, including faults outside the bench layer.
+    """The bench layer (the table [bench]) of the profile in ``text``. The result is None when the profile has no bench
+    layer. Raises ProfileError with every fault in the text, including faults outside the bench layer.
     """
     bench = _document(_raw(text, source), source).bench
     if bench is None:
@@ -233,8 +236,8 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile ``name`` that comes with QuickStart. If there is none, the profile at the path ``name``, which is a
-    directory or a profile.toml.
+    """The profile called ``name`` that comes with QuickStart. If there is no such profile, the result is the profile
+    at the path ``name``, which leads to a directory or a profile.toml.
 
     Raises BadInputError when there is no such profile, and ProfileError when the profile is invalid.
     """
@@ -245,8 +248,8 @@ def load_ours(name: str) -> Profile:
     """The profile that comes with QuickStart and is called ``name``. Raises BadInputError when there is no such
     profile, even if a file exists at the path ``name``.
 
-    This function is for a profile name that an artefact contains. An artefact from an untrusted party may
-    come together with a file of that name.
+    This function is for a profile name that comes from an artefact. An artefact from an untrusted party may come
+    together with a file that has the same name.
     """
     if name not in known_profiles():
         raise BadInputError(
@@ -257,15 +260,15 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """The bench layer of the profile ``name``, which is a name or a path. None when the profile has no bench layer.
-    Raises the same errors as ``load_profile``.
+    """The bench layer (the table [bench]) of the profile ``name``, which is a name or a path. The result is None when
+    the profile has no bench layer. Raises the same errors as ``load_profile``.
     """
     return parse_bench(*_read(name))
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """Return two values: the result of ``load_bench``, and the path of the first directory or file through which
-    a user other than root could have changed the profile (host.beneath.read_judged). The second value is empty
+    """Return two values: the result of ``load_bench``, and the path of the first directory or file through which a
+    user other than root could have changed the profile (see read_judged in host/beneath.py). The second value is empty
     when no other user could have changed the profile.
     """
     file = profile_file(name)
@@ -308,9 +311,9 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name`` in the spelling that `quickstart bench` uses as the profile's name. The name of a profile that comes
-    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./``
-    before it.
+    """``name`` in the form in which `quickstart bench` writes the profile's name. The name of a profile that comes
+    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./`` before
+    it.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 

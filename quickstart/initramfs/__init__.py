@@ -1,3 +1,4 @@
-"""Make an initramfs from a start set: the newc writer, the selection of kernel modules, the layout of part A
-and part B, and the programs that run in the guest.
+"""Make an initramfs from a start set, the files that the application needs to become ready. The modules of this
+package write newc archives, choose the kernel modules, and lay out the two parts of the initramfs. Other modules
+provide the programs that run in the guest.
 """

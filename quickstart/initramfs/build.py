@@ -1,5 +1,5 @@
-"""Write the initramfs. The same `Recipe`, version of QuickStart, compression libraries and squashfs-tools
-always give the same bytes, for any user on any day.
+"""Write the initramfs. The same `Recipe`, version of QuickStart, compression libraries and squashfs-tools always give
+the same bytes, for any user and at any time.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ _SLOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All inputs of an initramfs. The superblock and the prefetch plan come from ``disk``, a root disk with the files
-    of the reference image. In a rebuild (`quickstart rebuild`), ``disk`` is the disk of the machine, and its content
-    is the reference image.
+    """All inputs of an initramfs. Two of these inputs, the superblock and the prefetch plan (the list of reads that
+    init requests in advance), come from ``disk``. ``disk`` is a root disk with the files of the reference image. In a
+    rebuild (`quickstart rebuild`), ``disk`` is the disk of an existing machine. The content of this disk is then the
+    reference image.
     """
 
     profile: Profile
@@ -81,8 +82,8 @@ class Recipe:
 
     @property
     def bound_by_unit(self) -> Mapping[str, tuple[PurePosixPath, ...]]:
-        """The packed files that are bind-mounted over the volume's files, by the name of the unit. Empty
-        unless the delivery is OVERLAY and the application's files come from /fast.
+        """For each unit, the packed files that are bind-mounted over the files of the root volume. The key is the name
+        of the unit. The result is empty unless the delivery is OVERLAY and the application's files come from /fast.
         """
         if self.delivery is Delivery.FAST or self.served is not Served.FAST:
             return {}
@@ -91,18 +92,19 @@ class Recipe:
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
-        """The packed files that are bind-mounted over the volume's files for at least one of the units,
-        sorted.
+        """The packed files that are bind-mounted over the files of the root volume for at least one of the units. The
+        paths are sorted.
         """
         return tuple(sorted({path for paths in self.bound_by_unit.values() for path in paths}))
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """The name that both parts A and B contain: a hash of their inputs. The image's hash, which covers the
-    contents of the packed files, is one of these inputs.
+    """The build ID, which part A and part B of the initramfs both contain. The build ID is a hash of the inputs of
+    both parts. One of these inputs is the image's hash, which covers the contents of the packed files.
 
-    The traces themselves are not in the hash, so two traces with the same findings give the same initramfs.
-    The payload is not in the hash either, because init finds the same files with every payload.
+    The build ID does not depend on the traces themselves, so two traces with the same findings give the same
+    initramfs. The build ID does not depend on the payload (the form in which the initramfs is stored) either, because
+    init finds the same files with every payload.
     """
     files = [
         (str(f.path), f.kind.value, f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
@@ -119,8 +121,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
-    """The file system type and mount options of the root volume, from the image's fstab(5). Options for programs such as
-    systemd, which begin with ``x-``, are left out: BusyBox would pass them to the kernel, which refuses them (mount(8)).
+    """The file system type and mount options of the root volume, from the image's fstab(5). Options that begin with
+    ``x-`` are left out, because they are for programs such as systemd (mount(8)). BusyBox would pass such an option to
+    the kernel, and the kernel refuses the option.
 
     Raises StartSetError unless the type is ext4.
     """
@@ -140,13 +143,14 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     """Write the initramfs to ``target``. Raises:
 
     - StartSetError when the unpacked size of the initramfs exceeds the profile's memory budget
-    - BadInputError when the image's kernel cannot unpack the recipe's payload
-    - UnsupportedUnitError when the image's modprobe.d forbids a module of part A
+    - BadInputError when the image's kernel cannot unpack the recipe's payload (the form in which the initramfs is
+      stored)
+    - UnsupportedUnitError when the image's modprobe.d forbids a kernel module of the initramfs
 
-    When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive,
-    nothing is written to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs
-    of this budget needs. There must be such a limit, because the image determines how much must be unpacked and
-    compressed.
+    When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive, nothing is
+    written to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs of this
+    budget needs. The CPU time has a limit because the image determines how many bytes the function must unpack and
+    compress.
     """
     limit_s = START_SET_LIMIT_S + _S_OF_A_MIB * recipe.profile.budget_mib
     with cpu_limit("the image's modules and packed files", limit_s, _SLOW):
@@ -270,8 +274,8 @@ def _check_budget(profile: Profile, start_set: StartSet, size_bytes: int, what: 
 def _append(
     target: Path, entries: Iterable[CpioEntry], payload: Payload, most_bytes: int | None = None
 ) -> tuple[int, int]:
-    """Append one archive to ``target``. Return the archive's size in the file and its unpacked size, both in
-    bytes. Raises StartSetError before more than ``most_bytes`` bytes go into the archive.
+    """Append one archive to ``target``. Return two sizes in bytes: the size of the archive in the file, and its
+    unpacked size. Raises StartSetError before more than ``most_bytes`` bytes go into the archive.
     """
     with target.open("ab") as file:
         begin = file.tell()
@@ -282,8 +286,9 @@ def _append(
 
 
 class _Room:
-    """A sink with room for ``most_bytes`` bytes. The modules are no part of the start set, whose size is known before;
-    what they need is in the image's modules.dep.
+    """A sink (the destination of an archive) that takes at most ``most_bytes`` bytes. The size of the start set is
+    known before the archive is written. The size of the kernel modules is not known before, because the image's
+    modules.dep decides which modules are written.
     """
 
     def __init__(self, sink: Sink, most_bytes: int) -> None:

@@ -1,5 +1,6 @@
-"""Write the description of a unit, which the starter reads in the guest (docs/internals/starter.md). Apart
-from reading the image, the functions are pure.
+"""Write the description of a unit, a text file that says how to start the unit (docs/internals/starter.md). In the
+guest, our program starter reads the description and starts the unit without systemd. Apart from reading the image, the
+functions are pure.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ def description_text(
     from_fast: bool,
     bound: Iterable[PurePosixPath],
 ) -> str:
-    """The text of the whole description. ``environment`` has the variables that we set (PATH …).
+    """The text of the whole description. ``environment`` has the environment variables that QuickStart sets, such as
+    PATH.
 
-    With ``from_fast``, packed programs start from /fast, with the same argv[0] as in a stock boot. The files
-    ``bound`` are bind-mounted over the volume's files in the unit's mount namespace. Raises StartSetError
-    when programs start from /fast, but the unit's main program is not in the start set.
+    With ``from_fast``, the packed programs start from /fast, the directory in memory with the packed files. These
+    programs get the same argv[0] as in a stock boot (the distribution's own boot). The files ``bound`` are
+    bind-mounted over the volume's files in the unit's mount namespace. Raises StartSetError when ``from_fast`` is true
+    and the unit's main program is not in the start set.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
@@ -63,8 +66,9 @@ def description_text(
 
 
 def _socket_records(unit: UnitStart) -> Iterator[Record]:
-    """The records of the sockets that the unit gets. For the last unit of a stack, there are also the records of the
-    companions' sockets, because PID 1 binds these by the description of the last unit.
+    """The description's records for the sockets that the unit gets. The last unit of a stack (the services that start
+    early) also has the records for the sockets of its companions, the other services of the stack. PID 1 binds the
+    sockets of all services by the description of the last unit.
     """
     if unit.sockets and unit.sockets_before:
         yield "first-socket", str(_FIRST_SOCKET + unit.sockets_before)
@@ -81,11 +85,11 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def encode_word(word: str) -> str:
-    r"""``word`` as the description has it. Bytes outside printable ASCII, the space and the backslash become
-    \xHH.
+    r"""``word`` in the encoding of a unit's description. A space, a backslash and every byte outside printable ASCII
+    become \xHH, where HH is the byte in hexadecimal.
 
-    A placeholder in ``word`` for the machine's host name (specifier %H) becomes \H. A placeholder for the
-    part of the host name before the first dot (%l) becomes \l.
+    ``word`` may have placeholders for specifiers of systemd. The placeholder for the machine's host name (specifier
+    %H) becomes \H. The placeholder for the part of the host name before the first dot (specifier %l) becomes \l.
     """
     return "".join(
         _MACHINE.get(char) or "".join(_encoded(byte) for byte in char.encode("utf-8", "surrogateescape"))
@@ -99,8 +103,8 @@ def _encoded(byte: int) -> str:
 
 @dataclass(frozen=True)
 class _Set:
-    """The files of a start set, by path. ``files`` are its regular files, both packed files and files that
-    stay on the volume. ``links`` are the paths of its links.
+    """The files of a start set, by path. ``files`` are the regular files of the start set, both packed files and files
+    that stay on the root volume. ``links`` are the paths of the start set's links.
     """
 
     files: Mapping[PurePosixPath, StartFile]
@@ -114,10 +118,10 @@ class _Set:
         return cls(files, frozenset(file.path for file in start_set.files if file.target), root)
 
     def at(self, program: PurePosixPath) -> StartFile | None:
-        """The file to which ``program`` leads. None if the file is not in the start set. None also if a link on the
-        way to the file is not in the start set, unless it is a link of a merged /usr. Init does not compare a link
-        outside the start set with the volume. So when the machine boots, such a link may lead to another program than
-        at the build.
+        """The file to which ``program`` leads. The result is None if the file is not in the start set. The result is
+        also None if a link on the way to the file is not in the start set, unless the link belongs to a merged /usr.
+        Init does not compare a link outside the start set with the volume. So such a link may lead to one program at
+        the build, and to another program when the machine boots.
         """
         found = self.root.resolve(program)
         for link in found.links:
@@ -127,8 +131,9 @@ class _Set:
 
 
 def started_by_interpreter(unit: UnitStart, start_set: StartSet, root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The canonical paths of those scripts of the unit and its companions that the starter starts with their
-    packed interpreters. The interpreter then opens the script on the volume.
+    """The canonical paths of the scripts that the starter does not execute directly. The starter executes the packed
+    interpreter of such a script, and the interpreter then opens the script on the volume. The scripts belong to the
+    unit or to its companions.
     """
     known = _Set.of(start_set, root)
     programs = {PurePosixPath(command.program) for each in unit.all_units for command in each.commands}
@@ -137,8 +142,9 @@ def started_by_interpreter(unit: UnitStart, start_set: StartSet, root: ImageRoot
 
 
 def _command_records(when: str, command: UnitCommand, known: _Set) -> Iterator[Record]:
-    """The `command` record, and a `command-name` record when another program stands there than the unit's. By the
-    name of the unit's program, journald labels the output of the command (SyslogIdentifier=).
+    """The records for one command of the unit. The `command` record may name another program than the unit does, for
+    example the interpreter of a script. In this case, a `command-name` record with the name of the unit's program
+    follows. journald labels the command's output with this name (SyslogIdentifier=).
     """
     placed = _placed(command, known)
     yield "command", when, *placed
@@ -148,12 +154,13 @@ def _command_records(when: str, command: UnitCommand, known: _Set) -> Iterator[R
 
 
 def _placed(command: UnitCommand, known: _Set) -> Record:
-    """The words that stand for a command in the description: its flags, program and argv.
+    """The words that stand for a command in the unit's description. They are the command's flags, its program and its
+    argv.
 
-    A packed program starts from /fast. If the kernel started a script, it would run the interpreter on the
-    volume. So the starter runs the packed interpreter, with the script's path as an argument. The argument is
-    the path that the unit gives for the script, as it would be if the kernel started the script. This path
-    leads to the volume, because the script may look for other files in its own directory.
+    A packed program starts from /fast. If the kernel started a script, it would run the interpreter on the volume. So
+    the starter runs the packed interpreter, with the script's path as an argument. The argument is the path that the
+    unit gives for the script, because the kernel would use this path, too. The path leads to the volume, because the
+    script may look for other files in its own directory.
     """
     ordinary = command.flags, command.program, *command.words
     file = known.at(PurePosixPath(command.program))
@@ -168,10 +175,11 @@ def _placed(command: UnitCommand, known: _Set) -> Record:
 
 
 def _interpreter(file: StartFile, known: _Set) -> tuple[PurePosixPath, tuple[str, ...]] | None:
-    """The packed interpreter of a script, and the words that come before the script's path in the interpreter's argv: the
-    name after ``#!``, and the argument after this name. None if ``file`` is not a script, and if the starter must
-    leave the start of the script to the kernel. The starter must do so in three cases: the interpreter is not packed,
-    the interpreter is itself a script, or not every user may execute the script.
+    """The packed interpreter of a script, and the words that come before the script's path in the interpreter's argv.
+    The first of these words is the name after ``#!``. The second word, if there is one, is the argument after this
+    name. The result is None if ``file`` is not a script. The result is also None if the starter must leave the start
+    of the script to the kernel. There are three such cases: the interpreter is not packed, the interpreter is itself a
+    script, or not every user may execute the script.
     """
     script = interpreter_of(known.root, file.path)
     interpreter = known.at(script.program) if script else None

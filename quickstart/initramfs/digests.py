@@ -1,15 +1,15 @@
-"""Read and write the list of digests in part A. The list names the expected files of part B, so that the
-checker finds damaged files (docs/internals/integrity.md).
+"""Read and write the list of digests, which is in part A of the initramfs. The list names the expected files of part
+B. With this list, the checker, a program in part A, finds damaged files of part B (docs/internals/integrity.md).
 
 All numbers have 32 bits, little-endian. A header of 12 bytes has ``QSPARTB3`` and the number of entries. Then comes
 one entry for each member of part B, in the order of the members. The fields of an entry are st_mode, uid, gid, size,
 ``same_as``, CRC-32, the length of the name with its NUL, the length of the link's target, the name, and the target.
 
 The CRC-32 is computed as in zlib and gzip (IEEE 802.3), over the whole content of a regular file. For all other
-members, the field CRC-32 is 0. ``same_as`` is 0 unless the entry is a hard link to an earlier entry, which has the
-content. In this case, ``same_as`` is 1 + the number of the earlier entry.
+members, the field CRC-32 is 0. When an entry is a hard link, an earlier entry has its content. Then ``same_as`` is 1 +
+the number of this earlier entry. For all other entries, ``same_as`` is 0.
 
-Each file has one digest, however long the file is. docs/adr/0009-digest.md gives the reasons for this, and
+Each file has only one digest, even when the file is long. docs/adr/0009-digest.md gives the reasons for this rule and
 for the choice of CRC-32.
 """
 
@@ -34,8 +34,8 @@ _REBUILD = "build the artefact again"
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """An expected file. ``name`` is its path relative to the root. ``crc`` is the CRC-32 of a regular file's
-    content, and ``text`` is the target of a symbolic link.
+    """A file that part B of the initramfs is expected to have. ``name`` is the file's path relative to the root.
+    ``crc`` is the CRC-32 of a regular file's content, and ``text`` is the target of a symbolic link.
 
     ``same_as`` is the name of the earlier file to which this file is a hard link, or empty.
     """
@@ -92,7 +92,7 @@ def _size_bytes(data: bytes | Path) -> int:
 
 
 def list_bytes(files: Iterable[Listed]) -> bytes:
-    """The list in the format that the checker reads."""
+    """The list of digests in the binary format that the checker, a program in the guest, reads."""
     numbers: dict[bytes, int] = {}
     parts = []
     for number, each in enumerate(files):
@@ -105,7 +105,7 @@ def list_bytes(files: Iterable[Listed]) -> bytes:
 
 
 def read_list(data: bytes) -> tuple[Listed, ...]:
-    """The files in a list of digests. Raises ArtefactError for any other data."""
+    """The files in a list of digests. Raises ArtefactError when the data are not such a list."""
     files: list[Listed] = []
     magic = data[: len(_MAGIC)]
     if magic != _MAGIC and magic[:-1] == _MAGIC[:-1]:

@@ -1,10 +1,12 @@
-"""Collect the packed facts. These facts must still be true of the root volume for a fast start. In the guest, init
-and the command /usr/sbin/quickstart compare the packed facts with the volume (docs/users/never-stale.md).
+"""Collect the packed facts. A machine can start fast only if the packed facts are still true of its root volume. In
+the guest, init and the command /usr/sbin/quickstart compare the packed facts with the volume
+(docs/users/never-stale.md).
 
 The packed facts are about:
 
 - the files that processes open from /fast
-- the paths where a stock boot looks first: a file at such a path would be used in place of a packed file
+- the paths where a stock boot (the distribution's own boot) looks first, because it would use a file at such a path in
+  place of a packed file
 - everything that decides how the unit starts
 """
 
@@ -36,7 +38,9 @@ _CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwca
 
 @dataclass(frozen=True)
 class Way:
-    """A directory on the way to a served file, with the mode and owners that decide who may enter it (stat(2))."""
+    """A directory on the way to a served file (a file that processes open from /fast). ``mode``, ``uid`` and ``gid``
+    decide who may enter the directory (stat(2)).
+    """
 
     path: PurePosixPath
     mode: int
@@ -48,11 +52,11 @@ class Way:
 class Watched:
     """The paths that are compared with the volume in addition to the packed files.
 
-    ``names`` are paths that may or may not exist. ``places`` are directories, whose entries are compared.
-    ``files`` are those links and regular files of the image that are in ``names`` or are entries of
-    ``places``. ``ways`` are directories whose modes and owners are compared. ``enabled`` is a list from which
-    init decides whether a unit that is enabled after the build prevents a fast start. ``parents`` are the
-    directories, existing or not, on the way to all compared paths. None of these directories is a link.
+    ``names`` are paths that may or may not exist. ``places`` are directories, whose entries are compared. ``files``
+    are links and regular files of the image. Each of these files is in ``names`` or in a directory of ``places``.
+    ``ways`` are directories whose modes and owners are compared. ``enabled`` is a list from which init decides whether
+    a unit that is enabled after the build prevents a fast start. ``parents`` are the directories on the way to all
+    compared paths. Directories that do not exist are included, and links are not.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -77,14 +81,15 @@ def watched(
     absent: Collection[PurePosixPath] = (),
     hidden: Collection[str] = (),
 ) -> Watched:
-    """Everything that is compared with the volume for an early start of ``units``, in addition to the served
-    files. ``executed`` are all programs that the traced boots executed, whether or not they are in the start
-    set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all programs and libraries that may
-    run with the unit's environment (pack.shadow.searched). ``absent`` are further files, which must stay absent.
-    ``hidden`` are the paths in memory that the units hide (inspect.unit.hidden).
+    """Everything that is compared with the volume for an early start of ``units``, in addition to the served files
+    (the files that processes open from /fast). ``executed`` are all programs that the traced boots executed, whether
+    or not they are in the start set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all programs and
+    libraries that may run with the unit's environment (pack.shadow.searched). ``absent`` are further paths, where no
+    file may exist later. ``hidden`` are the paths below /run and /dev that the units hide from their processes
+    (inspect/unit/hidden.py finds them).
 
-    Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
-    to one of the executed or served programs.
+    Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches to one of
+    the executed or served programs.
     """
     served = served_files(start_set, bound)
     decisive = _before(root, served, searched)
@@ -115,10 +120,10 @@ def watched(
 
 
 def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, on the way to ``paths``, without links. None of these directories may
-    become a link later. When init compares, the volume is not mounted at / but at another directory. There,
-    the absolute target of a link such as /usr/local -> /srv/local does not exist, so init would miss the
-    files behind the link.
+    """The directories on the way to ``paths``. Directories that do not exist are included, and links are not. None of
+    the directories may become a link later. When init compares, the volume is not mounted at / but at another
+    directory. There, the absolute target of a link such as /usr/local -> /srv/local does not exist, so init would miss
+    the files behind the link.
     """
     for path in sorted({parent for each in paths for parent in each.parents if parent.name}):
         if _is_sayable(path) and root.link_target(path) is None:
@@ -126,8 +131,8 @@ def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePo
 
 
 def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
-    """The directories on the way to the served files. Their modes and owners decide which users may open a
-    file on the volume, whereas all users may open the files in /fast.
+    """The directories on the way to the served files (the files that processes open from /fast). The modes and owners
+    of these directories decide which users may open a file on the volume. But all users may open the files in /fast.
     """
     for path in sorted({parent for file in served for parent in file.path.parents}):
         if _is_directory(root, path):
@@ -139,18 +144,19 @@ def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
-    """Whether find(1) reads the path as a path, and not as an option or an operator such as ``(``. find(1)
-    gets paths relative to /, without the leading slash.
+    """Whether find(1) reads the path as a path, and not as an option or an operator such as ``(``. Init gives find(1)
+    paths relative to /, without the leading slash.
     """
     return place.parts[1][0] not in "-!(),"
 
 
 def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]) -> Deciding:
-    """The paths where a stock boot looks before it finds the files that are served from /fast. Examples are:
+    """The paths where a stock boot (the distribution's own boot) looks before it finds the files that are served from
+    /fast. Examples are:
 
     - /usr/local/bin/NAME for a packed /usr/bin/NAME
     - a library in a directory that ld.so searches earlier than the packed library's directory
-    - such an earlier directory itself, if it does not exist yet
+    - a directory that ld.so searches earlier, if the directory does not exist yet
     """
     files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
     places = {PurePosixPath("/etc/ld.so.conf.d")}
@@ -178,8 +184,8 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
 
 
 def _is_needed(file: StartFile) -> bool:
-    """Whether ``file`` is a packed library that the dynamic loader finds by its name, and so finds below
-    /fast.
+    """Whether ``file`` is a packed library that the dynamic loader searches for by its name. The loader then finds the
+    library below /fast.
     """
     by_name = (ReasonSource.ELF, ReasonSource.LDD)
     return file.kind is FileKind.FILE and any(reason.source in by_name for reason in file.reasons)
@@ -188,10 +194,10 @@ def _is_needed(file: StartFile) -> bool:
 def _own_directories(
     root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]
 ) -> Iterator[PurePosixPath]:
-    """The directories in DT_RPATH and DT_RUNPATH of the served files, and those in ``searched``. The loader
-    searches these directories before the default directories, but it searches LD_LIBRARY_PATH before
-    DT_RUNPATH (ld.so(8)). If, at the build, one of these directories already has another library with the
-    name of a packed library, pack/shadow.py keeps the packed library out of /fast.
+    """The directories in DT_RPATH and DT_RUNPATH of the served files, and the directories in ``searched``. The loader
+    searches these directories before the default directories, but it searches LD_LIBRARY_PATH before DT_RUNPATH
+    (ld.so(8)). At the build, one of these directories may already have another library with the name of a packed
+    library. Then pack/shadow.py keeps the packed library out of /fast.
     """
     found: dict[PurePosixPath, None] = dict.fromkeys(searched)
     for file in served:
@@ -205,14 +211,14 @@ def _own_directories(
 
 
 def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[PurePosixPath]:
-    """The canonical paths of the directories in their order, without duplicates."""
+    """The canonical paths of the directories, in the given order and without duplicates."""
     return list(dict.fromkeys(way_to(root, each)[-1] for each in directories))
 
 
 def _is_inside(root: ImageRoot, path: PurePosixPath) -> bool:
-    """Whether ``path`` can be examined on this host. This is so if its parent directory exists in the image, and no
-    directory on the way to ``path`` is a link. A link that is dangling in the image may lead to a directory of this
-    host.
+    """Whether ``path`` can be examined on this host. The parent directory of ``path`` must exist in the image, and no
+    directory on the way to ``path`` may be a link. Otherwise, a link whose target does not exist in the image could
+    lead to a directory of this host.
     """
     return root.resolve(path.parent).canonical == path.parent
 
@@ -251,11 +257,12 @@ def _file(root: ImageRoot, path: PurePosixPath) -> StartFile:
 def packed_facts(
     start_set: StartSet, bound: Collection[PurePosixPath], beside: Watched
 ) -> tuple[bytes, bytes, bytes]:
-    """The input of the comparison with the root volume: the compared names, the facts of the names that
-    exist, and the places (the directories whose entries are compared).
+    """Three texts that init compares with the root volume. The first text has the names of the compared files. The
+    second text has the facts of the files that exist. The third text has the places, which are the directories whose
+    entries are compared.
 
-    Each name and each place ends with a NUL and has no leading slash. The facts have the format of `stat -c
-    '%f %s %Y %Z %n'`. The facts of the names come first, and those of the places' entries come last.
+    Each name and each place ends with a NUL and has no leading slash. The facts have the format of `stat -c '%f %s %Y
+    %Z %n'`. The facts of the names come first. The facts of the entries of the places come last.
     """
     served = served_files(start_set, bound)
     known = {file.path: file for file in (*beside.files, *served)}

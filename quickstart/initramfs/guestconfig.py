@@ -1,6 +1,4 @@
-"""The configuration of init for one image, and the functions that write the texts that init's scripts read.
-The functions are pure.
-"""
+"""Define the configuration of init for one image, and write it as texts for init's scripts. The functions are pure."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ from quickstart.model.words import Early, ReadyKind
 
 
 class Served(enum.Enum):
-    """Where the application's files come from. An artefact always has FAST. The other values exist only for
-    configurations of the bench.
+    """Where the application's files come from. An artefact (the result of `quickstart build`) always has the value
+    FAST. The other values exist only for configurations of the bench.
     """
 
     FAST = "/fast"
@@ -45,9 +43,10 @@ class HandOff(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cards:
-    """The network cards that the image's files name by their MAC addresses (udev(7), systemd.link(5)), as patterns of
-    MAC addresses. ``own`` are the cards to which the files give the name of the recorded card. But if the recorded
-    card is not one of these cards, ``own`` is empty. ``others`` are the cards to which the files give another name.
+    """Network cards, as patterns of MAC addresses. Some files of the image give names to cards by their MAC addresses
+    (udev(7), systemd.link(5)). ``own`` are the cards that get the same name as the card of the traced boot. If the
+    card of the traced boot is not one of these cards, ``own`` is empty. ``others`` are the cards that get another
+    name.
     """
 
     own: tuple[str, ...] = ()
@@ -55,8 +54,8 @@ class Cards:
 
 
 class Naming(enum.Enum):
-    """Where a boot may take the name of a machine that has none of its own. The value is written as NAMING into
-    init's configuration, where take_from_lease in initramfs/init/second reads it.
+    """Where init may find a host name for a machine that has no host name in its own configuration. The value is the
+    variable NAMING in init's configuration. The function take_from_lease in initramfs/init/second reads this variable.
     """
 
     NOWHERE = ""
@@ -68,15 +67,22 @@ class Naming(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a boot gives to a machine and what may matter to the application before it is ready: the machine-id, the
-    name servers and the network (pack/given.py). With ``machine_id``, the application reads the machine-id, so
-    init writes one as systemd does if the machine has none yet. With ``name_servers``, the application reads the name
-    servers, so init writes those of its DHCP lease before it starts the application. With ``network``, a stock boot
-    waits for the network, so init waits for its DHCP lease. With ``name_servers`` or ``network``, init writes the
-    lease's name servers to /etc/resolv.conf before it starts the application, if the machine's own DHCP client would
-    write them there (take_resolver in initramfs/init/second). ``naming`` is for a machine without a name. ``cards``
-    says which network cards have which name. With ``udev``, the application looks for udev's directory of devices, so
-    init makes the directory.
+    """What init gives to a machine before it starts the application, such as the machine-id, the name servers and the
+    network. pack/given.py finds out which of these matter to the application before it is ready.
+
+    - ``machine_id`` says that the application reads the machine-id. If the machine has no machine-id yet, init then
+      writes one in the same way as systemd.
+    - ``name_servers`` says that the application reads the name servers. Init then writes the name servers of its DHCP
+      lease before it starts the application.
+    - ``network`` says that a stock boot (the distribution's own boot) waits for the network. Init then waits for its
+      DHCP lease.
+    - ``udev`` says that the application looks for udev's directory of devices. Init then makes the directory.
+    - ``naming`` says where init may find a host name for a machine without a name.
+    - ``cards`` says which network cards have which name.
+
+    With ``name_servers`` or ``network``, init writes the lease's name servers to /etc/resolv.conf before it starts the
+    application. Init does this only if the machine's own DHCP client would write them there (see take_resolver in
+    initramfs/init/second).
     """
 
     machine_id: bool = False
@@ -89,25 +95,30 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
-    """The configuration of init for one image. ``build`` is the build ID, which part A and part B contain.
+    """The configuration of init for one image. ``build`` is the build ID, which both parts of the initramfs contain.
+    ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty when init
+    does not hand the machine over to systemd (takeover.network_service). ``early`` says which machines start the
+    application early (cloudinit.early_start). ``image`` is the type of the file system image in part B of the
+    initramfs, or empty when part B has plain files. ``bound`` are the packed files that are bind-mounted over the
+    volume's files, by the name of the unit (serving.bound_files). ``watched`` has the paths that init compares with
+    the volume in addition to the packed files.
 
-    ``ready`` comes from the profile. ``network`` is the result of takeover.network_service, or empty without
-    a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of the
-    image that part B consists of, or empty when part B has plain files. ``bound`` are the packed files that
-    are bind-mounted over the volume's files, by the name of the unit (serving.bound_files). ``watched`` is
-    compared with the volume in addition to the packed files. ``settings`` come from the image's sysctl.d(5)
-    and tmpfiles.d(5), and ``content_sums`` are the sums of the packages' files with such settings
-    (sysctl.content_sums). ``confined`` are the paths to which the image's AppArmor profiles attach
-    (apparmor.confined_paths). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it starts.
+    ``settings`` come from the image's sysctl.d(5) and tmpfiles.d(5). ``content_sums`` are the sums of the packages'
+    files with such settings (sysctl.content_sums). ``confined`` are the paths to which the image's AppArmor profiles
+    attach (apparmor.confined_paths). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it
+    starts.
+
     ``tmp_options`` are the option strings for the tmpfs on /tmp. Init tries these strings in order until a mount
-    succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further options for /dev/shm and
+    succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further mount options for /dev/shm and
     /proc. ``nologin`` says whether ordinary users are kept from logging in during the boot (pam_nologin(8)).
-    ``cloud_init`` says whether the image has cloud-init, which writes a part of a machine's configuration, such as
-    the network's. ``resolver`` says whether the DHCP client writes /etc/resolv.conf. ``leaves_ipv6`` says whether
-    init leaves the card's IPv6 addresses to networkd or dhcpcd. ``client`` is the image's DHCP client if it sends a
-    client identifier (dhcpclient.client_with_identifier), and ``metric`` the metric of its default route. ``sent``
-    says which options the image's own DHCP client sends (dhcpclient.sent_by_client). ``given`` says whether the
-    application needs the machine-id and the name servers before it is ready.
+    ``cloud_init`` says whether the image has cloud-init, which writes a part of a machine's configuration, such as the
+    network's.
+
+    ``resolver`` says whether the image's DHCP client writes /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves
+    the card's IPv6 addresses to networkd or dhcpcd. ``client`` is the image's DHCP client if this client sends a
+    client identifier (dhcpclient.client_with_identifier). ``metric`` is the metric of the default route that this
+    client sets. ``sent`` says which options the image's own DHCP client sends (dhcpclient.sent_by_client). ``given``
+    says what the application needs before it is ready, such as the machine-id and the name servers.
     """
 
     build: str
@@ -142,9 +153,9 @@ class GuestConfig:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """The late binds of ``unit``, which are bind mounts that must wait for systemd
-    (inspect.unit.model.LateBind), for the script `adopt`. Each line has four words separated by tabs: `ro` or
-    `rw`, `required` or `optional`, the source, and the target.
+    """The late binds of ``unit`` as a text for the script `adopt`. A late bind is a bind mount that must wait until
+    systemd runs (inspect.unit.model.LateBind). Each line has four words separated by tabs: `ro` or `rw`, `required` or
+    `optional`, the source, and the target.
     """
     rows = (
         (
@@ -159,10 +170,10 @@ def late_binds_text(unit: UnitStart) -> str:
 
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
-    """The kernel settings as shell text for init's script `second`. For each setting, there is a line
-    `setting KEY VALUE [SPARED…]`. KEY is as in KernelSetting. SPARED are paths that match the pattern KEY, but that
-    the setting does not change. For a file that is not world-readable, there is one line `settings_of PATH` in place
-    of its settings.
+    """The kernel settings as shell text for init's script `second`. Each setting has a line `setting KEY VALUE
+    [SPARED…]`. KEY has the form of the field ``key`` of KernelSetting, and may be a pattern. SPARED are paths that
+    match KEY, but that the setting does not change. The settings of a file that is not world-readable are not in the
+    text. Instead of them, the text has one line `settings_of PATH` for the file.
     """
     lines: dict[str, None] = {}
     for each in settings:
@@ -175,7 +186,7 @@ def settings_text(settings: Iterable[KernelSetting]) -> str:
 
 
 def config_text(config: GuestConfig) -> str:
-    """The configuration of init as shell assignments."""
+    """The configuration of init, as assignments of shell variables."""
     values = {
         "BUILD": config.build,
         "ROOT_UUID": config.superblock.uuid,
@@ -229,7 +240,9 @@ def config_text(config: GuestConfig) -> str:
 
 
 def unit_config_text(unit: UnitStart) -> str:
-    """The configuration of one companion of a stack, as shell assignments."""
+    """The configuration of one companion, as assignments of shell variables. A companion is a service of the profile
+    that starts early but does not answer the readiness request.
+    """
     # Init watches the bus until systemd is connected to it. The shell that reads this already has the settings of the
     # last unit.
     return _assignments({**_unit_values(unit), **({"BUS": "yes", "ON_BUS": ""} if is_bus(unit) else {})})
@@ -252,7 +265,9 @@ def _unit_values(unit: UnitStart) -> Mapping[str, str]:
 
 
 def _companion_sockets(unit: UnitStart) -> Mapping[str, str]:
-    """How many sockets each of the companions gets. Empty when no companion gets any."""
+    """The variable of init's configuration that says how many sockets each companion gets. The result is empty when no
+    companion gets a socket.
+    """
     if not any(each.sockets for each in unit.companions):
         return {}
     return {"COMPANION_SOCKETS": " ".join(str(len(each.sockets)) for each in unit.companions)}

@@ -1,9 +1,10 @@
-"""Lay out the parts of the initramfs. Part A has our own files, and part B is the start set at /fast. Apart
-from reading the image, the functions are pure.
+"""Lay out the two parts of the initramfs. Part A has our own files. Part B is the start set (the files that the
+application needs to become ready), below the directory /fast. Apart from reading the image, the functions are pure.
 
-Part A comes first, because everything depends on its files: init, BusyBox, modules. The last file of part B
-has the build ID. So init notices at once when part B is cut off or belongs to another build. The list of
-digests in part A shows whether the files of part B are those that were packed.
+Part A comes first, because the boot needs its files before all others. The files of part A include init, BusyBox and
+the kernel modules. The last file of part B has the build ID. So init notices at once when part B is cut off or belongs
+to another build. By the list of digests in part A, the guest checks that the files of part B are unchanged since the
+build.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ def part_a(
     digests: bytes,
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
-    """The members of part A: init and everything that init needs before it may use part B. ``digests`` is the
-    list of digests for part B.
+    """The members of part A of the initramfs. These members are init and everything that init needs before it may use
+    part B. ``digests`` is the list of digests for part B.
     """
     for name in _DIRECTORIES:
         yield directory(name)
@@ -181,8 +182,8 @@ def part_a(
 def _unit(
     place: str, unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot
 ) -> Iterator[CpioEntry]:
-    """The files that say how a unit starts: its description, and its late binds (bind mounts that must wait
-    for systemd).
+    """The files that say how a unit starts. One file is the unit's description. If the unit has late binds (bind
+    mounts that must wait for systemd), a second file lists them.
     """
     yield regular(f"{place}/unit", _encoded(unit_text(unit, config, start_set, root)), 0o644)
     if unit.late_binds and config.hand_off is not HandOff.STAY:
@@ -190,8 +191,9 @@ def _unit(
 
 
 def _companion(place: str, unit: UnitStart) -> Iterator[CpioEntry]:
-    """The directory of a companion, with the companion's configuration. A script of init that works on the
-    companion uses this directory in place of OURS. So the directory also has links to the programs in OURS.
+    """The directory of a companion (a unit of the profile that starts before the last one), with the companion's
+    configuration. When a script of init works on the companion, it uses this directory in place of /fast/quickstart.
+    So the directory also has links to the programs in /fast/quickstart.
     """
     yield directory(place)
     yield symlink(f"{place}/bin", "../../bin")
@@ -201,7 +203,9 @@ def _companion(place: str, unit: UnitStart) -> Iterator[CpioEntry]:
 
 
 def _programs(programs: Programs) -> Iterator[CpioEntry]:
-    """BusyBox with links for its applets, those of our programs that every boot needs, and init's scripts."""
+    """The archive's members for BusyBox with links for its applets, for QuickStart's programs that every boot needs,
+    and for init's scripts.
+    """
     yield regular(f"{OURS}/busybox", programs.busybox, 0o755)
     for applet in _APPLETS:
         yield symlink(f"{OURS}/bin/{applet}", "../busybox")
@@ -217,7 +221,7 @@ def _programs(programs: Programs) -> Iterator[CpioEntry]:
 
 
 def _modules(modules: ModuleSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The kernel modules, and the modloader's table."""
+    """The archive's members for the kernel modules, and for the table by which the program modloader loads them."""
     yield regular(f"{OURS}/modules", _encoded(modloader_table(modules)), 0o644)
     compressed = packed_names(modules)
     for module in modules.modules:
@@ -233,9 +237,9 @@ def _encoded(text: str) -> bytes:
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The members of part B: the start set below /fast and, as the last file, the file MARKER, which shows
-    that part B is complete. A file with FileKind.LEFT, which stays on the root volume, becomes a link from
-    /fast/PATH to /PATH.
+    """The members of part B of the initramfs. The start set below /fast comes first. The last file is the file MARKER,
+    which shows that part B is complete. A file with FileKind.LEFT stays on the root volume. In part B, such a file
+    becomes a link from /fast/PATH to /PATH.
     """
     yield directory("fast")
     names = Counter(file.hard_link_to for file in start_set.files)
@@ -257,9 +261,9 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
 
 
 def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
-    """The members of part B when the start set is one file system image (IMAGE). ``entries`` are the members that
-    ``part_b`` yields. The image also has an empty directory ``quickstart``, over which init mounts part A's
-    /fast/quickstart.
+    """The members of part B of the initramfs when the start set is one file system image (IMAGE). ``entries`` are the
+    members that ``part_b`` yields. The image also has an empty directory ``quickstart``, over which init mounts part
+    A's /fast/quickstart.
     """
     below, ours = [], []
     for entry in entries:
@@ -273,8 +277,8 @@ def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
 
 
 def _loader_place(start_set: StartSet) -> str:
-    """The path that the dynamic loader has in the archive, so that LOADER leads to it. This path can differ
-    from LOADER, because /lib64 is a link in an image with a merged /usr.
+    """The path at which the archive has a link to the dynamic loader. In the guest, the path LOADER leads to this
+    place. The two paths can differ, because /lib64 is a link in an image with a merged /usr.
     """
     for file in start_set.files:
         if file.path == PurePosixPath("/lib64"):
@@ -284,7 +288,7 @@ def _loader_place(start_set: StartSet) -> str:
 
 
 def relative(link: PurePosixPath, target: str) -> str:
-    """The target text for the link at ``link`` to lead to ``target``, relative to the link's directory. Both
+    """The target of a link at ``link`` that leads to ``target``. The result is relative to the link's directory. Both
     arguments are relative to the archive's root.
     """
     return os.path.relpath(target, str(link.parent))
@@ -307,8 +311,8 @@ def _packed(file: StartFile, root: ImageRoot) -> CpioEntry:
 
 
 def with_interpreter(path: Path, interpreter: str) -> bytes:
-    """The program at ``path`` with ``interpreter`` as its PT_INTERP. The rest of the segment is filled with
-    zeros (elf(5)).
+    """The content of the program at ``path``, with ``interpreter`` written into its PT_INTERP segment. The rest of the
+    segment is filled with zeros (elf(5)).
 
     Raises StartSetError when ``interpreter`` is too long for the segment.
     """
@@ -328,9 +332,9 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
 
 
 def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
-    """The description of the unit for the starter. With Served.FAST, PATH leads first to the programs below /fast.
-    LD_LIBRARY_PATH leads to the libraries below /fast, if there are any. With Served.MEMORY, the unit's conditions are
-    left out, because there is no volume to examine.
+    """The description of the unit, which the starter reads in the guest. With Served.FAST, PATH leads first to the
+    programs below /fast. LD_LIBRARY_PATH leads to the libraries below /fast, if there are any. With Served.MEMORY, the
+    guest has no root volume, so the description leaves out the unit's conditions.
     """
     fast = config.served is Served.FAST
     libraries = library_path(start_set)

@@ -1,12 +1,11 @@
-"""Make LZ4 blocks that unpack in fewer steps, by removing the short matches from the blocks that a compressor
-made (docs/internals/payload.md).
+"""Change LZ4 blocks so that the kernel unpacks them in fewer steps (docs/internals/payload.md). This module removes
+the short matches from the blocks that a compressor has made.
 
-A block (lz4's lz4_Block_format.md) is a series of sequences. A sequence has a token, literals and a match,
-which is an offset of 2 bytes and a length. The last sequence has no match. A match refers to a position in
-the unpacked bytes. It does not matter whether the bytes there come from literals or from a match. So when a
-match is replaced by the same bytes as literals, all other matches stay valid. For each replaced match, the
-block grows by about the match's length minus 3 bytes, and the kernel saves one round of its loop, about 50
-instructions.
+A block (lz4's lz4_Block_format.md) is a series of sequences. A sequence has a token, literals and a match, which is an
+offset of 2 bytes and a length. The last sequence has no match. A match refers to a position in the unpacked bytes, and
+not to a position in the block. So when a match is replaced by the same bytes as literals, all other matches stay
+valid. For each replaced match, the block grows by about the match's length minus 3 bytes, and the kernel saves one
+round of its loop, about 50 instructions.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _MOST = 255
 
 
 class _Match(NamedTuple):
-    """The match of a sequence. This is not a dataclass, because there are millions of matches. ``begin`` is
-    the match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
+    """The match of a sequence. This class is not a dataclass, because there are millions of matches. ``begin`` is the
+    match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
     """
 
     begin: int
@@ -31,10 +30,10 @@ class _Match(NamedTuple):
 
 
 def without_short_matches(block: bytes, data: bytes, shortest_bytes: int) -> bytes:
-    """A block that unpacks to the same ``data``, without matches shorter than ``shortest_bytes``.
+    """A block that unpacks to the same ``data`` as ``block``, but has no matches shorter than ``shortest_bytes``.
 
-    ``block`` must be a valid block from a compressor. For any other block, the result is wrong or an
-    IndexError is raised.
+    ``block`` must be a valid block from a compressor. For any other block, the result is wrong or an IndexError is
+    raised.
     """
     made = bytearray()
     literals_begin = 0
@@ -63,8 +62,8 @@ def _matches(block: bytes) -> Iterator[_Match]:
 
 
 def _length(block: bytes, at: int, half: int) -> tuple[int, int]:
-    """The length that begins in ``half``, which is one half of the token, and continues at ``at``. The second
-    result is the position after the length.
+    """A length in a sequence, and the position after the length. The length begins in ``half``, which is one half of
+    the sequence's token, and continues at the position ``at``.
     """
     if half < _HALF:
         return half, at

@@ -1,5 +1,5 @@
-"""Find the kernel modules for part A, and the order in which they are loaded (modules.dep(5), modules.alias
-in depmod(8)).
+"""Find the kernel modules for part A of the initramfs, and the order in which they are loaded. The sources are
+modules.dep and modules.alias of the image's kernel (modules.dep(5), depmod(8)).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ IMAGE_MODULES = ("loop", "squashfs")
 BESIDE = ("virtio_net", "virtio_console", "xen_netfront", "ena")
 # Among them those of network cards.
 _CARDS = ("virtio_net", "xen_netfront", "ena")
-# A queueing discipline is a module of its own. A card takes the one that is the default when the card comes up (sysctl.d(5)).
+# A queueing discipline is a module of its own. When a card comes up, it takes the queueing discipline that is then the
+# default (sysctl.d(5)).
 _MOST_QUEUES = 4
 _DEFAULT_QUEUE, _QUEUE = "net/core/default_qdisc", "sch_"
 # Without these no guest of ours finds its disk and its network.
@@ -76,8 +77,8 @@ _CPU_DEVICE = "devices/system/cpu"
 
 @dataclass(frozen=True)
 class Module:
-    """A kernel module. ``name`` has underscores, as in /proc/modules. ``path`` is its path in the image.
-    ``requires`` are the modules that this module needs, in the order in which they must be loaded.
+    """A kernel module. ``name`` has underscores in place of hyphens, as in /proc/modules. ``path`` is the module's
+    path in the image. ``requires`` are the modules that this module needs, in the order in which they must be loaded.
     """
 
     name: str
@@ -87,8 +88,9 @@ class Module:
 
 @dataclass(frozen=True)
 class ModuleSet:
-    """Kernel modules in an order in which they can be loaded, and their device aliases as (shell pattern, module name).
-    ``options`` are lines of options as (module name, options), in the order of modprobe.d(5).
+    """Kernel modules in an order in which they can be loaded. ``aliases`` are their device aliases, each as (shell
+    pattern, module name). ``options`` are the options of the modules, each as (module name, options), in the order of
+    modprobe.d(5).
     """
 
     modules: tuple[Module, ...]
@@ -97,25 +99,30 @@ class ModuleSet:
 
 
 def queues(settings: Iterable[KernelSetting]) -> tuple[str, ...]:
-    """The modules of the queueing disciplines that ``settings`` make the default. In a stock boot, the kernel loads
-    such a module by modprobe when the setting is made. The initramfs has no modprobe. Only the last few settings
-    count, because a later setting replaces an earlier one, and because the line of every network card in the
-    modloader's table has all these modules.
+    """The kernel modules of the queueing disciplines that ``settings`` make the default for network cards. In a stock
+    boot (the distribution's own boot), the kernel loads such a module by modprobe when the setting is made. The
+    initramfs has no modprobe, so the initramfs must contain these modules, and init's modloader loads them.
+
+    Only the last few settings count, because a later setting replaces an earlier one. A limit is necessary because the
+    line of every network card in the modloader's table has all these modules.
     """
     names = (f"{_QUEUE}{each.value}" for each in settings if each.key == _DEFAULT_QUEUE)
     return tuple(dict.fromkeys(name for name in names if _NAME.fullmatch(name)))[-_MOST_QUEUES:]
 
 
 def module_name(path: str) -> str:
-    """The name of the module in the file ``path``: kernel/drivers/block/xen-blkfront.ko.xz gives xen_blkfront."""
+    """The name of the kernel module in the file ``path``. For example, kernel/drivers/block/xen-blkfront.ko.xz gives
+    xen_blkfront.
+    """
     return PurePosixPath(path).name.split(".ko")[0].replace("-", "_")
 
 
 def parse_dependencies(text: str) -> Mapping[str, Module]:
-    """The modules in modules.dep, by name. A line lists the modules that a module requires, in the reverse of
-    the order in which they must be loaded (modules.dep(5)).
+    """The modules in modules.dep, by name. A line lists the modules that a module requires, in the reverse of the
+    order in which they must be loaded (modules.dep(5)).
 
-    Raises StartSetError for an invalid module name, because names become words of the modloader's table.
+    Raises StartSetError for an invalid module name, because the names become words of the table that init's modloader
+    reads.
     """
     found = {}
     for line in text.splitlines():
@@ -136,7 +143,7 @@ def parse_dependencies(text: str) -> Mapping[str, Module]:
 
 
 def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The device aliases in modules.alias that lead to one of ``names``, as (pattern, name)."""
+    """The device aliases in modules.alias that lead to one of the modules ``names``, each as (pattern, module name)."""
     wanted = set(names)
     prefixes = (_CPU, *(prefix for prefix, _ in (*_BUSES, *_CHILD_BUSES)))
     rows = (line.split() for line in text.splitlines() if line.startswith("alias "))
@@ -146,11 +153,10 @@ def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...
 
 
 def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) -> ModuleSet:
-    """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they
-    require.
+    """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they require.
 
     Raises StartSetError when the kernel lacks a module of ``NEEDED`` or a wanted module of ``IMAGE_MODULES``. The
-    kernel lacks a module that is neither in a file nor built in.
+    kernel lacks a module when the image has no file for it and the module is not built into the kernel.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:
@@ -174,19 +180,19 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
 
 
 def packed_names(modules: ModuleSet) -> frozenset[str]:
-    """The names of the modules that part A stores with gzip compression."""
+    """The names of the kernel modules that part A of the initramfs stores with gzip compression."""
     plain = {name for each in modules.modules if each.name in _PLAIN for name in (each.name, *each.requires)}
     return frozenset(each.name for each in modules.modules) - plain
 
 
 def packed(data: bytes) -> bytes:
-    """The module's object file, compressed for BusyBox's insmod. The same module always gives the same bytes."""
+    """The module's object file, compressed for BusyBox's insmod. The same object file always gives the same bytes."""
     return gzip.compress(data, 9, mtime=0)
 
 
 def module_data(root: ImageRoot, module: Module) -> bytes:
-    """The module's object file as plain ELF, which insmod in the guest accepts. A compressed file of the
-    image is decompressed.
+    """The module's object file as plain ELF, which insmod in the guest accepts. If the image has the file in
+    compressed form, this function decompresses it.
     """
     found = root.resolve(module.path).canonical
     if found is None:
@@ -213,19 +219,21 @@ def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
 
 
 def modloader_table(modules: ModuleSet) -> str:
-    """The modloader's table. Each line has words separated by blanks:
+    """The table from which the modloader, a program in the guest, loads kernel modules. Each line has words separated
+    by blanks:
 
-    - ``device PATH``: a device below /sys that has an alias.
-    - ``bus NAME`` and ``child NAME``: a bus whose devices all have aliases. The devices of a ``child`` bus exist
-      only once drivers of other devices are loaded.
-    - ``module NAME``: a module. These lines are in the order in which the modules are loaded.
-    - ``alias PATTERN NAME…``: the modules to load for a device, with the required modules first. For a module in
-      BESIDE, the line begins with ``beside`` instead of ``alias``. For a module in LATE, it begins with ``late``. A
-      network card's line also has the queueing disciplines.
-    - ``root NAME…``: the modules for the root's file system, unless it is built in. No device's alias names
-      these modules. The kernel would request them in mount(2), but the initramfs has no modprobe.
-    - ``image NAME…``: the modules for the file system of part B, when part B is an image.
-    - ``options NAME OPTIONS``: options that the module gets.
+    - A line ``device PATH`` names a device below /sys that has an alias.
+    - A line ``bus NAME`` or ``child NAME`` names a bus whose devices all have aliases. The devices of a ``child`` bus
+      exist only once drivers of other devices are loaded.
+    - A line ``module NAME`` names a module. These lines are in the order in which the modules are loaded.
+    - A line ``alias PATTERN NAME…`` names the modules to load for a device, with the required modules first. For a
+      module in BESIDE, the line begins with ``beside`` instead of ``alias``. For a module in LATE, the line begins
+      with ``late``. A network card's line also has the queueing disciplines.
+    - The line ``root NAME…`` names the modules for the root's file system, unless the file system is built into the
+      kernel. No device's alias names these modules. The kernel would request them in mount(2), but the initramfs has
+      no modprobe.
+    - A line ``image NAME…`` names modules for mounting part B of the initramfs, when part B is a file system image.
+    - A line ``options NAME OPTIONS`` has the options for a module.
     """
     requires = {module.name: module.requires for module in modules.modules}
     queueing = tuple(each for name in requires if name.startswith(_QUEUE) for each in (*requires[name], name))

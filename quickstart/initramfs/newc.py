@@ -1,14 +1,14 @@
 """Write archives in the newc cpio format. (`newc_reader` reads them.)
 
-Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member
-is a 110-byte header (magic ``070701`` and 13 fields of eight hexadecimal digits), the name with its NUL, and
-the data. The name is padded with zeros to a multiple of 4 bytes, and so are the data. A member named ``TRAILER!!!``
-ends an archive. More archives may follow after zeros.
+Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member begins
+with a header of 110 bytes (magic ``070701`` and 13 fields of eight hexadecimal digits). The name with its NUL and then
+the data follow. Zeros after the name and after the data let the next part begin at a multiple of 4 bytes. A member
+named ``TRAILER!!!`` ends an archive. More archives may follow after zeros.
 
-Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) makes all later
-names links to the first name, and does not truncate the file. So this module writes the content with the first name,
-and size 0 with all other names. GNU cpio and BusyBox do not create the names without content until they have read the
-name with the content.
+Hard links are members with the same inode and an ``nlink`` above 1. The kernel makes every later name a link to the
+first name, and does not truncate the file (maybe_link and do_name in init/initramfs.c). So this module writes the
+content with the first name, and size 0 with all other names. When GNU cpio or BusyBox reads a name without content, it
+does not create the name until it has read the name with the content.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ _TYPES = frozenset(
 
 
 class Sink(Protocol):
-    """The destination of an archive: a buffered stream, or a compressor that writes into one."""
+    """The destination of an archive. A sink is a buffered stream, or a compressor that writes into a stream."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpioEntry:
-    """One member to write.
+    """A member of an archive that this module writes.
 
-    ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components. Bytes that are not
-    UTF-8 are surrogate-escaped. ``mode`` is a complete ``st_mode``. ``data`` is a regular file's content or a
-    symlink's target, and is empty for all other types. A ``Path`` in ``data`` is a host file, which is read
-    while the archive is written. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are
-    used only for device nodes. ``names`` is the number of names that a regular file has in the archive. The
-    entry for the first name has the data. The entry for each other name is made by ``hard_link``, and its
-    ``link_to`` is the first name.
+    ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components. Bytes that are not UTF-8 are
+    surrogate-escaped. ``mode`` is a complete ``st_mode``. ``data`` is a regular file's content or a symlink's target,
+    and is empty for all other types. A ``Path`` in ``data`` is a host file, which is read while the archive is
+    written. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are used only for device nodes.
+    ``names`` is the number of names that a regular file has in the archive. The entry for the first name has the data.
+    The entry for each other name is made by ``hard_link``, and its ``link_to`` is the first name.
     """
 
     name: str
@@ -106,14 +105,14 @@ def regular(path: PurePosixPath | str, data: bytes | Path, mode: int) -> CpioEnt
 
 
 def hard_link(path: PurePosixPath | str, first: CpioEntry) -> CpioEntry:
-    """The entry for another name of the regular file ``first``, which is written earlier and whose ``names``
-    is above 1.
+    """The entry for another name of the regular file ``first``. The entry of ``first`` must come earlier in the
+    archive, and its ``names`` must be above 1.
     """
     return replace(first, name=str(path), data=b"", link_to=first.name)
 
 
 def symlink(path: PurePosixPath | str, target: PurePosixPath | str) -> CpioEntry:
-    """The entry for a symbolic link. The mode of a link is 0777, as Linux shows it."""
+    """The entry for a symbolic link. The mode of the link is 0777, because Linux shows this mode for every link."""
     return CpioEntry(name=str(path), mode=stat.S_IFLNK | 0o777, data=_encode(str(target)))
 
 
@@ -138,9 +137,9 @@ def _encode(name: str) -> bytes:
 def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
     """Write one archive to ``stream``, padded to a multiple of 512 bytes. Return the number of bytes written.
 
-    The same entries always give the same bytes. Inodes are numbered from 1 in the order of the entries, and hard
-    links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. What was written before
-    an error stays in the stream.
+    The same entries always give the same bytes. Inodes are numbered from 1 in the order of the entries, and hard links
+    share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. When an error occurs, the bytes
+    that were already written stay in the stream.
 
     Raises BadInputError for an entry that the kernel would not unpack correctly, in four cases:
 
@@ -170,8 +169,8 @@ def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
 
 
 def check_name(name: str, is_directory: dict[str, bool]) -> None:
-    """Raise BadInputError for a name that ``write_archive`` does not take. ``is_directory`` has the earlier names of
-    the archive.
+    """Raise BadInputError for a name that ``write_archive`` does not accept. The keys of ``is_directory`` are the
+    earlier names of the archive.
     """
     parts = name.split("/")
     if name.startswith("/"):
@@ -288,8 +287,8 @@ def _host_file_bytes(entry: CpioEntry, source: Path, inode: int) -> Iterator[byt
 
 
 def head_of(entry: CpioEntry, inode: int, size: int) -> bytes:
-    """The header, the name with its NUL, and the padding. The padding depends only on the length of the name,
-    because every member begins at a multiple of 4 bytes.
+    """The header, the name with its NUL, and the zeros that pad them. The number of zeros depends only on the length
+    of the name, because every member begins at a multiple of 4 bytes.
     """
     if size > MAX_FIELD:
         raise BadInputError(

@@ -1,8 +1,9 @@
 """Check that an archive is exactly what ``newc.write_archive`` writes for its members.
 
-The kernel and a reader may understand an unusual archive differently (init/initramfs.c). Examples are archives with
-hard links across devices, with data in a trailer or directory, or with a name in two spellings. So code that shows or
-judges an archive from somebody else accepts only the form that ``write_archive`` writes.
+The kernel and another reader may understand an unusual archive differently (see init/initramfs.c of the kernel).
+Examples are archives with hard links across devices, with data in a trailer or directory, or with a name in two
+spellings. So when QuickStart shows or judges an archive from somebody else, it accepts only the form that
+``write_archive`` writes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from quickstart.parse.printable import brief
 
 @dataclass
 class _Linked:
-    """A file with several names: the entry for its first name, and the number of names that are still to come."""
+    """A file with several names. ``entry`` is the entry for the file's first name, and ``left`` is the number of names
+    that are still to come.
+    """
 
     entry: CpioEntry
     left: int
@@ -34,15 +37,16 @@ class _Linked:
 
 @dataclass
 class Exactness:
-    """Checks the members of one archive in their order, and keeps what it needs to know about earlier members."""
+    """Checks the members of one archive in their order, and remembers facts about the earlier members."""
 
     _count: int = 0
     _is_directory: dict[str, bool] = field(default_factory=dict)
     _linked: dict[int, _Linked] = field(default_factory=dict)
 
     def fault(self, name: str, header: Header, head: bytes) -> str:
-        """The part of the next member that ``write_archive`` would write differently, as words for a message. Empty
-        when there is no such part. ``head`` is everything before the member's data: header, name and padding.
+        """A description of the part of the next member that ``write_archive`` would write differently. The result is
+        empty when there is no such part. ``head`` is everything before the member's data, which is the header, the
+        name and the padding.
         """
         if name == TRAILER:
             if any(each.left for each in self._linked.values()):
@@ -71,9 +75,10 @@ class Exactness:
         return ""
 
     def _inode(self, entry: CpioEntry, header: Header) -> int | None:
-        """The inode number that the member must have. None when the member is a further name of an earlier file, but
-        is wrong. Such a member is wrong if it differs from the file's first entry, if it has data, or if the file
-        already has as many names as its first header says.
+        """The inode number that the member must have. The result is None when the member's header names the inode of
+        an earlier file with several names, but the member cannot be a further name of this file. There are three such
+        cases: the member differs from the file's first entry, the member has data, or the file already has as many
+        names as its first header says.
         """
         first = self._linked.get(header.inode)
         if first is None:
@@ -86,7 +91,7 @@ class Exactness:
 
 
 def _fits(header: Header) -> bool:
-    """Whether the header's size and number of names are possible for the member's type."""
+    """Whether the size and the number of names in the header are possible for a member of this type."""
     if stat.S_ISREG(header.mode):
         return header.nlink >= 1
     usual = 2 if stat.S_ISDIR(header.mode) else 1

@@ -1,10 +1,10 @@
 """Read newc cpio archives of any origin (``quickstart.initramfs.newc`` describes the format).
 
-A file that was cut off is detected, unless it is empty or ends after a complete archive. The format does not say
-whether another archive or padding follows a complete archive.
+The reader detects that a file was cut off, unless the file is empty or ends after a complete archive. The format does
+not say whether another archive or padding follows a complete archive.
 
-Like the kernel, the reader also accepts a compressed stream in place of an archive
-(``quickstart.initramfs.payload``). The file may be untrusted, so it is read in pieces and within ``Limits``.
+Like the kernel, the reader also accepts a compressed stream in place of an archive (payload.py unpacks the stream).
+The file may be untrusted, so the reader reads it in pieces and within ``Limits``.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _ZEROS_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits for one file: the unpacked bytes of its archives, the number of members, the total bytes of
-    names and link targets, and the number of archives.
+    """The limits for one file: the unpacked bytes of its archives, the number of members, the total bytes of names and
+    link targets, and the number of archives.
 
-    The limit for the unpacked bytes is 4 GiB, which is the highest memory budget of a profile. With the other
-    limits, reading a file takes at most about 100 MiB of memory.
+    The limit for the unpacked bytes is 4 GiB, which is the highest memory budget that a profile may set. The other
+    limits keep the memory for reading a file below about 100 MiB.
     """
 
     unpacked_bytes: int = 4 << 30
@@ -68,13 +68,13 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CpioMember:
-    """One member. ``data`` is its content or link target. ``offset`` is the position of its header in bytes. The
-    position is relative to the file or, when ``in_stream`` is true, to the unpacked content of the member's
-    compressed stream.
+    """One member of an archive. ``data`` is the member's content or link target. ``offset`` is the position of the
+    member's header in bytes. The position is relative to the file or, when ``in_stream`` is true, to the unpacked
+    content of the member's compressed stream.
 
-    ``archive`` is the number of its archive in the file, from 0. The hard links of a file have the same
-    ``archive`` and ``inode``, and an ``nlink`` above 1. One of them has the data: the first in our archives,
-    and the last in archives of other writers.
+    ``archive`` is the number of the member's archive in the file, counted from 0. The hard links of a file have the
+    same ``archive`` and ``inode``, and an ``nlink`` above 1. Only one of these hard links has the data. In our
+    archives, this is the first hard link, and in archives of other writers, the last.
     """
 
     name: str
@@ -102,19 +102,18 @@ def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iter
 def walk_archive(
     stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST, *, exact: bool = False
 ) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
-    """Yield the members of all archives in the stream, in order, without their trailers. The stream is never
-    rewound.
+    """Yield the members of all archives in the stream, in order, without their trailers. The stream is never rewound.
 
-    The field ``data`` of a member is empty. The iterator that is yielded with the member yields the data in
-    pieces of at most 1 MiB. The caller can read these pieces until it requests the next member. Pieces that
-    the caller has not read by then are skipped.
+    The field ``data`` of a member is empty. The iterator that is yielded with the member yields the data in pieces of
+    at most 1 MiB. The caller can read these pieces until it requests the next member. Pieces that the caller has not
+    read by then are skipped.
 
-    Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
-    Zstandard streams. Offsets are relative to the stream's position at the call. An empty stream has no members.
-    Raises ArtefactError, with the offset, in four cases:
+    The function reads only the newc format (``070701``), with upper- or lower-case digits. An archive may be
+    uncompressed, or in a gzip, LZ4 or Zstandard stream. Offsets are relative to the stream's position at the call. An
+    empty stream has no members. Raises ArtefactError, with the offset, in four cases:
 
-    - Bytes are not a member.
-    - Padding is not zero.
+    - Some bytes in the stream do not form a member.
+    - The padding has a byte that is not zero.
     - ``limits`` are exceeded.
     - The stream does not end after a trailer.
 
@@ -195,7 +194,7 @@ class _Tally:
             raise _damaged(offset, f"names of more than {self._limits.names_bytes} bytes")
 
     def archive(self, offset: int) -> int:
-        """Count an archive that begins at ``offset``. Return its number, from 0."""
+        """Count an archive that begins at ``offset``. Return the archive's number, counted from 0."""
         self._archives += 1
         if self._archives > self._limits.archives:
             raise _damaged(offset, f"more than {self._limits.archives} archives")
@@ -217,13 +216,13 @@ class _Source:
         self.offset = self.archives = 0
 
     def take(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes. Even when ``count`` is a damaged length, this takes at most as much memory as the
-        stream has bytes.
+        """The next ``count`` bytes of the stream. Even when ``count`` is a damaged length, the function needs at most
+        as much memory as the stream has bytes.
         """
         return b"".join(self.pieces(count, what))
 
     def pieces(self, count: int, what: str) -> Iterator[bytes]:
-        """Exactly ``count`` bytes, in pieces."""
+        """The next ``count`` bytes of the stream, in pieces."""
         start = self.offset
         if count:
             self._tally.take(count, start, what)
@@ -236,20 +235,22 @@ class _Source:
             yield chunk
 
     def peek(self, count: int) -> bytes:
-        """The next ``count`` bytes without consuming them, or fewer at the end of the stream."""
+        """The next ``count`` bytes of the stream, which are not consumed. There are fewer bytes at the end of the
+        stream.
+        """
         while len(self._ahead) < count and (chunk := self._stream.read(ARCHIVE_ALIGNMENT)):
             self._ahead += chunk
         return self._ahead[:count]
 
     def read(self, count: int, /) -> bytes:
-        """Up to ``count`` bytes. No bytes at the end of the stream."""
+        """At most the next ``count`` bytes. The result is empty at the end of the stream."""
         found = self._ahead[:count] or self._stream.read(count)
         self._ahead = self._ahead[count:]
         self.offset += len(found)
         return found
 
     def give_back(self, data: bytes, /) -> None:
-        """Put ``data``, which must be the bytes that were read last, back in front of the stream."""
+        """Put ``data`` back in front of the stream. ``data`` must be the bytes that were read last."""
         self._ahead = data + self._ahead
         self.offset -= len(data)
 

@@ -1,11 +1,13 @@
-"""Read and write the payload, the form in which the parts of the initramfs are stored (payload.md). A part is stored
-as newc archives or as one compressed stream.
+"""Read and write the payload, the form in which the two parts of the initramfs are stored (docs/internals/payload.md).
+A part is stored as newc archives or as one compressed stream.
 
-Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream
-after the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c), and recognises
-the form of a stream by its first bytes. The kernel reads LZ4's legacy frame format (lib/decompress_unlz4.c, lz4's
-lz4_Frame_format.md). This format has a magic number and then blocks of at most 8 MiB. In front of every block is its
-length. Four zero bytes end the stream when another stream follows.
+Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream after the
+other, and recognises the form of a stream by the stream's first bytes
+(Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c).
+
+For LZ4, the kernel reads the legacy frame format (lib/decompress_unlz4.c, lz4's lz4_Frame_format.md). An LZ4 stream
+begins with a magic number. Then come blocks of at most 8 MiB, each with its length before it. Four zero bytes end the
+stream when another stream follows.
 """
 
 from __future__ import annotations
@@ -72,8 +74,8 @@ def compressors() -> str:
 
 
 def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
-    """Raise BadInputError unless the image's kernel can unpack this payload, according to its
-    /boot/config-VERSION.
+    """Raise BadInputError unless the image's kernel can unpack this payload. The kernel's configuration
+    /boot/config-VERSION says which compressions the kernel can unpack.
     """
     if payload is Payload.CPIO:
         return
@@ -101,10 +103,10 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
 
 @contextlib.contextmanager
 def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
-    """A stream that writes its data into ``file`` in the form ``payload``. The same versions of the
-    `compressors` give the same bytes.
+    """A stream that compresses its data into ``file`` in the form ``payload``. The same versions of the compression
+    libraries (`compressors`) give the same bytes.
 
-    A compressed stream is followed by at least four zero bytes. The stream and the zero bytes together have a
+    A compressed stream is followed by at least four zero bytes. The length of the stream with the zero bytes is a
     multiple of 512 bytes.
     """
     if not payload.compresses:
@@ -159,8 +161,8 @@ class _Lz4Writer:
 
 
 class _Unpacker(Protocol):
-    """A decompressor with the interface of zlib's and zstandard's decompressobj. When ``eof`` is true,
-    ``unused_data`` has the bytes after the stream.
+    """A decompressor with the interface of the objects that zlib's and zstandard's decompressobj return. When ``eof``
+    is true, ``unused_data`` has the bytes after the compressed stream.
     """
 
     @property
@@ -173,7 +175,7 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of a compressed stream. Unused bytes can be given back to the source. ``offset`` is the
+    """The source of the bytes of a compressed stream. Unused bytes can be given back to the source. ``offset`` is the
     present position in the source, in bytes.
     """
 
@@ -185,21 +187,23 @@ class Packed(Protocol):
 
 
 def form_of(first: bytes) -> Payload:
-    """The form of a stream that begins with the bytes ``first``. CPIO for uncompressed archives and unknown forms."""
+    """The form of a stream that begins with the bytes ``first``. The result is CPIO for uncompressed archives and for
+    unknown forms.
+    """
     return next((each for each, magic in _MAGICS.items() if first.startswith(magic)), Payload.CPIO)
 
 
 def has_our_header(payload: Payload, first: bytes) -> bool:
-    """Whether a stream of the form ``payload`` begins as `packing` begins it. ``first`` are its first
-    ``HEADER_MOST_BYTES``. Only a gzip header is checked, because only gzip's header has optional fields,
-    which the kernel and zlib skip in different ways.
+    """Whether a stream of the form ``payload`` has the header that `packing` writes. ``first`` has the first
+    ``HEADER_MOST_BYTES`` bytes of the stream. Only a gzip header is checked, because the kernel and zlib skip the
+    optional fields of a gzip header in different ways.
     """
     return payload is not Payload.GZIP or first == _GZIP_HEADER
 
 
 class Allowance:
-    """The number of bytes that the streams of a file may still unpack to. Bytes are deducted before they are
-    returned to the reader.
+    """The number of unpacked bytes that the compressed streams of a file may still give. Bytes are deducted from this
+    number before the reader gets them.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -207,7 +211,7 @@ class Allowance:
         self.left_bytes = limit_bytes
 
     def take(self, count: int) -> bool:
-        """Deduct ``count`` bytes. Return whether that many bytes were left."""
+        """Deduct ``count`` bytes. Return False if fewer than ``count`` bytes were left."""
         self.left_bytes -= count
         return self.left_bytes >= 0
 
@@ -215,9 +219,9 @@ class Allowance:
 class Unpacked:
     """The content of a compressed stream, read from front to back.
 
-    Raises ArtefactError, with the stream's position, when the stream is cut off or damaged, or when
-    ``allowance`` is used up. An LZ4 block does not say whether another block follows, so this class does not
-    detect a stream that is cut off between two blocks. The reader of the unpacked archive detects it.
+    Raises ArtefactError, with the stream's position, when the stream is cut off or damaged, or when ``allowance`` is
+    used up. An LZ4 block does not say whether another block follows, so this class does not detect a stream that is
+    cut off between two blocks. The code that reads the unpacked archive detects such a stream.
     """
 
     def __init__(self, source: Packed, payload: Payload, allowance: Allowance) -> None:
@@ -229,7 +233,7 @@ class Unpacked:
         self._ended = False
 
     def read(self, count: int, /) -> bytes:
-        """Up to ``count`` bytes. No bytes at the end."""
+        """At most the next ``count`` bytes of the unpacked content. The result is empty at the end."""
         while self._at == len(self._ready) and not self._ended:
             self._ready, self._at = b"", 0
             self._advance()
@@ -273,8 +277,8 @@ def _unpacker(payload: Payload) -> _Unpacker:
 
 
 class _Lz4Unpacker:
-    """The decompressor for LZ4. Before the end of the stream, ``unused_data`` has the bytes of an incomplete
-    block.
+    """The decompressor for LZ4. Before the end of the stream, ``unused_data`` has the bytes of a block that has not
+    arrived completely.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,9 @@
-"""Provide the programs in part A. BusyBox comes from the host. The other programs are our own: mounter and
-modloader (docs/internals/guest.md), starter, whose second name is caretaker (docs/internals/starter.md),
-checker (docs/internals/integrity.md) and prefetcher (docs/internals/prefetch.md).
+"""Provide the programs in part A of the initramfs. BusyBox comes from the host. The other programs are our own:
+
+- the mounter and the modloader (docs/internals/guest.md)
+- the starter, which is also called caretaker (docs/internals/starter.md)
+- the checker (docs/internals/integrity.md)
+- the prefetcher (docs/internals/prefetch.md)
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ FREESTANDING_FLAGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The paths of the static programs on this host."""
+    """The paths on this host of the static programs that go into the initramfs."""
 
     busybox: Path
     mounter: Path
@@ -50,7 +53,7 @@ class Programs:
 
 
 def programs(store: Store) -> Programs:
-    """The host's BusyBox, and our own programs, which are compiled into the store."""
+    """The host's BusyBox, and our own programs. Our programs are compiled into the store."""
     return Programs(
         busybox=door.tool_path("busybox"),
         mounter=freestanding(store, "mounter"),
@@ -64,7 +67,7 @@ def programs(store: Store) -> Programs:
 
 
 def freestanding(store: Store, name: str) -> Path:
-    """Our program ``name``, compiled without a C library."""
+    """The path of our program ``name``, which is compiled without a C library."""
     return compiled(store, name, FREESTANDING_FLAGS, _sources("freestanding"), _sources(name))
 
 

@@ -1,8 +1,10 @@
-"""Collect the files of the bench's configuration `ramboot`: every file that the application opens, at its
-ordinary path, and the directories that it uses.
+"""Collect the files of `ramboot`, one of the five ways to boot that the bench compares. The files of `ramboot` are all
+files that the application opens, and the directories that the application uses. In the archive, each file has its
+ordinary path.
 
-`ramboot` is only for measurements: it shows how fast a start without any root volume would be. So `ramboot`
-contains files that an artefact's initramfs never has (data, secrets), and is never part of an artefact.
+`ramboot` is only for measurements. `ramboot` shows how fast a start without any root volume would be. So `ramboot`
+contains files that an artefact's initramfs never has, such as data and secrets. `ramboot` is never part of an
+artefact.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ _OF_INIT = tuple(
 
 
 def all_rules(rules: FileRules) -> FileRules:
-    """The profile's rules without those that exclude files."""
+    """The profile's rules about files, without the rules that exclude files."""
     return FileRules(include=rules.include, exclude=(), data=(), secrets=("/**",))
 
 
 def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The paths of the image's files, links and directories to pack. Each path comes after its parent
-    directory. ``start_set`` must be computed with ``all_rules``.
+    """The paths of the files, links and directories of the image that go into the archive. Each path comes after its
+    parent directory. ``start_set`` must be computed with ``all_rules``.
     """
     found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
     for path in _OF_INIT:
@@ -49,8 +51,9 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 
 
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
-    """The paths to pack for an event: the links on the way to the event's path, and the file to which they lead. For
-    a file that is not in the image, because the program created it, the parent directory is packed instead.
+    """The paths to pack for one event of a trace, for example the opening of a file. These paths are the links on the
+    way to the event's path, and the file to which the links lead. A file that the program created is not in the image.
+    For such a file, the parent directory is packed instead.
     """
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()

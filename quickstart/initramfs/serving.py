@@ -1,5 +1,5 @@
-"""Find the packed files that processes open from /fast, and how the processes find them there. Apart from
-looking up names in the image, the functions are pure.
+"""Find the packed files that processes open from /fast, a directory in memory. Find out how the processes find these
+files there. Apart from looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OTHERS_PLACES = frozenset(("local",))
 
 
 class Delivery(enum.Enum):
-    """How the start set reaches the application. The values are those of `build --delivery`."""
+    """How the start set reaches the application. The values are the words that `build --delivery` accepts."""
 
     FAST = "fast"
     """Processes find the files by PATH, LD_LIBRARY_PATH and the path of their ELF interpreter, as in the paper
@@ -46,14 +46,15 @@ class Delivery(enum.Enum):
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that the unit opens by their ordinary paths, and that are therefore bind-mounted over
-    the volume's files in the unit's mount namespace.
+    """The packed files that the unit opens by their ordinary paths. These files are bind-mounted over the volume's
+    files in the unit's mount namespace.
 
-    These are packed files below /usr with a package's code. Libraries that the loader finds by name, and programs
-    that only the starter starts, are left out, because processes open them from /fast without a bind mount. Data,
-    configuration and the administrator's own files are left out, because a change of them has to take effect at a
-    reload. Files that the unit may write to are left out, too. The result is empty for a unit without a mount
-    namespace of its own, because QuickStart does not create a namespace only for bind mounts.
+    The result has packed files below /usr with code from Debian packages. Some of the files with code are left out:
+    libraries that the loader finds by name, and programs that only the starter starts. Processes open these libraries
+    and programs from /fast without a bind mount. Data, configuration and the administrator's own files are left out,
+    because a change of such a file has to take effect at a reload. Files that the unit may write to are left out, too.
+    The result is empty for a unit without a mount namespace of its own, because QuickStart does not create a namespace
+    only for bind mounts.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -78,15 +79,15 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
 
 
 def bound_by_any(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that are bind-mounted over the volume's files for the unit or for one of its companions,
-    sorted.
+    """The packed files that are bind-mounted over the volume's files for at least one of the units (the unit and its
+    companions). The paths are sorted.
     """
     return tuple(sorted({path for each in unit.all_units for path in bound_files(start_set, root, each)}))
 
 
 def _is_code_of_a_package(file: StartFile) -> bool:
-    """Whether a package owns the file, and only an upgrade of the package changes it. Such a file is a
-    program, a library or a module of an interpreter.
+    """Whether the file is a program, a library or a module of an interpreter, and belongs to a Debian package. Only an
+    upgrade of the package changes such a file.
     """
     return (
         bool(file.package)
@@ -98,8 +99,8 @@ def _is_code_of_a_package(file: StartFile) -> bool:
 
 
 def _mounted(root: ImageRoot, unit: UnitStart, kinds: Collection[str]) -> Iterator[PurePosixPath]:
-    """The paths at which the unit has a mount of one of the ``kinds``, both as the unit spells them and with the
-    image's links resolved.
+    """The paths at which the unit has a mount of one of the ``kinds``. Each path is in the result in two forms: as the
+    unit spells the path, and with the image's links resolved.
     """
     for record in unit.settings:
         if record[0] == "mount" and record[1] in kinds:
@@ -109,10 +110,11 @@ def _mounted(root: ImageRoot, unit: UnitStart, kinds: Collection[str]) -> Iterat
 
 
 def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRules:
-    """``rules``, extended to exclude the files that the unit or a companion hides by its own mounts
+    """``rules`` with further rules that exclude files. The unit or a companion hides these files by its own mounts
     (InaccessiblePaths=, BindPaths= …).
 
-    Below /fast, such a file would be visible to the unit, unlike in a stock boot.
+    In a stock boot (the distribution's own boot), the unit cannot see such a file. But if the file were packed, the
+    unit would see it below /fast.
     """
     # A glob's characters stand for themselves in brackets.
     hidden = dict.fromkeys(path for each in unit.all_units for path in _mounted(root, each, _HIDES))
@@ -128,7 +130,9 @@ def is_library(path: PurePosixPath) -> bool:
 
 
 def fast_library_places(start_set: StartSet) -> tuple[PurePosixPath, ...]:
-    """The directories whose copies below /fast have libraries. LD_LIBRARY_PATH leads to these copies."""
+    """The directories of the image that have libraries in the start set. LD_LIBRARY_PATH has the paths of the copies
+    of these directories below /fast.
+    """
     holders = {
         file.path.parent for file in start_set.files if file.kind is FileKind.FILE and is_library(file.path)
     }
@@ -137,7 +141,9 @@ def fast_library_places(start_set: StartSet) -> tuple[PurePosixPath, ...]:
 
 
 def is_merged(link: PurePosixPath, target: str) -> bool:
-    """Whether the link is one of the links in / that make a merged /usr, such as `/bin` -> `usr/bin`."""
+    """Whether the link is one of the links in / that make a merged /usr. An example is the link from `/bin` to
+    `usr/bin`.
+    """
     return len(link.parts) == 2 and target in (f"usr/{link.name}", f"/usr/{link.name}")
 
 
@@ -147,8 +153,9 @@ def links_of(start_set: StartSet) -> Mapping[PurePosixPath, str]:
 
 
 def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
-    """The path to which ``path`` leads by ``links``. None for a loop of links. The image itself is not
-    needed, because the start set also has every link on the way to its files.
+    """The path that results when every link in ``links`` is followed on the way to ``path``. The result is None for a
+    loop of links. This function does not need the image, because the start set also has every link on the way to its
+    files.
     """
     pending, found, count = list(reversed(path.parts[1:])), PurePosixPath("/"), 0
     while pending:
@@ -165,12 +172,13 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The files of the start set that are compared with the volume. These are programs, libraries and ``bound``
-    files. Links that lead to such a file, or to a directory with such a file, are compared, too. Programs and
-    libraries that stay on the volume are included, because processes find their names in /fast.
+    """The files of the start set that init compares with the volume. The result has programs, libraries, and the files
+    in ``bound``, which are bind-mounted over the volume's files. Links that lead to such a file, or to a directory
+    with such a file, are compared, too. Programs and libraries that stay on the volume are included, because processes
+    find their names in /fast.
 
-    Processes open all other files by their ordinary names on the root volume, where they may change freely.
-    The links of a merged /usr do not count, because no image changes them.
+    Processes open all other files of the start set by their ordinary names on the root volume, where the files may
+    change freely. The links of a merged /usr are not compared, because no image changes them.
     """
     served = {
         file.path: file

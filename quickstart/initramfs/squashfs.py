@@ -1,7 +1,7 @@
-"""Write part B as a SquashFS image of the start set, with squashfs-tools.
+"""Write part B of the initramfs as a SquashFS image of the start set, with squashfs-tools.
 
-The image is made from a tar archive, so root is not needed. The same entries and the same tool give the same
-bytes (docs/internals/payload.md). `squashfs_reader` reads the image.
+The image is made from a tar archive, so root is not needed. The same entries and the same tool give the same bytes
+(docs/internals/payload.md). `squashfs_reader` reads the image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES = {stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFLNK: tarfile.SYMTYPE, stat.S_I
 
 
 def write_image(entries: Iterable[CpioEntry]) -> bytes:
-    """The bytes of an image with ``entries``: directories, links and regular files."""
+    """The bytes of a SquashFS image that contains ``entries``. The entries are directories, links and regular files."""
     with workspace("quickstart-image.") as place:
         target = place / "image"
         door.run(["sqfstar", *_OPTIONS, target], stdin=_tar(entries), timeout_s=_TIMEOUT_S)

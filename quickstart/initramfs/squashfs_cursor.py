@@ -1,4 +1,6 @@
-"""Read the tables of a SquashFS image: records that continue from one metadata block to the next."""
+"""Read the tables of a SquashFS image. A table consists of records in metadata blocks. A record may begin in one
+metadata block and continue in the next one.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ _MOST_NAME_BYTES = 256
 
 
 class Cursor:
-    """A position in a table: a metadata block of the image, and an offset in this block. At the end of a
-    block, reading continues in the next block.
+    """A position in a table. It consists of a metadata block of the image, and an offset in this block. At the end of
+    a block, reading continues in the next block.
     """
 
     def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:
@@ -25,7 +27,7 @@ class Cursor:
         return self._block, self._offset
 
     def settled(self) -> tuple[int, int]:
-        """The place of the next byte. At the end of a block, this is the beginning of the next block."""
+        """The position of the next byte. At the end of a block, this is the beginning of the next block."""
         data, following = self._metadata(self._block)
         return (following, 0) if self._offset == len(data) else self.place
 

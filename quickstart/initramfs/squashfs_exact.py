@@ -1,15 +1,15 @@
 """Check that the kernel finds the same files in a SquashFS image as a reader that reads every directory's list of
 entries from its beginning to its end.
 
-The kernel (fs/squashfs) finds files in another way, so in an unusual image it could find other files than the
-reader. Each entry in a directory's list has the number of an inode and the place of this inode. When the kernel
-already has an inode of this number in memory, it uses that inode and ignores the place in the entry. When the
-kernel looks up a name in a long directory, it does not begin at the beginning of the list, but where the
-directory's index says. In any directory, the look-up ends without success at the first entry whose name begins
-with a greater byte than the name that is looked up.
+The kernel (fs/squashfs) finds files in another way, so in an unusual image it could find other files than the reader.
+Each entry in a directory's list has the number of an inode and the place of this inode. When the kernel already has an
+inode of this number in memory, it uses that inode and ignores the place in the entry. When the kernel looks up a name
+in a long directory, it does not begin at the beginning of the list, but where the directory's index says. In any
+directory, the kernel gives up the look-up at the first entry whose name begins with a greater byte than the name that
+it looks for.
 
-mksquashfs always writes the numbers, the index and the order of the entries in the same way. So code that shows
-or judges an image from somebody else accepts only an image that is written in this way.
+mksquashfs always writes the numbers, the index and the order of the entries in the same way. So when QuickStart shows
+or judges an image from somebody else, it accepts only an image that is written in this way.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NUMBER_MASK = 0xFFFFFFFF
 
 
 class Entry(NamedTuple):
-    """An entry of a directory: a name, and the type (``kind``), number and place of the inode. The place is in
-    the inode table. It consists of the position of a metadata block, in bytes from the table's beginning, and an
-    offset in this block.
+    """An entry of a directory. The entry has a name, and the type (``kind``), number and place of the inode. The place
+    says where in the inode table the inode is: ``block`` is the position of a metadata block, in bytes from the
+    table's beginning, and ``offset`` is the offset in this block.
     """
 
     name: bytes
@@ -43,9 +43,10 @@ class Entry(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An entry of a directory's index. It says where a run of entries (consecutive entries with one common header)
-    begins. ``position`` is the run's position in the directory's list, in bytes. ``block`` is the position of the run's
-    metadata block, in bytes from the beginning of the directory table. ``name`` is the name of the run's first entry.
+    """An entry of a directory's index. A mark says where a run of entries (consecutive entries with one common header)
+    begins. ``position`` is the run's position in the directory's list, in bytes. ``block`` is the position of the
+    run's metadata block, in bytes from the beginning of the directory table. ``name`` is the name of the run's first
+    entry.
     """
 
     position: int
@@ -54,15 +55,17 @@ class Mark(NamedTuple):
 
 
 def number_of(base: int, delta: int) -> int:
-    """The number of an entry's inode. ``base`` is the number in the header of the entry's run, and ``delta`` is the
-    difference in the entry. The sum wraps at 32 bits, as in the kernel.
+    """The number of an entry's inode. ``base`` is the number in the header of the entry's run. ``delta`` is the
+    difference that the entry itself contains. The sum of the two wraps at 32 bits, as in the kernel.
     """
     return (base + delta) & _NUMBER_MASK
 
 
 @dataclass
 class Inodes:
-    """The inodes that were found so far: the place of each inode (``Entry.reference``), by the inode's number."""
+    """The inodes that were found so far. For each inode's number, the object has the inode's place
+    (``Entry.reference``).
+    """
 
     _references: dict[int, int] = field(default_factory=dict)
 
@@ -92,8 +95,9 @@ class Order:
 
     def begin_run(self, position: int, place: tuple[int, int], name: bytes) -> None:
         """Check a run of entries that begins at ``position`` in the list (in bytes). ``place`` says where the run
-        begins in the directory table. It consists of the position of a metadata block, as in ``Mark``, and an offset
-        in that block. ``name`` is the name of the run's first entry. Raises ValueError when the index does not match.
+        begins in the directory table. The two numbers in ``place`` are the position of a metadata block, as in
+        ``Mark``, and an offset in that block. ``name`` is the name of the run's first entry. Raises ValueError when
+        the index does not match.
         """
         if self._mark is None or position < self._mark.position:
             return
@@ -115,13 +119,13 @@ class Order:
 
 @dataclass
 class Blocks:
-    """The data blocks and fragment blocks that were found so far: the size of each block, by the block's
-    place in the image. The size is the number in the image, which includes the flag for an uncompressed
+    """The data blocks and fragment blocks that were found so far. For each block's place in the image, the object has
+    the block's size. The size is the number that the image contains, which includes the flag for an uncompressed
     block.
 
-    The kernel's cache looks up an unpacked block by its place alone (fs/squashfs/cache.c,
-    squashfs_cache_get). If two files gave one place different sizes, the content of one of them would depend
-    on which file is read first.
+    The kernel's cache looks up an unpacked block by its place alone (fs/squashfs/cache.c, squashfs_cache_get). If two
+    files gave different sizes for the block at one place, the content of one file would depend on which file the
+    kernel reads first.
     """
 
     _sizes: dict[int, int] = field(default_factory=dict)
@@ -141,8 +145,8 @@ class Blocks:
 
 
 def check_owners(count: int, table: bytes) -> None:
-    """Raise ValueError unless root's ID is the only one in the image's table of ``count`` user and group IDs. An
-    image that `build` makes has no other ID.
+    """Raise ValueError unless root's ID is the only ID in ``table``, the image's table of ``count`` user and group
+    IDs. An image that `build` makes has no other ID.
     """
     if count != 1 or table != bytes(4):
         raise ValueError("it has files of other owners than root, and build packs none")

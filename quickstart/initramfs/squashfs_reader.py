@@ -1,8 +1,9 @@
-"""Read part B when it is a SquashFS image. We use a reader of our own, because the image may be untrusted.
+"""Read part B of the initramfs when part B is a SquashFS image. We use a reader of our own, because the image may be
+untrusted.
 
-unsquashfs would write the image's content into a directory of this host, with devices and set-user-ID files,
-without limits on number and size. This reader writes nothing and stays within ``Limits``. A file's content is
-returned in pieces of one block.
+unsquashfs would write the image's content into a directory of this host, with devices and set-user-ID files, without
+limits on number and size. This reader writes nothing and stays within ``Limits``. A file's content is returned in
+pieces of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h). An image has a superblock, then data blocks, and then tables of inodes, directories and
@@ -104,9 +105,9 @@ class ImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """The place of a regular file's data. The file's blocks begin at ``begin`` in the image. The end of the
-    file may be in the fragment block ``fragment``, at the offset ``fragment_at``. ``sizes`` is the position
-    of the file's list of block sizes in the inode table, as (metadata block, offset).
+    """The place of a regular file's data. The file's blocks begin at ``begin`` in the image. The end of the file may
+    be in the fragment block ``fragment``, at the offset ``fragment_at``. ``sizes`` is the place of the file's list of
+    block sizes in the inode table, as (metadata block, offset).
     """
 
     begin: int
@@ -118,9 +119,9 @@ class _Content:
 
 @dataclass(frozen=True, kw_only=True)
 class _Inode:
-    """An inode. ``target`` is the target of a link, and ``content`` is the place of a regular file's data.
-    ``list_at`` locates the list of a directory's entries: its block, its offset in the block, and its length
-    in bytes. The list's index has ``marks`` entries and begins at ``index_at``.
+    """An inode. ``target`` is the target of a link, and ``content`` is the place of a regular file's data. ``list_at``
+    has three numbers: the block, the offset in the block, and the length in bytes of the list of a directory's
+    entries. The index of this list has ``marks`` entries and begins at ``index_at``.
     """
 
     number: int
@@ -348,7 +349,7 @@ class _Image:
     # ------------------------------------------------------------ content
 
     def _blocks(self, content: _Content) -> Iterator[tuple[int, int]]:
-        """The place and size of each block of a file, in order, without its fragment. A hole has the size 0."""
+        """The place and size of each block of a file, in order, but not of its fragment. A hole has the size 0."""
         whole, rest = divmod(content.size_bytes, self._block_bytes)
         sizes, at = Cursor(self._metadata, *content.sizes), content.begin
         for _ in range(whole + bool(rest and content.fragment == _NO_FRAGMENT)):
@@ -391,7 +392,7 @@ class _Image:
 
 
 def _split(reference: int) -> tuple[int, int]:
-    """The block of the inode table and the offset in this block, from a reference to an inode."""
+    """The two numbers in a reference to an inode: the block of the inode table, and the offset in this block."""
     return reference >> 16, reference & 0xFFFF
 
 

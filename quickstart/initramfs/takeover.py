@@ -1,4 +1,6 @@
-"""Find the network service of the image, which takes over the network after the hand-off (docs/users/hand-off.md)."""
+"""Find the network service of the image. This service takes over the network after the hand-off, in which init
+executes systemd (docs/users/hand-off.md).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ _UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wick
 
 
 def network_service(root: ImageRoot) -> str:
-    """``ifupdown`` or ``networkd``, whichever is enabled. When both are enabled, the result is ``networkd``.
+    """The image's network service, ``ifupdown`` or ``networkd``, if it is enabled. When both are enabled, the result
+    is ``networkd``.
 
-    Raises UnsupportedUnitError when no network service is enabled, and when another network service is enabled, which
-    would remove the address that init has set.
+    Raises UnsupportedUnitError when neither of the two services is enabled. Also raises UnsupportedUnitError when any
+    other network service is enabled, because this service would remove the address that init has set.
     """
     enabled = {path.name for path in root.glob(_ENABLED / "*.service")}
     for name in _UNKNOWN:

@@ -1,1 +1,1 @@
-"""Read the contents of an image root: files, ELF objects, units, packages."""
+"""Read the contents of an image's root file system, such as files, ELF objects, units and packages."""

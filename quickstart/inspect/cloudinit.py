@@ -1,4 +1,6 @@
-"""Find whether an image has cloud-init, and what this means for the early start (docs/users/cloud-init.md)."""
+"""Find out whether an image has cloud-init, and what cloud-init means for the early start, in which init starts the
+application before systemd (docs/users/cloud-init.md).
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
 
 def has_cloud_init(root: ImageRoot) -> bool:
-    """Whether a boot of the image runs cloud-init. This is so if a unit of cloud-init's first stages is enabled and
-    not masked, and the file /etc/cloud/cloud-init.disabled does not exist.
+    """Whether a boot of the image runs cloud-init. Cloud-init runs if a unit of its first stages is enabled and not
+    masked, and if the file /etc/cloud/cloud-init.disabled does not exist.
     """
     if root.resolve(_DISABLED).canonical is not None:
         return False
@@ -49,9 +51,9 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
 
     - The configuration has `bootcmd`.
     - The configuration gives a module the frequency `always`.
-    - The image has a part handler.
+    - The image has a part handler, which is a file in /etc/cloud/handlers.
 
-    In all these cases, an early start would start the application before cloud-init has done this work.
+    In all three cases, an early start would start the application before cloud-init has run.
     """
     if not has_cloud_init(root):
         return
@@ -80,7 +82,7 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
 
 
 def _joined(text: str) -> str:
-    """``text`` without comments, as one line that begins and ends with a blank."""
+    """``text`` without its comments, as one line that begins and ends with a blank."""
     line = _COMMENT.sub("", text).translate(_BLANKS)
     return f" {line} "
 
@@ -94,10 +96,10 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
     """The machines on which the image's application starts early. SEEN means only the machines that cloud-init has
-    already configured, ALWAYS means every machine, and NEVER means none.
+    already configured, ALWAYS means every machine, and NEVER means no machine.
 
-    The result is the profile's choice ``wanted``, with one exception: SEEN becomes ALWAYS when the image has no
-    cloud-init.
+    The result is the profile's choice ``wanted``, with one exception. If the choice is SEEN and the image has no
+    cloud-init, the result is ALWAYS.
     """
     if wanted == Early.NEVER:
         return Early.NEVER

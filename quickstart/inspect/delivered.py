@@ -1,4 +1,4 @@
-"""Find out whether files of an image are as their packages have delivered them (deb-md5sums(5))."""
+"""Find out whether files of an image still have the content that their packages delivered (deb-md5sums(5))."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _INFO = PurePosixPath("/var/lib/dpkg/info")
 
 
 def changed(root: ImageRoot, paths: Iterable[PurePosixPath]) -> frozenset[PurePosixPath]:
-    """Those of the canonical guest paths ``paths`` whose content is not the content that a package delivered. A path
-    is in the result in three cases:
+    """The paths in ``paths`` whose files do not have the content that a package delivered. All paths are canonical
+    paths in the image. A path is in the result in three cases:
 
     - No package has the file.
     - The package's list of MD5 sums does not name the file.
-    - The package's list has another sum for the file.
+    - The sum in the package's list differs from the sum of the file's content.
 
     A package's configuration files count as changed, because the package's list does not name them.
     """

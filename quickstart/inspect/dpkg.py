@@ -1,9 +1,9 @@
-"""Find the Debian package that owns a file of the image, in dpkg's database (dpkg(1), deb-version(7),
-/var/lib/dpkg).
+"""Find the Debian package that owns a file of the image, in dpkg's database in /var/lib/dpkg (dpkg(1),
+deb-version(7)).
 
-dpkg knows a file only by the path in its package. With a merged /usr, /bin/ls and /usr/bin/ls are the same
-file, and a package's list may have either path. So the directories in the lists are resolved in the image.
-The paths of a diversion (dpkg-divert(1)) are compared as they are written, as dpkg does. In an image without
+dpkg knows a file only by the path in its package. With a merged /usr, /bin/ls and /usr/bin/ls are the same file, and a
+package's list may have either path. So the directories in the lists are resolved in the image. The paths of a
+diversion (dpkg-divert(1)) are not resolved, because dpkg also compares them as they are written. In an image without
 dpkg, or with a damaged database file, files have no owner.
 """
 
@@ -79,8 +79,8 @@ def _directory(root: ImageRoot, spelled: str) -> PurePosixPath | None:
 
 
 def _canonical(directory: Canonical, spelled: str) -> PurePosixPath | None:
-    """The path ``spelled`` with its directory resolved. The last component is not resolved, because a package
-    can own a link.
+    """The path ``spelled`` with the links in its directory resolved. The last component is not resolved, because a
+    package can own a link.
     """
     head, _, name = spelled.rpartition("/")
     if not spelled.startswith("/") or name in ("", ".", ".."):
@@ -124,8 +124,8 @@ def _has_below(in_order: Sequence[bytes], line: bytes) -> bool:
 
 
 def _status(root: ImageRoot) -> Mapping[str, Owner]:
-    """The packages in dpkg's status file. Each package has two keys, the possible names of its list file:
-    NAME and NAME:ARCHITECTURE.
+    """The packages in dpkg's status file. The result has each package under two keys, NAME and NAME:ARCHITECTURE. The
+    list file of the package has one of these names.
     """
     content = _read(root, _DATABASE / "status") or b""
     stanzas = content.split(b"\n\n")
@@ -148,12 +148,12 @@ def _status(root: ImageRoot) -> Mapping[str, Owner]:
 
 
 def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
-    """For each diverted path, the new path and the package that diverts the path. None when the file of diversions
-    cannot be read or is damaged.
+    """The diversions (dpkg-divert(1)). The key is the diverted path. The value is the new path and the package that
+    diverts the path. The result is None when the file of diversions cannot be read or is damaged.
 
     The file has three lines for each diversion: the diverted path, the new path, and the package that diverts the
-    path. This package's own file keeps the diverted path. For the administrator's own diversion, the third line is
-    ``:``.
+    path. The file of the package that diverts the path stays at the diverted path. For the administrator's own
+    diversion, the third line is ``:``.
     """
     content = _read(root, _DATABASE / "diversions")
     lines = (content or b"").split(b"\n")
@@ -165,8 +165,8 @@ def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
 def _alternatives(
     root: ImageRoot, wanted: Iterable[PurePosixPath], canonical: Canonical
 ) -> Mapping[PurePosixPath, tuple[str, PurePosixPath]]:
-    """For each path in ``wanted`` that is a link of update-alternatives(1): the alternative's name and its
-    present target.
+    """The alternatives of update-alternatives(1) whose links are in ``wanted``. The key is the path of the link. The
+    value is the alternative's name and present target.
     """
     known = set(_alternative_names(root))
     found: dict[PurePosixPath, tuple[str, PurePosixPath]] = {}
@@ -206,13 +206,17 @@ def _names(root: ImageRoot, directory: PurePosixPath) -> list[str]:
 
 
 def _lines(root: ImageRoot, path: PurePosixPath) -> Sequence[bytes]:
-    """The lines of a file. Empty when the file does not end with a newline, because such a file was cut off."""
+    """The lines of a file. The result is empty when the file does not end with a newline, because such a file was cut
+    off.
+    """
     content = _read(root, path) or b""
     return content.split(b"\n")[:-1] if content.endswith(b"\n") else ()
 
 
 def _read(root: ImageRoot, path: PurePosixPath) -> bytes | None:
-    """The content of the file at ``path``. Empty when the file does not exist, and None when it cannot be read."""
+    """The content of the file at ``path``. The result is empty when the file does not exist, and None when the file
+    cannot be read.
+    """
     try:
         found = root.resolve(path).canonical
         return b"" if found is None else root.read_bytes(found, MAX_TEXT_BYTES)

@@ -1,5 +1,5 @@
-"""Find the ELF closure of a program or library in an image: the interpreter and all libraries that ld.so loads for
-this program or library.
+"""Find the ELF closure of a program or library in an image. The closure consists of the interpreter and all libraries
+that ld.so loads for this program or library.
 
 The rules are those of ld.so(8). Nothing from the image is executed. LD_LIBRARY_PATH, LD_PRELOAD and relative search
 paths are ignored, because the image alone does not determine what they mean.
@@ -36,8 +36,8 @@ Kind = Literal["needed", "interpreter", "dlopen"]
 
 @dataclass(frozen=True, kw_only=True)
 class ElfDependency:
-    """A file that ld.so maps because another file needs it. ``path`` is canonical; ``links`` are the symlinks that
-    ld.so follows to reach this path.
+    """A file that ld.so maps because another file needs this file. ``path`` is the file's canonical path. ``links``
+    are the symlinks that ld.so follows to reach this path.
 
     ``name`` is the requested soname, or ``PT_INTERP`` for the interpreter. ``needed_by`` is the first file that
     requests the dependency.
@@ -52,9 +52,9 @@ class ElfDependency:
 
 @dataclass(frozen=True, kw_only=True)
 class _Object:
-    """An ELF file as one process maps it. ``opened`` is the path by which ld.so opened the file; its parent
-    directory is $ORIGIN. ``loader`` is the object that needs this object. It is None for a start, a file for which
-    ``closure`` was called.
+    """An ELF file as one process maps it. ``opened`` is the path by which ld.so opened the file. The parent directory
+    of this path is $ORIGIN. ``loader`` is the object that needs this object. ``loader`` is None for a start, which is
+    a file for which ``closure`` was called.
     """
 
     path: PurePosixPath
@@ -66,8 +66,8 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request of the object ``loader`` for a library or an interpreter. ``names`` are alternatives: the first one
-    that is found is used.
+    """A request of the object ``loader`` for a library or an interpreter. ``names`` are alternative names. The first
+    name under which a file is found is used.
     """
 
     loader: _Object
@@ -78,15 +78,15 @@ class _Request:
 def closure(
     root: ImageRoot, starts: Iterable[PurePosixPath], read: ReadElf = read_elf
 ) -> tuple[ElfDependency, ...]:
-    """The files that ld.so loads for each of ``starts``. A start is a program, or a library that a program
-    opens. A start that is not an ELF file adds nothing.
+    """The files that ld.so loads for each of ``starts``. A start is a program, or a library that a program opens. A
+    start that is not an ELF file adds nothing.
 
-    Each start is treated as a process of its own, whose libraries are loaded breadth first. Starts are sorted by
-    path, so the order of ``starts`` does not matter. A file that is found through different links gives one
-    dependency for each chain of links. Every glibc-hwcaps variant of a library is included in addition to the plain
-    library. When a library that a start without PT_INTERP needs is not found, another start with the soname of this
-    library is used instead. ``read`` is the function that reads an ELF file. This function may have a cache that
-    several closures share.
+    Each start is treated as a process of its own, which loads its libraries breadth first. Starts are sorted by path,
+    so the order of ``starts`` does not matter. A file that is found through different links gives one dependency for
+    each chain of links. Every glibc-hwcaps variant of a library is included in addition to the plain library. A start
+    without PT_INTERP may need a library that is not found. If another start has the soname of this library, this other
+    start is used instead. ``read`` is the function that reads an ELF file. This function may have a cache that several
+    closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image, for a
     damaged ELF file and for a loop of links. A library that only a ``.note.dlopen`` names is optional, so it may be
@@ -103,9 +103,9 @@ def closure(
 
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
-    """The dependencies of ``start``, in the order in which its process loads them: first all needed libraries, then
-    the optional libraries with the libraries that they need. ``companions`` are other starts of the closure, by
-    soname. They stand in for libraries that are found nowhere else.
+    """The dependencies of ``start``, in the order in which a process that executes or opens ``start`` loads them. All
+    needed libraries come first. Then come the optional libraries with the libraries that they need. ``companions`` are
+    other starts of the closure, by soname. A companion is used when no library with its soname is found.
     """
     loaded = {start.path}
     names = {start.facts.soname}
@@ -184,8 +184,8 @@ class _Search:
         return replace(found, opened=found.path) if found and found.facts.interpreter else found
 
     def find(self, name: str, loader: _Object) -> list[_Object]:
-        """The objects with the name ``name``, in the search order of ld.so(8), glibc-hwcaps variants first.
-        The list is empty when no object has this name.
+        """The objects with the name ``name``, in the search order of ld.so(8). The glibc-hwcaps variants of a library
+        come first. The list is empty when no object has this name.
         """
         if "/" in name:
             return self._open_all(_expand(name, loader), loader)[:1]
@@ -200,9 +200,9 @@ class _Search:
         return self._open_all(tried, loader) + self._open_all(plain, loader)[:1]
 
     def _own_directories(self, loader: _Object) -> Iterable[PurePosixPath]:
-        """The directories in DT_RUNPATH of the object ``loader``. Without DT_RUNPATH: the directories in DT_RPATH
-        of ``loader`` and of the objects that loaded it. A directory that does not exist is left out, as ld.so
-        does.
+        """The directories in DT_RUNPATH of the object ``loader``. If the object has no DT_RUNPATH, the result is the
+        directories in DT_RPATH of ``loader`` and of the objects that loaded it. A directory that does not exist is
+        left out, because ld.so also leaves it out.
         """
         if loader.facts.runpath:
             return self._own(loader.facts, loader.opened, loader.facts.runpath)
@@ -221,7 +221,9 @@ class _Search:
         return tuple(path for path in dict.fromkeys(paths) if self._resolve(path).canonical is not None)
 
     def _open_all(self, paths: Iterable[PurePosixPath], loader: _Object) -> list[_Object]:
-        """The objects at those of ``paths`` that exist. A file is returned once, even when several paths lead to the file."""
+        """The objects at the existing paths in ``paths``. A file is returned once, even when several paths lead to the
+        file.
+        """
         found: dict[PurePosixPath, _Object] = {}
         for path in paths:
             if (each := self._open(path, loader)) is not None:
@@ -229,8 +231,8 @@ class _Search:
         return list(found.values())
 
     def _open(self, path: PurePosixPath, loader: _Object | None) -> _Object | None:
-        """The object at ``path``. None when the file is missing, is not ELF, or has another ELF class or
-        machine than ``loader``, the object that needs it.
+        """The object at ``path``. The result is None when the file is missing, is not ELF, or has another ELF class or
+        machine than ``loader``. ``loader`` is the object that needs the file.
         """
         self._left_lookups -= 1
         if self._left_lookups < 0:
@@ -258,8 +260,8 @@ def _variants(directory: PurePosixPath, name: str) -> list[PurePosixPath]:
 
 
 def own_directories(facts: ElfFacts, opened: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The directories in an object's DT_RPATH and DT_RUNPATH. ``opened`` is the path by which the object was
-    opened; its directory is $ORIGIN.
+    """The directories in an object's DT_RPATH and DT_RUNPATH. ``opened`` is the path by which the object was opened.
+    $ORIGIN is the directory of this path.
     """
     return tuple(
         path for entry in (*facts.rpath, *facts.runpath) for path in _absolute(entry, facts, opened.parent)

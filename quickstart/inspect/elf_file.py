@@ -1,7 +1,7 @@
 """Read the facts that the loader (ld.so) uses from one ELF file.
 
-The formats are described in elf(5) and, for the note with the libraries that a program may dlopen(3), in
-systemd's ELF_DLOPEN_METADATA.
+elf(5) describes the format of ELF files. systemd's ELF_DLOPEN_METADATA describes the note `.note.dlopen`, which lists
+the libraries that a program may load by dlopen(3).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class ElfFacts:
 
     ``interpreter_offset`` is the position of the PT_INTERP segment in the file, in bytes. ``interpreter_capacity`` is
     the size of this segment with its final NUL, in bytes. The two numbers are 0 for a file without PT_INTERP.
-    ``rpath`` and ``runpath`` are directories, with $ORIGIN and other variables not expanded. ``dlopen_notes`` has one
-    tuple for each optional feature of a `.note.dlopen`. The tuple has the sonames of which the feature needs one, the
-    best first. ``elf_class`` is 32 or 64, and ``machine`` is the name of the ``e_machine`` value, such as
-    ``EM_X86_64``.
+    ``rpath`` and ``runpath`` are directories, in which $ORIGIN and other variables are not expanded. ``dlopen_notes``
+    has one tuple for each optional feature that a `.note.dlopen` names. The tuple has sonames of libraries, the best
+    library first. The feature needs one of these libraries. ``elf_class`` is 32 or 64, and ``machine`` is the name of
+    the ``e_machine`` value, such as ``EM_X86_64``.
     """
 
     interpreter: str | None
@@ -62,11 +62,11 @@ class ElfFacts:
 
 
 def read_elf(path: Path) -> ElfFacts | None:
-    """The facts of an ELF file, read from its program headers as the loader does. None when the file is not
-    an ELF file.
+    """The facts of an ELF file. Like the loader, this function reads the facts from the program headers. The result is
+    None when the file is not an ELF file.
 
-    Raises StartSetError with the file's name when the file does not exist, or when it begins as ELF but is
-    truncated or damaged.
+    Raises StartSetError with the file's name when the file does not exist, or when the file begins as an ELF file but
+    is truncated or damaged.
     """
     try:
         if not S_ISREG(path.stat().st_mode):
@@ -83,7 +83,7 @@ def read_elf(path: Path) -> ElfFacts | None:
 
 
 class _Reader:
-    """One open ELF file. A fault in the file raises ValueError or one of the other exceptions that ``read_elf`` catches."""
+    """One open ELF file. A fault in the file raises ValueError or another exception that ``read_elf`` catches."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -152,7 +152,7 @@ class _Reader:
             raise ValueError(f"its names and notes are more than {_MAX_TEXT_BYTES} bytes")
 
     def _dynamic_strings(self, dynamic: Mapping[str, Any]) -> dict[int, list[str]]:
-        """The strings of PT_DYNAMIC by tag. The strings of each tag are in the order of the file."""
+        """The strings of the segment PT_DYNAMIC, by tag. The strings of each tag are in the order of the file."""
         entry = struct.Struct(self._order + ("iI" if self._elf.elfclass == 32 else "qQ"))
         content = self._content(dynamic, _MAX_TABLE_BYTES)
         pairs = entry.iter_unpack(content[: len(content) // entry.size * entry.size])

@@ -1,4 +1,6 @@
-"""Path patterns of profiles: `*`, `?`, character classes, and `**` across directories."""
+"""Match paths with the patterns of profiles. The wildcards of a pattern are `*`, `?`, character classes, and `**`,
+which matches across directories.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +70,11 @@ def _is_wild(token: str) -> bool:
 
 
 class _Middle:
-    """The pattern in the middle of a glob. All ways in which the pattern can match are followed at the same time,
-    so each character of a path is read only once, whatever the pattern is.
+    """The pattern in the middle of a glob. All ways in which the pattern can match are followed at the same time. So
+    each character of a path is read only once, for any pattern.
 
-    The state of a match is a number. Its bit N says that the first N tokens of the pattern, not counting ``*``
-    and ``**``, match the text that has been read.
+    The state of a match is a number. Bit N of this number says that the first N tokens of the pattern match the text
+    that has been read. The tokens ``*`` and ``**`` are not counted in N.
     """
 
     def __init__(self, tokens: list[str]) -> None:
@@ -118,7 +120,7 @@ class _Middle:
 
 
 def _takes(wildcard: str, char: str) -> bool:
-    """Whether ``wildcard``, which is ``?`` or a character class, matches ``char``. Neither matches a slash."""
+    """Whether ``wildcard``, which is ``?`` or a character class, matches ``char``. Neither wildcard matches a slash."""
     return char != "/" and (wildcard == "?" or _class(wildcard).match(char) is not None)
 
 

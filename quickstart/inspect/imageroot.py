@@ -62,8 +62,8 @@ class Resolution:
 class ImageRoot:
     """``base`` is the host directory that the guest sees as ``/``.
 
-    One object looks up and reads only a limited number of files. Beyond this limit, its functions raise
-    ImageFileError, because an image needs so many only when somebody made it to keep a build busy.
+    One ImageRoot object looks up and reads only a limited number of files. Beyond this limit, its functions raise
+    ImageFileError. An image exceeds this limit only when somebody made the image to keep a build busy.
     """
 
     base: Path
@@ -88,7 +88,9 @@ class ImageRoot:
         return self.read_bytes(canonical, most_bytes).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
-        """The whole content of a file of at most ``most_bytes``. Raises StartSetError as ``read_text`` does."""
+        """The whole content of a file of at most ``most_bytes``. Raises StartSetError in the same cases as
+        ``read_text``.
+        """
         host = self.host(canonical)
         self._spent[1] += 1
         self._check_spent(canonical)
@@ -121,14 +123,16 @@ class ImageRoot:
             ) from error
 
     def link_target(self, canonical: PurePosixPath) -> str | None:
-        """The target of a symbolic link, as it is stored. None for any other file."""
+        """The target of a symbolic link, as the link contains it. The result is None for any other file."""
         try:
             return str(self.host(canonical).readlink())
         except (OSError, ValueError):
             return None
 
     def has_acl(self, canonical: PurePosixPath) -> bool:
-        """Whether the file has an access control list (acl(5)), which may deny access that the mode allows."""
+        """Whether the file has an access control list (acl(5)). Such a list may deny access that the file's mode
+        allows.
+        """
         return "system.posix_acl_access" in os.listxattr(self.host(canonical), follow_symlinks=False)
 
     def names(self, canonical: PurePosixPath) -> list[str]:
@@ -144,8 +148,8 @@ class ImageRoot:
         return names
 
     def names_and_links(self, canonical: PurePosixPath) -> dict[str, bool]:
-        """The names in a directory, in byte order. The value of each name is True for a symbolic link. Raises
-        StartSetError as `names` does.
+        """The names in a directory, in byte order. Each name is a key, whose value is True for a symbolic link. Raises
+        StartSetError in the same case as `names`.
         """
         try:
             with os.scandir(self.host(canonical)) as entries:
@@ -188,8 +192,8 @@ class ImageRoot:
             yield path, status
 
     def hard_links(self) -> Mapping[tuple[int, int], tuple[PurePosixPath, ...]]:
-        """The paths of each regular file that has several hard links in the tree, in byte order. The key is
-        the file's device and inode.
+        """For each regular file with several hard links in the tree, the paths of these links, in byte order. The key
+        is the file's device and inode.
         """
         found: dict[tuple[int, int], list[PurePosixPath]] = {}
         for path, status in self.statuses_below(PurePosixPath("/")):
@@ -200,7 +204,7 @@ class ImageRoot:
     def resolve(self, path: PurePosixPath) -> Resolution:
         """Follow every link in an absolute guest path, including the last component.
 
-        Raises StartSetError with the path when it is relative, leads through more than 40 links, or cannot be
+        Raises StartSetError with the path when the path is relative, leads through more than 40 links, or cannot be
         read.
         """
         found, fault = self._followed(path)
@@ -209,14 +213,14 @@ class ImageRoot:
         return found
 
     def look_up(self, path: PurePosixPath) -> Resolution:
-        """Follow a path as `resolve` does. But a path that leads through more than 40 links counts as a path that
-        does not exist, because a process that looks up such a path gets an error.
+        """Follow every link in a path, as `resolve` does. But a path that leads through more than 40 links counts as a
+        path that does not exist, because a process that looks up such a path gets an error.
         """
         return self._followed(path)[0]
 
     def _followed(self, path: PurePosixPath) -> tuple[Resolution, StartSetError | None]:
-        """The result of following ``path``, as (resolution, error). The error is None unless the path leads through
-        too many links or components.
+        """The result of following ``path``, and an error or None. The error is None unless the path leads through too
+        many links or components.
         """
         spelled = path.parts[1:]
         if len(str(path)) >= PATH_MAX:
@@ -307,7 +311,7 @@ class ImageRoot:
         return tuple(sorted(present, key=os.fsencode))
 
     def _matches(self, directory: PurePosixPath, pattern: str) -> Iterable[str]:
-        """The names in ``directory``, a canonical path, that match ``pattern``."""
+        """The names that match ``pattern`` in ``directory``, a canonical path."""
         return [
             name
             for name in self.names(directory)
@@ -334,7 +338,9 @@ def _components(target: PurePosixPath) -> tuple[str, ...]:
 
 
 def _mode(host: str, asked: PurePosixPath) -> int | None:
-    """``st_mode`` of the file at the path itself, without following a link. None when the file does not exist."""
+    """``st_mode`` of the file at the path itself. A link is not followed. The result is None when the file does not
+    exist.
+    """
     try:
         return os.stat(host, follow_symlinks=False).st_mode  # noqa: PTH116
     except ValueError:

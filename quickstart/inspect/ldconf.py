@@ -1,5 +1,5 @@
-"""Find the default search path of ld.so: the directories in ld.so.conf and ld.so's built-in directories
-(ldconfig(8), ld.so(8)).
+"""Find the default search path of ld.so. The search path consists of the directories in ld.so.conf and ld.so's
+built-in directories (ldconfig(8), ld.so(8)).
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
 
 @dataclass
 class _Read:
-    """The totals over all configuration files read so far: the number of ``include`` entries without wildcards
-    (``plain``), the number of ``include`` entries with wildcards (``patterns``), and the number of characters.
+    """The totals over all configuration files read so far. ``plain`` is the number of ``include`` entries without
+    wildcards, ``patterns`` is the number of ``include`` entries with wildcards, and ``characters`` is the number of
+    characters.
     """
 
     plain: int = 0
@@ -79,8 +80,9 @@ def _too_much(what: str) -> StartSetError:
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories in all configuration files. Each file is read once, and the entries of an included file come
-    in place of its include line. The function does not call itself, because includes may be nested to any depth.
+    """The directories in all configuration files. Each file is read once. The entries of an included file come in
+    place of the line that includes the file. The function does not call itself, because includes may be nested to any
+    depth.
     """
     seen: set[PurePosixPath] = set()
     read = _Read()
@@ -100,8 +102,8 @@ def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _statements(
     root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], read: _Read
 ) -> Iterator[tuple[PurePosixPath, bool]]:
-    """The entries of a configuration file in order, each as (path, whether the path is a file to include). A file
-    that does not exist, or that is in ``seen``, has no entries. ``read`` has the totals over the whole
+    """The entries of a configuration file in order, each as (path, whether the path is a file to include). The result
+    is empty for a file that does not exist, or that is in ``seen``. ``read`` has the totals over the whole
     configuration.
     """
     canonical = root.resolve(conf).canonical

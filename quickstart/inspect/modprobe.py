@@ -1,9 +1,15 @@
-"""Find what the image's modprobe.d(5) says of the kernel modules in part A.
+"""Find out what the image's modprobe.d(5) says about the kernel modules in part A of the initramfs.
 
-A stock boot loads these modules by libkmod. This happens in the distribution's initramfs, into which initramfs-tools
-copies modprobe.d, or later by udev. libkmod and init's modloader give the modules the options of modprobe.d. Lines of
-three more kinds have an effect in libkmod, but not in the modloader: libkmod loads other modules first (softdep),
-executes a command in place of loading the module (install), or does not load the module for a device (blacklist).
+In a stock boot (the distribution's own boot), libkmod loads these modules. The modules are loaded in the
+distribution's initramfs, or later by udev. The distribution's initramfs has a copy of modprobe.d, which
+initramfs-tools has made. In a boot with our initramfs, init's modloader loads these modules.
+
+libkmod and the modloader give a module its options from modprobe.d. Lines of three more kinds have an effect in
+libkmod, but not in the modloader:
+
+- By a line with softdep, libkmod loads other modules first.
+- By a line with install, libkmod executes a command in place of loading the module.
+- By a line with blacklist, libkmod does not load the module for a device.
 
 Apart from reading the image, the functions are pure.
 """
@@ -36,12 +42,12 @@ _MOST_CHARACTERS = 1024
 
 
 def module_options(root: ImageRoot, unit: str, modules: Collection[str]) -> tuple[tuple[str, str], ...]:
-    """The options that modprobe.d gives to ``modules``, the modules in part A, as (module, options) in the order in which
-    libkmod puts them together.
+    """The options that modprobe.d gives to ``modules``, the modules in part A of the initramfs. Each option is in the
+    result as (module, options), in the order in which libkmod puts them together.
 
     Raises UnsupportedUnitError for a line of modprobe.d that has another effect on one of ``modules``, or whose
-    options are too long or not plain text. Also raises it for a line in a file that not all users may read, because
-    everybody who may read OUT can read part A.
+    options are too long or not plain text. Also raises UnsupportedUnitError for a line in a file that not all users
+    may read. The reason is that everybody who may read the artefact can read part A.
     """
     found: list[tuple[str, str]] = []
     lengths = Counter[str]()

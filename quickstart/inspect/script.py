@@ -1,4 +1,4 @@
-"""The interpreter of a script, as the kernel finds it (execve(2), fs/binfmt_script.c)."""
+"""Find the interpreter of a script in the same way as the kernel (execve(2), fs/binfmt_script.c)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LINE = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t]+([^\n\0]*))?(?:[\n\0]|$)")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The program after ``#!``, as it is spelled there, and its argument. The argument is one text: it may contain
-    spaces, and is empty when there is none.
+    """The program after ``#!``, as it is spelled there, and its argument. The argument is one text, which may contain
+    spaces. The text is empty when there is no argument.
     """
 
     program: PurePosixPath
@@ -26,8 +26,8 @@ class Interpreter:
 
 
 def interpreter_of(root: ImageRoot, script: PurePosixPath) -> Interpreter | None:
-    """The interpreter that the kernel starts for ``script``, a canonical path. None for a file that is not a
-    script, for an interpreter without an absolute path, and for an interpreter whose name is too long for the
+    """The interpreter that the kernel starts for ``script``, a canonical path. The result is None for a file that is
+    not a script, for an interpreter without an absolute path, and for an interpreter whose name is too long for the
     kernel.
     """
     host = root.host(script)

@@ -1,4 +1,4 @@
-"""The rules that recognise secrets in an image: known file names, and the first bytes of private keys."""
+"""The rules that recognise secrets in an image. The rules are known file names, and the first bytes of private keys."""
 
 from __future__ import annotations
 

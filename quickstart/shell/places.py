@@ -1,4 +1,4 @@
-"""Make the texts of the programs that run a shell on the guest's first serial line (pure)."""
+"""Make the shell commands that run a shell on the guest's first serial line. The functions are pure."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _KERNEL_AS_BEFORE = 'echo "$level" >/proc/sys/kernel/printk\n'
 
 
 def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
-    """The agent's command in the running guest. The command prints ATTACHED, and then runs a root shell on
-    the serial line and ends with the shell's status.
+    """The command that the launch agent executes in the running guest. The command prints the text in the constant
+    ATTACHED, and then runs a root shell on the serial line. The command ends with the shell's status.
 
-    When the user gives a script instead of a terminal, the shell reads the script from the line as from a
-    file, without a prompt. So the line stays in canonical mode, in which Ctrl-D ends the input.
+    When the user gives a script instead of a terminal, the shell reads the script from the serial line as it would
+    read a file, without a prompt. So the line stays in canonical mode, in which Ctrl-D ends the input.
     """
     shell = (
         f'TERM={shlex.quote(term)}; export TERM; [ -x "${{SHELL:=/bin/bash}}" ] || SHELL=/bin/sh; export SHELL; set -- "$SHELL" -i'
@@ -56,10 +56,10 @@ stty sane <&3
 
 
 def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
-    """The text of a hook that our init sources when it has loaded all drivers. The hook prints ``mark``, and
-    then runs a shell. When the shell ends, init continues.
+    """The text of a hook that our init sources when it has loaded all drivers. The hook prints ``mark``, and then runs
+    a shell. When the shell ends, init continues.
 
-    The hook makes links for all BusyBox applets below /launch (in memory), because part A has links for only
+    The hook makes links for all BusyBox applets below /launch (in memory), because our initramfs has links for only
     some of them.
     """
     words = "sh -i" if terminal else f"sh {TTY}"

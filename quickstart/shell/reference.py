@@ -20,9 +20,9 @@ def find_tree(store: Store, image_hash: str) -> Path:
     """The root directory of the store's reference image whose hash is ``image_hash``. ``store`` keeps a lock on the
     image's entry.
 
-    Raises BadInputError when the image is no longer in the store, or is damaged. Also raises BadInputError
-    for an image that was made from a user's own root (a directory, a tar archive, a disk), because its
-    programs are untrusted and never run on this host.
+    Raises BadInputError when the image is no longer in the store, or is damaged. Also raises BadInputError for an
+    image that was made from a user's own root file system (a directory, a tar archive or a disk), because its programs
+    are untrusted and never run on this host.
     """
     unusable: BadInputError | None = None
     for path, inputs in store.marks("reference"):
@@ -49,7 +49,7 @@ def find_tree(store: Store, image_hash: str) -> Path:
 
 
 def _image_hash(entry: Path) -> str | None:
-    """The image hash in the entry's file image.json. None when this file cannot be read."""
+    """The image hash in the file image.json of the store's entry. The result is None when this file cannot be read."""
     try:
         return str(json.loads((entry / "image.json").read_bytes())["image_hash"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -57,8 +57,8 @@ def _image_hash(entry: Path) -> str | None:
 
 
 def run_shell(tree: Path, confiner: Path) -> int:
-    """Run a root shell in ``tree`` under the program ``confiner`` (reference.confine), with our stdin, stdout
-    and stderr relayed. Return the shell's status.
+    """Run a root shell in ``tree``, with our stdin, stdout and stderr relayed. The program ``confiner`` starts the
+    shell and restricts it to ``tree`` (see reference/confine.py). Return the shell's status.
 
     Raises NeedsRootError when we are not root, and HostLacksError when this host cannot mount overlayfs.
     """

@@ -1,4 +1,6 @@
-"""Connect the user's terminal, or our stdin if it is not a terminal, with a guest's serial line."""
+"""Connect a guest's serial line with the user's terminal. When our stdin is not a terminal, connect the serial line
+with our stdin and stdout.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ _LAST_CHUNKS = 100
 
 
 class Outcome(enum.Enum):
-    """How a session ended. ENDED: normally. LEFT: by Ctrl-]. CLOSED: because the guest ended. LATE: because
-    the program in the guest did not end in time after the end of our input.
+    """How a session ended. ENDED means that the session ended normally. LEFT means that the user pressed Ctrl-].
+    CLOSED means that the guest ended. LATE means that the program in the guest did not end in time after the end of
+    our input.
     """
 
     ENDED = "ended"
@@ -50,7 +53,9 @@ def local(stdin: int, stdout: int) -> Local:
 
 
 def window_size(side: Local) -> tuple[int, int]:
-    """The rows and columns of our terminal. 24 and 80 when it is not a terminal or does not report its size."""
+    """The rows and columns of our terminal. The result is 24 and 80 when our stdin is not a terminal, or when the
+    terminal does not report its size.
+    """
     size = os.terminal_size((0, 0))
     if side.terminal:
         size = os.get_terminal_size(side.stdin)
@@ -59,8 +64,8 @@ def window_size(side: Local) -> tuple[int, int]:
 
 @contextmanager
 def raw(side: Local) -> Iterator[None]:
-    """A context in which our terminal is in raw mode, so that it passes on every key. At the end of the
-    context, the terminal gets its former settings back.
+    """A context in which our terminal is in raw mode, so that every key is passed on. At the end of the context, the
+    terminal gets its former settings back.
     """
     if not side.terminal:
         yield
@@ -87,8 +92,8 @@ def connect(path: Path) -> socket.socket:
 
 
 def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
-    """Read until ``mark`` arrives. Return the bytes after ``mark``, or None when the line ended or
-    ``limit_s`` was over.
+    """Read until ``mark`` arrives. Return the bytes after ``mark``. Return None when the line has ended, or when
+    ``limit_s`` is over.
     """
     seen = b""
     deadline = time.monotonic() + limit_s
@@ -106,11 +111,11 @@ def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
 
 
 def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: float) -> Outcome:
-    """Pass bytes in both directions until ``ended`` returns True. ``limit_s`` is the longest time that this may take
-    after the end of our input.
+    """Pass bytes in both directions until ``ended`` returns True. After the end of our input, this function waits at
+    most ``limit_s`` for ``ended``.
 
-    On a terminal, Ctrl-] leaves the session. When ``stdin`` is not a terminal, the end of our input reaches
-    the guest's shell as Ctrl-D on a line of its own.
+    On a terminal, Ctrl-] leaves the session. When ``stdin`` is not a terminal, the guest's shell gets the end of our
+    input as Ctrl-D on a line of its own.
     """
     to_guest = _Input(side)
     while not ended():
@@ -175,8 +180,8 @@ def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> 
 
 
 def _receive(line: socket.socket) -> bytes:
-    """The next bytes from the line. Empty when the line has ended, also when a killed QEMU has reset the
-    connection.
+    """The next bytes from the line. The result is empty when the line has ended. A line has also ended when a killed
+    QEMU has reset the connection.
     """
     try:
         return line.recv(_CHUNK_BYTES)

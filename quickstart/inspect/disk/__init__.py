@@ -1,4 +1,6 @@
-"""Find out what a stranger's disk is: partitions, file systems, boot loader, system (`quickstart inspect`).
+"""Find out what is on a disk that somebody else has made: its partitions, file systems, boot loader and operating
+system (`quickstart inspect`).
 
-Everything here is computed from the records of the appliance (`launch/appliance/`), without side effects.
+The appliance, a small guest of ours, reads the disk and prints records (`launch/appliance/`). The modules of this
+package compute everything from these records, without side effects.
 """

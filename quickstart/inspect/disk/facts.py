@@ -1,4 +1,6 @@
-"""Turn the appliance's records into `DiskFacts` (blkid(8), low-level probing with `-p -o export`)."""
+"""Turn the records of the appliance into `DiskFacts`. The appliance is our small guest that reads a disk. Some records
+have the output of blkid(8) with the options `-p -o export`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|(.))")
 
 
 def disk_facts(records: Sequence[Record]) -> DiskFacts:
-    """What the records say about the disk. Raises GuestError when a record is missing, is no number or has too many lines."""
+    """What the appliance's records say about the disk. Raises GuestError when a record is missing, does not have the
+    expected numbers, or has too many lines.
+    """
     by_number: dict[int, list[Record]] = {}
     for each in records:
         by_number.setdefault(each.number, []).append(each)
@@ -48,7 +52,7 @@ def disk_facts(records: Sequence[Record]) -> DiskFacts:
 
 
 def _partition(own: Sequence[Record], number: int, begin_bytes: int, size_bytes: int) -> Partition:
-    """The partition ``number``, of which all records are in ``own``."""
+    """The partition ``number``. ``own`` has all records about this partition."""
     said = _one(own, "blkid", number)
     found = _properties(said)
     # blkid prints its own errors, such as that two kinds of content are possible, instead of properties.
@@ -102,7 +106,9 @@ def _content(records: Iterable[Record]) -> Content | None:
 
 
 def _lines(record: Record) -> list[str]:
-    """The lines of a list of names. They end at line breaks alone, as for guest/look, which counts them."""
+    """The lines of a record that is a list of names. Only a line feed ends a line. The appliance's script guest/look
+    counts the lines in the same way.
+    """
     found = record.text.removesuffix("\n").split("\n")
     if len(found) > _MOST_LINES.get(record.name, _MOST_OTHER_LINES):
         raise GuestError(f"the appliance's record `{record.name} {record.number}` has {len(found)} lines")
@@ -110,7 +116,7 @@ def _lines(record: Record) -> list[str]:
 
 
 def _properties(record: Record) -> Mapping[str, str]:
-    """The properties in blkid's output: lines KEY=VALUE."""
+    """The properties in blkid's output. Each property is a line KEY=VALUE."""
     pairs = (line.partition("=") for line in record.text.splitlines())
     return {key: _unescaped(value) for key, equals, value in pairs if equals and key.isupper()}
 

@@ -1,4 +1,6 @@
-"""Find the default entry in a configuration that grub-mkconfig has written (GRUB manual, "Simple configuration")."""
+"""Find the default entry in a configuration of GRUB that grub-mkconfig has written (GRUB manual, "Simple
+configuration").
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _OF_QUICKSTART = "quickstart"
 
 @dataclass(frozen=True, kw_only=True)
 class GrubEntry:
-    """An entry that starts a kernel. ``kernel`` and ``initramfs`` are paths as GRUB sees them, relative to the file
-    system of its configuration.
+    """An entry of GRUB's menu that starts a kernel. ``kernel`` and ``initramfs`` are paths as GRUB sees them. Both
+    paths are relative to the root of the file system that has GRUB's configuration.
     """
 
     title: str
@@ -37,11 +39,14 @@ _NO_ENTRY = GrubEntry(title="", identifier="", kernel="", initramfs=(), command_
 
 
 def default_entry(config: str, environment: bytes) -> GrubEntry | None:
-    """The entry that GRUB starts when nobody presses a key. ``environment`` is the environment block, which names the
-    entry when the configuration says ``saved``.
+    """The entry that GRUB starts when nobody presses a key. ``environment`` is the content of GRUB's environment
+    block. When the configuration's default is ``saved_entry``, the environment block names the entry.
 
-    None when the default is an expression, or names no entry of the first level, and when the configuration has more or
-    longer lines than grub-mkconfig writes. This module does not understand such a menu.
+    The result is None when this module does not understand the menu. There are three such cases:
+
+    - The default is an expression.
+    - The default is not an entry of the menu's first level.
+    - The configuration has more lines or longer lines than grub-mkconfig writes.
     """
     lines = config.splitlines()
     if len(lines) > _MOST_LINES or any(len(line) > _MOST_CHARACTERS for line in lines):
@@ -57,8 +62,9 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
 
 
 def _default(lines: Sequence[str]) -> str:
-    """The last literal value of `default`, without the values that apply to single boots: `next_entry` of
-    grub-mkconfig, and the entry of QuickStart.
+    """The last literal value that the configuration gives to the variable `default`. Lines with `next_entry` do not
+    count, because `next_entry` is the default of only one boot. The entry of QuickStart does not count either, because
+    QuickStart's script chooses it anew in each boot.
     """
     found = [_first(match) for match in map(_DEFAULT.match, lines) if match]
     plain = [each for each in found if "next_entry" not in each and each != _OF_QUICKSTART]
@@ -74,8 +80,8 @@ def _saved(environment: bytes) -> str:
 
 
 def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
-    """The entries of the first level, in the order of the file. GRUB counts a submenu, too; it is an entry without
-    a kernel here.
+    """The entries of the menu's first level, in the order of the file. A submenu counts as an entry, because GRUB
+    counts it, too. The result has a submenu as an entry without a kernel.
     """
     blocks: list[str] = []
     entry = _NO_ENTRY

@@ -1,4 +1,6 @@
-"""Decide whether `build --image` can make a disk fast, and which words of its boot loader count (pure)."""
+"""Decide whether `build --image` can make the system of a disk start fast. Find the words of the boot loader's command
+line that QuickStart keeps. The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z0-9=.,:/_@%+~^*-]+", re.ASCII)
 
 
 def check_image_disk(path: Path, found: Inspected) -> None:
-    """Raise BadInputError, with all reasons, when `build --image` cannot make the disk fast."""
+    """Raise BadInputError, with all reasons, when `build --image` cannot make the system of the disk start fast."""
     if reasons := (*found.refusals, *_not_yet(found)):
         raise BadInputError(
             f"{path} cannot be made fast:",
@@ -29,21 +31,24 @@ def check_image_disk(path: Path, found: Inspected) -> None:
 
 
 def own_words(found: Inspected) -> tuple[str, ...]:
-    """The words of the default entry's command line that every boot of the system needs (net.ifnames=0)."""
+    """The words of the kernel's command line that every boot of the system needs, for example net.ifnames=0. These
+    words come from the default entry of the boot loader.
+    """
     line = found.entry.command_line if found.entry else ""
     return tuple(word for word in line.split() if not _OF_THE_ENTRY.fullmatch(word))
 
 
 def entry_line(line: str, root_uuid: str) -> str:
-    """The command line for our initramfs: that of the default entry, with the root volume by its UUID, which our init
-    looks for, and with a reboot after a kernel panic, so that the boot loader gets to its other entry.
+    """The kernel's command line for a boot with our initramfs. This command line is made from ``line``, the command
+    line of the boot loader's default entry. The root volume is named by its UUID, because our init looks for the UUID.
+    After a panic, the kernel reboots, so that the boot loader can start its other entry.
     """
     words = (word for word in line.split() if not re.fullmatch(r"(?:root|panic|BOOT_IMAGE)=.*", word))
     return " ".join((f"root=UUID={root_uuid}", *words, "panic=10"))
 
 
 def _not_yet(found: Inspected) -> Iterator[str]:
-    """The reasons that lie in QuickStart, and not in the disk."""
+    """The reasons why `build --image` does not support a disk so far, although nothing is wrong with the disk."""
     root = next((each for each in found.facts.partitions if each.number == found.root), None)
     if root is None:
         return

@@ -1,4 +1,6 @@
-"""Parse what the appliance says (`guest/look`): records of a name and bytes. The bytes come from a stranger's disk."""
+"""Parse the output of the appliance, our small guest that reads a disk. The appliance's script `guest/look` prints
+records, each with a name and some bytes. These bytes come from a disk that somebody else has made.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from dataclasses import dataclass
 # A path has at most 4096 bytes, and the name of a record has one.
 _MOST_HEAD_BYTES = 4200
 _MOST_RECORDS = 1 << 16
-# As guest/look cuts them. A stranger's disk may have taken over the appliance, so its own limits count for nothing here.
+# The appliance's script guest/look has the same limit. But a stranger's disk may have taken over the appliance, so the
+# limit is checked here again.
 _MOST_CONTENT_BYTES = 1 << 20
 # Linux numbers at most 255 partitions of a disk (DISK_MAX_PARTS).
 _LAST_PARTITION = 255
@@ -17,8 +20,9 @@ _END = "end"
 
 @dataclass(frozen=True)
 class Record:
-    """``name`` is what the record is about. ``number`` is the partition, or 0 for the whole disk. ``path`` is the path
-    of a file in a file system, and begins with ``./``. It is empty for the other records.
+    """A record in the appliance's output. ``name`` says what the record is about. ``number`` is the number of the
+    partition, or 0 for the whole disk. If the record is about a file, ``path`` is the file's path in its file system,
+    and begins with ``./``. For other records, ``path`` is empty.
     """
 
     name: str
@@ -32,11 +36,11 @@ class Record:
 
 
 def parse_records(data: bytes) -> tuple[Record, ...]:
-    """The records in ``data``. A record is a line ``NAME BYTES``, then BYTES bytes, and a line break. The last record
-    is named ``end``.
+    """The records in ``data``, the appliance's output. A record begins with a line ``NAME BYTES``. After this line
+    come BYTES bytes and a line break. The last record has the name ``end``.
 
-    Raises ValueError for other data, and for a record that is said again, is too long, or is about a partition that Linux
-    does not have.
+    Raises ValueError when ``data`` are not such records. Also raises ValueError when a record occurs twice, is too
+    long, or has the number of a partition that cannot exist in Linux.
     """
     found: dict[str, Record] = {}
     at = 0

@@ -1,4 +1,4 @@
-"""Find the root, the boot loader and the system of a disk, and the reasons to refuse the disk."""
+"""Find the root partition, the boot loader and the operating system of a disk, and the reasons to refuse the disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ _SLOW = "look for very many or very long lines in its menus and in /etc/fstab"
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The partitions with a role. ``boot`` is the one with the kernels, which may be ``root``."""
+    """The partitions that have a role in a boot. ``boot`` is the partition with the kernels, and may be the same
+    partition as ``root``.
+    """
 
     root: Partition | None
     boot: Partition | None
@@ -62,9 +64,11 @@ class _Found:
 
 
 def examined(said: bytes) -> Inspected:
-    """What the disk is by what the appliance said about it (`inspect/disk/records.py`).
+    """What is on a disk, according to ``said``, the output of the appliance. The appliance is our small guest that
+    reads the disk (`inspect/disk/records.py` parses its output).
 
-    Raises GuestError when no appliance says this, and TooSlowError when it takes too long to read.
+    Raises GuestError when ``said`` cannot be the output of the appliance. Raises TooSlowError when reading ``said``
+    takes too long.
     """
     with cpu_limit("what the appliance said about the disk", LIMIT_S, _SLOW):
         try:
@@ -75,7 +79,7 @@ def examined(said: bytes) -> Inspected:
 
 
 def inspected(facts: DiskFacts) -> Inspected:
-    """What the disk is, and why it would be refused (pure)."""
+    """What is on a disk with the given facts, and the reasons to refuse the disk. The function is pure."""
     found = _found(facts)
     content = found.root.content if found.root and found.root.content else _NO_CONTENT
     entry = _entry(found)
@@ -115,7 +119,7 @@ def _found(facts: DiskFacts) -> _Found:
 
 
 def _roots(facts: DiskFacts) -> list[Partition]:
-    """The partitions whose file system has systemd and an os-release."""
+    """The partitions whose file system has systemd and a file os-release."""
     return [
         each
         for each in facts.partitions
@@ -130,7 +134,9 @@ def _esp(facts: DiskFacts) -> Partition | None:
 
 
 def _fstab(content: Content) -> Iterator[tuple[str, str]]:
-    """The lines of fstab(5) as (mount point, device). The first line of a mount point counts."""
+    """The lines of fstab(5), each as (mount point, device). When several lines have the same mount point, only the
+    first line counts.
+    """
     seen: set[str] = set()
     for line in _text(content, "/etc/fstab").splitlines():
         words = line.split()
@@ -140,8 +146,8 @@ def _fstab(content: Content) -> Iterator[tuple[str, str]]:
 
 
 def _named(facts: DiskFacts, name: str) -> Partition | None:
-    """The partition that ``name`` means: UUID=, LABEL=, PARTUUID=, PARTLABEL=, or a device of the
-    machine's first disk.
+    """The partition that the device ``name`` in fstab(5) means. ``name`` is UUID=…, LABEL=…, PARTUUID=… or
+    PARTLABEL=…, or the path of a device of the machine's first disk.
     """
     kind, _, value = name.replace('"', "").partition("=")
     fields = {"UUID": "uuid", "LABEL": "label", "PARTUUID": "part_uuid", "PARTLABEL": "name"}
@@ -181,7 +187,9 @@ def _efi_files(esp: Partition | None) -> dict[str, int]:
 
 
 def _entry(found: _Found) -> BootEntry | None:
-    """The default entry of GRUB's menu. None when there is no such menu, or when it is not understood."""
+    """The default entry of GRUB's menu. The result is None when the disk has no such menu, or when we do not
+    understand the menu.
+    """
     for place in (found.boot, found.root):
         content = place.content if place else None
         for prefix in ("/boot/", "/") if content else ():
@@ -224,7 +232,10 @@ def _initramfs_maker(content: Content, entry: BootEntry | None) -> InitramfsMake
 
 
 def _network(content: Content) -> Iterator[NetworkManager]:
-    """The programs that set up the network: those whose unit is enabled and that have a configuration."""
+    """The programs that set up the network. NetworkManager and systemd-networkd are in the result when their units are
+    enabled. netplan and ifupdown are in the result when they are installed. When netplan is in the result,
+    systemd-networkd is not.
+    """
     enabled = {path.rpartition("/")[2] for path in content.enabled}
     if "NetworkManager.service" in enabled:
         yield NetworkManager.NETWORK_MANAGER
@@ -237,7 +248,7 @@ def _network(content: Content) -> Iterator[NetworkManager]:
 
 
 def _grows_root(content: Content) -> bool:
-    """Whether the first boot enlarges the root partition or its file system."""
+    """Whether the first boot enlarges the root partition or the root file system."""
     by_initramfs = "/usr/share/initramfs-tools/scripts/local-bottom/growroot" in content.present
     by_fstab = "x-systemd.growfs" in _text(content, "/etc/fstab")
     by_cloud_init = {"/usr/bin/growpart", "/usr/bin/cloud-init"} <= content.present

@@ -1,4 +1,6 @@
-"""Extended attributes in ext4's format, and the conversion of ACLs from acl(5)'s text form into the kernel's attribute."""
+"""Read extended attributes in ext4's format. Convert ACLs from acl(5)'s text form into the form of the kernel's
+attribute.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ _TAGS = {
 
 
 def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
-    """The extended attributes in ``area``. Their entries begin at the offset ``first``. The offsets of values are
-    relative to the beginning of ``area`` (attributes.rst in the kernel's documentation of ext4). Raises
-    BadInputError for damaged attributes.
+    """The extended attributes in ``area``, a piece of an ext4 file system. The entries of the attributes begin at the
+    offset ``first``. The offsets of values are relative to the beginning of ``area`` (attributes.rst in the kernel's
+    documentation of ext4). Raises BadInputError for damaged attributes.
     """
     found: dict[str, bytes] = {}
     at = first

@@ -1,7 +1,8 @@
-"""Read a directory of this host as members, the form in which the import takes files (``members.Member``).
+"""Read a directory of this host as members. A member (``members.Member``) describes one file of any kind for the
+import into an image.
 
-Another user may write to the directory at the same time. So every name is opened relative to an open
-directory, and no link is followed.
+Another user may write to the directory at the same time. So every name is opened relative to an open directory, and no
+link is followed.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _KINDS = {
 
 
 def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of ``directory`` with their data, parents first, in an order that depends only on the names.
-    The first member is ``directory`` itself, with an empty path. Of a file system that is mounted below
-    ``directory``, only the mount point is a member, with the modification time ``mounted_mtime_ns``.
+    """The members of ``directory`` with their data, parents first, in an order that depends only on the names. The
+    first member is ``directory`` itself, with an empty path. If another file system is mounted below ``directory``,
+    only its mount point is a member. This member gets the modification time ``mounted_mtime_ns``.
 
     Raises:
 
@@ -88,9 +89,9 @@ def _opened(top: int, path: str) -> Iterator[int]:
 
 
 def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple[Member, Iterator[bytes]]:
-    """The member for the entry ``name`` of the open directory ``way``, with the entry's data. The entry must not be
-    a directory. ``first_names`` has the first path at which each inode with several names was found. Any other path
-    of this inode gives a hard link to the first path.
+    """The member for the entry ``name`` of the open directory ``way``, with the entry's data. The entry must not be a
+    directory. ``first_names`` has, for each inode with several names, the first path at which the inode was found. Any
+    other path of this inode gives a hard link to the first path.
     """
     status = os.stat(name, dir_fd=way, follow_symlinks=False)
     if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:
@@ -127,8 +128,8 @@ def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
 def _data(
     way: int, name: str, status: os.stat_result, segments: tuple[tuple[int, int], ...]
 ) -> Iterator[bytes]:
-    """Read a file's data. The file is opened only when the data are requested, so a skipped member leaves no
-    descriptor open.
+    """Read a file's data. The file is opened only when the caller requests the data. So when the caller skips a
+    member, no descriptor stays open.
     """
     fd = os.open(name, _FILE, dir_fd=way)
     try:

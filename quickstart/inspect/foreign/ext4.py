@@ -1,9 +1,9 @@
-"""Read the files in a foreign ext4 image as members. The image is read as bytes and never mounted. Every
-number in the image is checked.
+"""Read the files in an ext4 image that somebody else has made. Each file becomes a member (``members.Member``). The
+image is read as bytes and never mounted. Every number in the image is checked.
 
-The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst,
-inodes.rst, ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the
-number of inodes, and time with the image's size.
+The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst, inodes.rst,
+ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the number of inodes,
+and time with the image's size.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Volume:
     descriptor_bytes: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """``length`` bytes of the image at ``offset``, both in bytes."""
+        """The ``length`` bytes of the image that begin at the byte ``offset``."""
         if offset < 0 or offset + length > self.size_bytes:
             raise damaged(f"it points to byte {offset}, and has {self.size_bytes}")
         data = os.pread(self.fd, length, offset)
@@ -93,11 +93,11 @@ class _Inode:
 
 
 def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of the raw image that is open as ``fd``, parents first, each with its data. Raises
-    BadInputError for a damaged image.
+    """The members of the raw image that is open as ``fd``, parents first, each with its data. Raises BadInputError for
+    a damaged image.
 
-    The root directory comes first, with the path "". When a file has several names, its first name gives a member
-    with the data, and every further name gives a hard link (kind HARD), which has the file's times, too.
+    The root directory comes first, with the path "". When a file has several names, its first name gives a member with
+    the data. Every further name gives a hard link (a member of the kind HARD) with the same times.
     """
     volume = _volume(fd)
     first_names: dict[int, str] = {}
@@ -215,7 +215,7 @@ def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
 
 
 def _extra_bytes(raw: bytes) -> int:
-    """The number of bytes of a large inode that are used for fields, after its first 128 bytes (i_extra_isize)."""
+    """The number of bytes that a large inode uses for fields after its first 128 bytes (i_extra_isize)."""
     if len(raw) < _SMALL_INODE_BYTES + 4:
         return 0
     extra: int = struct.unpack_from("<H", raw, _SMALL_INODE_BYTES)[0]
@@ -223,7 +223,7 @@ def _extra_bytes(raw: bytes) -> int:
 
 
 def _times(raw: bytes) -> tuple[int, int]:
-    """The modification time in nanoseconds, and the change time in seconds."""
+    """The modification time of an inode in nanoseconds, and its change time in seconds."""
     return _time_ns(raw, 0x10, 0x88), _time_ns(raw, 0xC, 0x84) // 10**9
 
 
@@ -331,9 +331,9 @@ def _extents(
 
 
 def _names(volume: _Volume, directory: _Inode, seen: set[int]) -> dict[bytes, int]:
-    """The names in a directory, with their inode numbers. ``seen`` are the places of directory blocks that were read, and
-    gets those of this directory: each belongs to one directory. Raises BadInputError for a name that the kernel would not
-    allow.
+    """The names in a directory, with their inode numbers. ``seen`` has the places of all directory blocks that were
+    read. The function adds the places of this directory's blocks, because each block may belong to only one directory.
+    Raises BadInputError for a name that the kernel would not allow.
     """
     found: dict[bytes, int] = {}
     dots: dict[bytes, int] = {}

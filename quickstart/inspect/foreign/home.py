@@ -1,5 +1,5 @@
-"""Write members, the files that the reader finds in a foreign source, into a new directory, within limits. Each
-member is created relative to an open directory, by a name without a slash.
+"""Write members into a new directory, within limits. A member is one file of any kind that the reader finds in a
+foreign source (an archive or a disk). Each member is created relative to an open directory, by a name without a slash.
 
 Foreign formats are parsed in another process (``reader``), so a fault of the parser cannot harm the host.
 """
@@ -54,8 +54,8 @@ def _limited() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of an import: the bytes of data and extended attributes of all members together, the number of
-    members, and the size of one file including its holes.
+    """The limits of an import: the number of bytes in the data and extended attributes of all members together, the
+    number of members, and the size of one file including its holes.
     """
 
     data_bytes: int
@@ -66,8 +66,8 @@ class Limits:
 @dataclass(frozen=True)
 class NotHome:
     """The members that are never created on the host. ``devices`` are the device nodes, which are made only on the
-    image's disk. ``sockets`` are the paths of the sockets, which no program needs, because a program makes its own
-    socket when it starts. Both are sorted by path.
+    image's disk. ``sockets`` are the paths of the sockets. No program needs a socket from the image, because a program
+    makes its own socket when it starts. Both tuples are sorted by path.
     """
 
     sockets: tuple[str, ...] = ()
@@ -140,8 +140,9 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
 
 
 class _Home:
-    """The writer of foreign members. ``directories`` are the directories of the new tree, and ``source`` names the
-    source in messages. Each directory gets its owner, mode, attributes and time after all members are written.
+    """Writes the members of a foreign source. ``directories`` are the directories of the new tree, and ``source``
+    names the source in messages. Each directory gets its owner, mode, attributes and time after all members are
+    written.
     """
 
     def __init__(self, directories: Directories, limits: Limits, source: str) -> None:
@@ -216,7 +217,7 @@ class _Home:
             ) from error
 
     def _check_numbers(self, member: Member) -> None:
-        """Raise BadInputError unless the IDs are valid for chown(2), where -1 is not an ID, and the times are
+        """Raise BadInputError when an ID is not valid for chown(2) (-1 is not an ID there), or when a time is not
         valid in ext4.
         """
         ids = 0 <= member.uid < _NO_ID and 0 <= member.gid < _NO_ID
@@ -277,7 +278,7 @@ class _Home:
             os.close(way)
 
     def _make_missing(self, holder: int, parts: Sequence[str]) -> None:
-        """Make the directory at ``parts`` in the open directory ``holder``. No member has described this directory so far."""
+        """Make the directory at ``parts``, which no member has described so far, in the open directory ``holder``."""
         if "/".join(parts) in self._left_out:
             raise self._refused("/".join(parts), f"leads through {_quoted(parts[-1])}, no directory")
         member = Member(path="/".join(parts), kind=Kind.DIRECTORY, mode=0o755)
@@ -319,8 +320,8 @@ class _Home:
 
     def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
         """Remove the file that an earlier member left at the path of a new member. ``kind`` is the kind of the new
-        member. Return False when both members are directories; the directory then stays. Raises BadInputError when
-        the earlier member is a directory and the new member is not.
+        member. When both members are directories, the directory stays, and the result is False. Raises BadInputError
+        when the earlier member is a directory and the new member is not.
         """
         try:
             mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
@@ -394,5 +395,5 @@ class _Home:
 
 
 def _quoted(word: str) -> str:
-    """``word``, a text from the foreign source, shortened and quoted for a message."""
+    """``word``, a text from the foreign source, in a shortened and quoted form for a message."""
     return f"'{brief(word)}'"

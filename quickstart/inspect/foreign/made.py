@@ -1,5 +1,5 @@
-"""The directories that the writer of foreign members makes. They are opened by their paths. The owner, mode,
-attributes and time of each directory are remembered until the writer has written all members.
+"""Keep the directories that the import of a foreign archive or disk makes. The directories are opened by their paths.
+The owner, mode, attributes and time of each directory are remembered until all files are written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Directories:
     """The directories below the open directory ``top``.
 
     An untrusted archive may contain a million directories, each with a path of about 1 KiB and many KiB of extended
-    attributes. So the owner, mode, attributes and time of each directory are kept in ``file``, a temporary file
-    that is empty at first. Memory has only the offsets in this file. A directory is opened by its whole path,
+    attributes. So the owner, mode, attributes and time of each directory are kept in ``file``, a temporary file that
+    is empty at first. Only the offsets in this file are kept in memory. A directory is opened by its whole path,
     because the kernel resolves a path of any number of components in one call.
     """
 
@@ -50,7 +50,7 @@ class Directories:
         """A descriptor of the directory at ``parts``. No link is followed. For each missing directory, ``make`` is
         called with a descriptor of its parent directory and the components of its path.
 
-        Raises OSError as openat2(2) does.
+        Raises OSError when openat2(2) fails for another reason than a missing directory.
         """
         depth = len(parts)
         while True:
@@ -70,8 +70,8 @@ class Directories:
         return way
 
     def obstacle(self, parts: Sequence[str]) -> str:
-        """The first component of the path ``parts`` that cannot be opened as a directory. When every component can
-        be opened, the result is the last one.
+        """The first component of the path ``parts`` that cannot be opened as a directory. When every component can be
+        opened, the result is the last component.
         """
         for depth, part in enumerate(parts):
             try:

@@ -1,6 +1,6 @@
-"""A member, which is one file of any kind in a foreign tree, and the format of the stream in which the reader sends
-members. Each member in the stream consists of the length of a JSON document (4 bytes, little-endian), the document,
-and the file's data.
+"""Define a member, and the format of the stream in which the reader sends members. A member is one file of any kind in
+a tree that somebody else has made. In the stream, each member consists of the length of a JSON document (4 bytes,
+little-endian), the document, and the file's data.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FILE_BYTES = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
-    """The kinds of members. The target of a ``HARD`` link is the path of an earlier member, whose owner, mode,
-    attributes and data it has.
+    """The kinds of members. A ``HARD`` link is another name of an earlier member, and has that member's owner, mode,
+    attributes and data. The link's target is the path of the earlier member.
     """
 
     DIRECTORY = "directory"
@@ -80,12 +80,14 @@ class Member:
 
     @property
     def data_bytes(self) -> int:
-        """The number of data bytes that follow the member in the stream."""
+        """The number of bytes of the file's data, which follow the member in the stream."""
         return sum(length for _, length in self.segments)
 
     @property
     def block_bytes(self) -> int:
-        """The bytes of the blocks that hold the data. In a sparse file, every piece of data needs at least one block."""
+        """The number of bytes in the blocks that hold the member's data. In a sparse file, every piece of data needs
+        at least one block.
+        """
         first = (at // _BLOCK_BYTES for at, _ in self.segments)
         end = (-(-(at + length) // _BLOCK_BYTES) for at, length in self.segments)
         return _BLOCK_BYTES * sum(end) - _BLOCK_BYTES * sum(first)
@@ -165,12 +167,12 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
 
 
 def read_member(stream: BinaryIO) -> Member:
-    """The member that `write_member` wrote at this place of ``stream``."""
+    """The next member in ``stream``, which `write_member` wrote."""
     return _member(_read(stream, "what was written"))
 
 
 def _read(stream: BinaryIO, source: str) -> dict[str, object]:
-    """The next JSON document. Raises ValueError or TypeError for a damaged document."""
+    """The next JSON document in the stream. Raises ValueError or TypeError for a damaged document."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size, source))
     if length > _HEADER_LIMIT_BYTES:
         raise BadInputError(f"{source} has a member with more attributes than a file can have")

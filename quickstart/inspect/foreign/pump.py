@@ -1,5 +1,5 @@
-"""Pass a foreign file to its reader, and hash the bytes on the way. The file was hashed once before, so a
-different hash shows that the file has changed since then.
+"""Pass a file that somebody else has made to its reader, and hash the bytes on the way. The file was hashed once
+before, so a different hash shows that the file has changed since then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
 
 
 class _Pump(threading.Thread):
-    """A thread that writes a file into a pipe. ``digest`` is empty until the whole file has been read."""
+    """A thread that writes a file into a pipe. ``digest`` is empty until the thread has read the whole file."""
 
     def __init__(self, source: int, path: Path, writing: int) -> None:
         super().__init__(daemon=True)

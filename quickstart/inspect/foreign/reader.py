@@ -36,7 +36,7 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 
 def without_data(members: Members) -> Members:
-    """The members without their data: each file becomes one hole of the same size."""
+    """The members without their data. Each file consists of only one hole, and keeps its size."""
     for member, _ in members:
         yield Member(**{**member.__dict__, "segments": ()}), iter(())
 
@@ -49,7 +49,9 @@ FORMS: dict[str, Callable[[], Members]] = {
 
 
 def give_up_rights(empty: Path) -> None:
-    """Become nobody with ``empty`` as the root directory. Raises OSError when a privilege cannot be given up."""
+    """Become the user nobody, with ``empty`` as the root directory. Raises OSError when a privilege cannot be given
+    up.
+    """
     os.chroot(empty)
     os.chdir("/")
     os.setgroups([])
@@ -79,8 +81,8 @@ def give_up_rights(empty: Path) -> None:
 
 
 def tell(members: Members, out: BinaryIO) -> None:
-    """Write the members to ``out``, and after them the last record. When the source has a fault, the last record
-    names the fault.
+    """Write the members to ``out``, and then the last record, which marks the end. When the source has a fault, the
+    last record names the fault.
     """
     try:
         for member, data in members:

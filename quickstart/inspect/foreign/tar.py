@@ -93,8 +93,9 @@ class _Archive(tarfile.TarFile):
 
 
 class _Strict(tarfile.TarInfo):
-    """A header that raises ReadError when it is damaged, or when the global headers before it are too large. Without
-    this class, tarfile would take a damaged header for the end of the archive, unless it is the first header.
+    """A tar header. Reading a header raises ReadError when the header is damaged, or when the global headers before it
+    are too large. Without this class, tarfile would take a damaged header for the end of the archive, unless the
+    header is the first one.
     """
 
     @classmethod
@@ -149,8 +150,8 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
 
 
 def _read_padding(stream: BinaryIO) -> None:
-    """Read the padding behind the archive's end, so that a filter that writes into our pipe can finish. The padding
-    goes up to the end of a record, whose size `tar --blocking-factor` sets.
+    """Read the padding behind the archive's end. Otherwise, the decompressor that writes into our pipe could not
+    finish. The padding goes up to the end of a record. `tar --blocking-factor` sets the size of a record.
     """
     left_bytes = _PADDING_BYTES
     while chunk := stream.read(CHUNK_BYTES):
