@@ -1,4 +1,4 @@
-"""renameat2(2) with RENAME_EXCHANGE: two names change places in one step."""
+"""Exchange two names in one step, by renameat2(2) with RENAME_EXCHANGE."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let the names ``one`` and ``other`` change places. Return False, and change nothing, where the file system
-    cannot do this. Raises OSError as renameat2(2) does.
+    """Exchange the names ``one`` and ``other``, so that each name leads to the other file. Return False, and change
+    nothing, when the file system cannot do this. Raises the OSError of renameat2(2) for other failures.
     """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2

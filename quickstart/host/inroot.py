@@ -1,8 +1,8 @@
-"""Write files into an image in which package scripts have run. A name is resolved as it would be inside the
-image.
+"""Write files into an image in which package scripts have run. A name is resolved as a program inside the image would
+resolve it.
 
-Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. The last component is never
-followed: the entry itself is written, removed or changed. Names are relative to the image's root.
+Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. If the last component of a name is a
+link, the link is not followed, but is itself replaced, removed or changed. Names are relative to the image's root.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _WHOLE_BYTES = 16 << 20
 
 
 def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file, in place of any entry with this name. Missing directories are made. The umask has no
-    effect.
+    """Write a new file, in place of any entry with this name. Missing directories are made. The umask has no effect.
 
     Raises ReferenceImageError when the file cannot be written, for example because a directory has this name.
     """
@@ -48,8 +47,8 @@ def remove(root: Path, name: str) -> None:
 
 
 def remove_matching(root: Path, pattern: str) -> None:
-    """Remove the files and links that match ``pattern``. The part before the last slash is a directory's
-    name, and the part after it is a pattern of fnmatch(3).
+    """Remove the files and links that match ``pattern``. The part of ``pattern`` before the last slash is the name of a
+    directory. The part after the last slash is a pattern of fnmatch(3).
     """
     parent = str(PurePosixPath(pattern).parent)
     with _faults(root, pattern):
