@@ -1,5 +1,5 @@
-"""Run a cell once. The run fetches kernel and initramfs from the volume, boots, waits until ready and reads the
-counters (docs/users/times.md). The result is one Sample.
+"""Run a cell of the bench once. The run fetches kernel and initramfs from the volume, boots, waits until the guest is
+ready, and reads the guest's counters (docs/users/times.md). The result is one Sample.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _ROOT_DEVICE = "vda"
 
 @dataclass(frozen=True)
 class Fetching:
-    """The way in which a boot loader reads kernel and initramfs: the size of its requests in bytes, and the
-    number of requests in flight.
+    """The way in which a boot loader reads kernel and initramfs. ``request_bytes`` is the size of the boot loader's
+    requests, and ``depth`` is the number of requests in flight.
     """
 
     request_bytes: int
@@ -59,12 +59,13 @@ FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The settings that all runs share: a function that makes a launcher for an accelerator, the program of
-    the volume emulator, a time limit, and the way to fetch.
+    """The settings that all runs share. ``launchers`` is a function that makes a launcher for an accelerator.
+    ``volume`` is the program of the volume emulator. ``fetching`` is the way in which the boot loader fetches kernel
+    and initramfs.
 
-    ``limit_s`` is a time limit on the host's clock. It applies to the time until the guest is ready, and to
-    each answer of the volume during the fetch of kernel and initramfs. ``fault`` is a fault that the volume
-    emulator simulates, for tests (docs/users/storage.md).
+    ``limit_s`` is a time limit on the host's clock. It applies to the time until the guest is ready, and to each answer
+    of the volume during the fetch of kernel and initramfs. ``fault`` is a fault that the volume emulator simulates, for
+    tests (docs/users/storage.md).
     """
 
     launchers: Callable[[Accelerator], Launcher]
@@ -76,8 +77,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run has recorded. ``phases_said`` is the output of the script from phases.script, or empty when
-    the guest did not answer.
+    """The records of a run. ``phases_said`` is the output of the script from phases.script. It is empty when the guest
+    did not answer.
 
     ``log`` is None for a volume that keeps no log.
     """
@@ -112,7 +113,9 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
 def _volume(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel
 ) -> AbstractContextManager[Volume | NfsVolume]:
-    """The volume for a run: the volume emulator or, for an NFS model on a real clock, a real NFS server."""
+    """The volume for a run. For an NFS model on a real clock, this is a real NFS server. Otherwise, it is the volume
+    emulator.
+    """
     if model.nfs_rate and clock.name != "virtual":
         return exported(boot.volume, model.nfs_rate)
     return served(bench.volume, boot.volume, model, fault=bench.fault)
@@ -125,11 +128,11 @@ def boot_from(
     volume: Volume | NfsVolume,
     afterwards: Callable[[], None] = lambda: None,
 ) -> Ran:
-    """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask it for its
+    """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask the guest for its
     counters. The result has no volume log yet.
 
-    ``afterwards`` is called when the guest is ready. Raises GuestError when the guest fails, and VolumeError
-    when the volume fails.
+    ``afterwards`` is called when the guest is ready. Raises GuestError when the guest fails, and VolumeError when the
+    volume fails.
     """
     fetch_ns = read_extents(
         volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
@@ -155,8 +158,8 @@ def room_for_it() -> AbstractContextManager[None]:
 
 
 def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
-    """Raise VolumeError when the guest failed because it waited for the volume. ``error`` is the error with
-    which the guest failed.
+    """Raise VolumeError when the guest failed because it waited for an answer of the volume. ``error`` is the error
+    with which the guest failed.
     """
     now_ns = time.monotonic_ns()
     if isinstance(volume, NfsVolume) or not volume.is_running():
@@ -175,7 +178,7 @@ def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
 
 
 def first_line(error: QuickStartError) -> str:
-    """The reason why a sample is censored: the message of the error, without its details."""
+    """The reason why a sample is censored. This is the message of ``error``, without its details."""
     return shown(error.message)
 
 
@@ -185,8 +188,8 @@ def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:
 
 
 def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
-    """The output of the script from phases.script, which the guest runs. When the guest gives no output, the
-    result is empty: the sample is still valid, because the guest was ready.
+    """The output of the script from phases.script, which the guest runs. When the guest gives no output, the result is
+    empty. Even then, the sample is valid, because the guest was ready.
     """
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S
@@ -202,7 +205,9 @@ def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
 
 
 def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sample:
-    """The sample from the time stamps and logs of a run. Raises GuestError when the guest's counters are not numbers."""
+    """The sample that is computed from the time stamps and logs of a run. Raises GuestError when the guest's counters
+    are not numbers.
+    """
     readied, virtual = ran.readied, clock.name == "virtual"
     begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
     log, counted = ran.log or (), Reads(readied.root_io.reads, readied.root_io.read_bytes)
