@@ -75,7 +75,7 @@ def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
     if size_bytes > limit_bytes:
         raise BadInputError(f"{path} has {size_bytes} bytes; at most {limit_bytes} are read")
     with os.fdopen(os.dup(fd), "rb") as file:
-        # It may grow meanwhile.
+        # The file may grow in the meantime.
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise BadInputError(f"{path} has more than {limit_bytes} bytes, and at most as many are read")

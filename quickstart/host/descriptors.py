@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# fs.nr_open's default: no process has a descriptor above.
+# The default of fs.nr_open. No process has a descriptor with a higher number.
 _MOST = 1 << 20
 _BITS, _LEVELS = 4, 5
 _WAYS = 1 << _BITS

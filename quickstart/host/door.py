@@ -43,7 +43,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 @dataclass(frozen=True)
 class Completed:
-    """A subprocess that has ended: its argv, its exit status and its output (bytes)."""
+    """The argv, the exit status and the output (bytes) of a subprocess that has ended."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -82,8 +82,8 @@ def _home(named: str) -> str:
     be the directory of the user who called sudo. For example, if the compiler is ccache, it runs the programs that
     ccache.conf in this directory names.
 
-    The first result is cached, because inside a user namespace, a process cannot tell who owns a directory
-    (cli.output).
+    The first result is cached. It comes from before this process enters a user namespace (cli/output.py), because
+    inside of the namespace, the process cannot tell who owns a directory.
     """
     place = Path(named)
     return named if place.is_absolute() and os.path.isdir(place) and not swapped_by_others(place) else "/"  # noqa: PTH112
@@ -91,9 +91,7 @@ def _home(named: str) -> str:
 
 @cache
 def package_of(tool: str) -> str:
-    """The Debian package that has ``tool``, from packages.txt. When the list does not name the tool, return
-    ``tool``.
-    """
+    """The Debian package that has ``tool``, from packages.txt. Or ``tool`` itself, if it is not in that list."""
     text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
     rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {row[0]: row[1] for row in rows}.get(tool, tool)
@@ -102,8 +100,9 @@ def package_of(tool: str) -> str:
 def tool_path(tool: str) -> Path:
     """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool.
 
-    QUICKSTART_TOOL_PATH names directories in which tools are searched instead. With this variable, the function raises
-    HostLacksError when another user could replace the tool. The host's own directories are as safe as the host.
+    The environment variable QUICKSTART_TOOL_PATH names directories that are searched in place of the host's own. With
+    this variable, the function raises HostLacksError when another user could replace the tool. The host's own
+    directories are as safe as the host.
     """
     chosen = os.environ.get("QUICKSTART_TOOL_PATH")
     found = shutil.which(tool, path=_SEARCH_PATH if chosen is None else chosen)
@@ -140,7 +139,7 @@ def _tail(data: bytes) -> str:
 
 def end_group(process: Process) -> None:
     """Kill all processes of the process group that ``process`` leads, and wait for ``process``."""
-    # Children may outlive their leader; without any the group is gone.
+    # Children may outlive the leader of the group. When no child is left, the group no longer exists.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -212,8 +211,7 @@ def _cpu_words(cpu_s: int | None) -> tuple[str, ...]:
     """A call of prlimit(1), to be put before the argv of a program. When the program has used ``cpu_s`` seconds of CPU
     time, the signal SIGXCPU ends it. By default, this signal would also make a core dump. Empty when ``cpu_s`` is None.
 
-    The hard limit is not changed. At the hard limit, the kernel sends SIGKILL, which it also sends when memory is
-    short.
+    The hard limit is not changed. At that limit, the kernel sends SIGKILL, as it also does when memory is short.
     """
     if cpu_s is None:
         return ()
@@ -282,7 +280,7 @@ def leave_behind(work: Callable[[int], None], kept: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != ours:
             return
-        # No signal of the terminal ends it before us.
+        # So no signal of the terminal ends the copy before this process.
         os.setsid()
         alone = fcntl.fcntl(kept, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
         null = os.open(os.devnull, os.O_RDWR)
@@ -372,7 +370,8 @@ def background(
     descriptor ``errors`` if it is given, and otherwise to the same place as the output. The process's stdin is the
     descriptor ``stdin``, or empty. With ``identity``, the process runs as that user. The process gets the descriptors
     ``pass_fds`` under their own numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy
-    settings. ``cwd`` is the directory in which the process starts. The directory is entered with our own identity.
+    settings. ``cwd`` is the directory in which the process starts. The process enters this directory before it gets
+    ``identity``.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# The file system cannot (NFS), or the kernel.
+# The errors when the file system (for example NFS) or the kernel cannot exchange names.
 _CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 

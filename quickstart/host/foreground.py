@@ -75,7 +75,7 @@ def _streams(stack: ExitStack) -> _Streams:
     if not os.isatty(0):
         return _pipes(stack, PipeEnds(stack))
     master, slave = stack.enter_context(_terminal())
-    # Echo goes to where a user looks.
+    # The output of the program's terminal goes to a terminal that the user sees.
     shown = next((fd for fd in (1, 2) if os.isatty(fd)), 0)
     pipes = {fd: PipeEnds(stack) for fd in (1, 2) if not os.isatty(fd)}
     ends = {fd: pipe.writing for fd, pipe in pipes.items()}

@@ -23,7 +23,7 @@ def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tupl
     """The chunks of the file ``fd`` that are not all zeros, as (offset, chunk). The function reads from ``begin_bytes``
     on, up to ``size_bytes``. Offsets are multiples of CHUNK_BYTES. ``begin_bytes`` must be such a multiple, too.
 
-    A hole and written zeros are treated alike.
+    Holes and written zeros are left out alike.
     """
     offset = _next_data(fd, begin_bytes, size_bytes)
     while offset < size_bytes:
@@ -35,8 +35,8 @@ def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tupl
 
 
 def _next_data(fd: int, offset: int, size_bytes: int) -> int:
-    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA). When no such chunk exists,
-    ``size_bytes``.
+    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA). The result is
+    ``size_bytes`` when no such chunk exists.
     """
     if offset >= size_bytes:
         return size_bytes

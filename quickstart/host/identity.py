@@ -1,5 +1,5 @@
-"""Choose the user as whom a possibly hostile program runs. When QuickStart is root, no other program runs as this user,
-and this user has none of our rights.
+"""Choose the user ID with which a possibly hostile program runs. When QuickStart is root, no other program runs with
+this user ID, and the user ID gives the program none of our rights.
 
 As root, QuickStart gives each such program an unprivileged user and group ID of its own, so that no program can signal
 or trace another program (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped into it, and
@@ -85,7 +85,8 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
     moment then have the same ID only if both have chosen the ID by chance.
     """
     standing = _standing()
-    # A small namespace gives the same IDs again. Who is asked twice has two connections to keep.
+    # In a small namespace, the same IDs come again. The answers are cached, because a process that is asked twice would
+    # have to keep two connections.
     is_ours = functools.cache(_is_ours)
     in_use = functools.cache(_in_use)
     first = secrets.randbelow(_OWN_COUNT)
@@ -129,7 +130,7 @@ def _claim(claims: ExitStack, name: str) -> bool:
     claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         claim.bind(f"\0{name}")
-        # So that `_is_ours` learns whose it is. Nobody takes its connections.
+        # `_is_ours` connects to the socket to find out whose it is. Nobody accepts these connections.
         claim.listen(socket.SOMAXCONN)
     except OSError:
         return False
@@ -150,7 +151,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _in_use() -> frozenset[tuple[str, int]]:
-    """The user and group IDs of all processes, as (`Uid` or `Gid`, ID)."""
+    """The user and group IDs of all processes. Each element is (`Uid` or `Gid`, ID)."""
     found: set[tuple[str, int]] = set()
     for status in Path("/proc").glob("[0-9]*/status"):
         # Processes end while we look.

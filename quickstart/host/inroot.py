@@ -19,7 +19,7 @@ from quickstart.host.openat2 import IN_ROOT, NO_MAGICLINKS, open_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# What is changed is read whole.
+# A file that is changed is read completely, so its size is limited.
 _WHOLE_BYTES = 16 << 20
 
 
@@ -142,7 +142,7 @@ def _made(root: Path, name: str) -> int:
 
 
 def _open(root: Path, name: str) -> int:
-    """A descriptor of a directory in the image. Raises OSError as openat2(2) does."""
+    """A descriptor of a directory in the image. Raises the OSError of openat2(2)."""
     top = os.open(root, _DIRECTORY)
     try:
         return open_directory(top, name, IN_ROOT | NO_MAGICLINKS)

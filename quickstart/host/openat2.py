@@ -10,7 +10,7 @@ import os
 _SYS_OPENAT2 = 437
 NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH, IN_ROOT = 0x01, 0x02, 0x04, 0x08, 0x10
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# What it answers while somebody renames; nobody should.
+# openat2(2) may fail while another process renames a directory, which no process should do.
 _TRIES = 8
 
 

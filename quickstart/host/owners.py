@@ -118,6 +118,6 @@ def _mounter(device: int) -> int:
     outside = fuse_users((_PROC_SELF / "mountinfo").read_text(errors="replace")).get(named, UNKNOWN)
     here = inside(outside, mapped("uid"))
     if here is None:
-        # Only root's own are beyond doubt.
+        # Only the file systems that root has mounted are beyond doubt.
         return OVERFLOW if outside == 0 else UNKNOWN
     return here

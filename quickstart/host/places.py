@@ -24,10 +24,10 @@ from quickstart.host import witness
 from quickstart.host.owners import OVERFLOW, PROC, UNKNOWN, file_system
 
 _ANY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-# path_resolution(7): as many links the kernel follows.
+# The kernel follows this many links (path_resolution(7)).
 _LINKS = 40
 _ACL = "system.posix_acl_access"
-# nsswitch.conf(5): where users come from, and which of these tell them all (getpwent(3)).
+# The file that names the sources of users (nsswitch.conf(5)), and the sources that list all users (getpwent(3)).
 _SOURCES = Path("/etc/nsswitch.conf")
 _LISTING = frozenset({"files", "compat", "systemd"})
 
@@ -36,10 +36,10 @@ _LISTING = frozenset({"files", "compat", "systemd"})
 class Step:
     """One directory, link or file on the way to a path.
 
-    ``status`` has the owner and the group as they are outside of the user namespace that this process has made
-    (host.witness). ``mounter`` is the user who mounted the FUSE file system of the step. ``mounter`` is None when the
-    file system is not FUSE, and -1 when the user is not known. ``by_proc`` says that the step is in a proc(5) file
-    system. ``acl`` says that the step has an access control list (acl(5)).
+    ``status`` has the owner and the group as they are outside of the user namespace that this process has made. A
+    process outside, the witness, reports them (host.witness). ``mounter`` is the user who mounted the FUSE file system
+    of the step. ``mounter`` is None when the file system is not FUSE, and -1 when the user is not known. ``by_proc``
+    says that the step is in a proc(5) file system. ``acl`` says that the step has an access control list (acl(5)).
     """
 
     path: Path
@@ -176,13 +176,13 @@ def _followed(path: Path) -> _Followed:
     try:
         while left:
             name = left.pop()
-            # Names of a link come above those that are left of the path.
+            # The names of a link's target are put on top of the path's remaining names.
             if not left and own is None:
                 own = len(steps)
             try:
                 child, step = _step(fd, name, here / name)
             except OSError:
-                # Whoever goes on by the name is told why it cannot be entered.
+                # A caller that uses this path later gets an error, which says why the path cannot be entered.
                 here = here.joinpath(name, *reversed(left))
                 break
             steps.append(step)

@@ -97,7 +97,7 @@ def copy_exactly(source: int, target: BinaryIO, path: Path, size_bytes: int | No
         raise changed(path)
     for offset, chunk in data_chunks(source, before.size_bytes):
         target.seek(begin + offset)
-        # A file that grows has more.
+        # A file that grows may have more bytes than at first.
         target.write(chunk[: before.size_bytes - offset])
     target.seek(end)
     target.truncate()

@@ -21,7 +21,7 @@ from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 from quickstart.host import door, witness
 
 TOOLS = ("newuidmap", "newgidmap", "getsubids")
-# Debian's useradd gives as many. Ids beyond are nobody's in an image.
+# Debian's useradd gives a user this many IDs. In an image, nobody has a higher ID.
 IDS = 65536
 _LIMIT_S = 30.0
 # linux/sched.h
@@ -122,9 +122,9 @@ def become_root() -> None:
     """Make this process root of a user namespace of its own, unless it is root already.
 
     The process keeps its PID, terminal, open files and groups. A copy of the process stays outside of the namespace,
-    and answers who owns a file (host.witness). Call this function while the process has only one thread. On failure,
-    this function raises NeedsRootError with the command that fixes the problem. The process is then unchanged, unless
-    newuidmap itself failed.
+    and tells the process who owns a file (host.witness). Call this function while the process has only one thread. On
+    failure, this function raises NeedsRootError with the command that fixes the problem. The process is then unchanged,
+    unless newuidmap itself failed.
     """
     if os.geteuid() == 0:
         return
@@ -148,7 +148,7 @@ def become_root() -> None:
     finally:
         os.close(reading)
         os.close(writing)
-    # The groups stay: /dev/kvm may be open to one of them.
+    # The supplementary groups are kept, because one of them may have access to /dev/kvm.
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
 

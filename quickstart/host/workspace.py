@@ -23,7 +23,7 @@ _HINT = "set TMPDIR to a local file system"
 # sockets, with its slash.
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME_BYTES = 16
-# Where a path is short whatever TMPDIR is.
+# Paths in this directory are short, whatever TMPDIR is.
 _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 
@@ -66,7 +66,7 @@ def room_for_sockets(directory: Path) -> Iterator[Path]:
 def _owned(directory: Path) -> Iterator[None]:
     new = directory / f".{_OWNER}"
     with new.open("wb") as file:
-        # Without locks the mark would say that it is an orphan.
+        # On a file system without locks, this file would mark the directory as an orphan.
         with suppress(HostLacksError):
             try_lock(file.fileno(), EXCLUSIVE, "the temporary directory", _HINT)
             # So nobody can see the mark without the lock.

@@ -22,7 +22,7 @@ from quickstart.store.store import Store
 _MEMORY_MIB = {"small": 1740, "medium": 3840}
 # Nanoseconds per instruction as a power of two: medium has twice the CPU of small (paper section 4).
 _SHIFT = {"small": 1, "medium": 0}
-# Elsewhere the host's CPU has one speed: medium has two.
+# On the other clocks, the host's CPU has only one speed. So a medium machine has two vCPUs.
 _VCPUS = {"small": 1, "medium": 2}
 # The CPU has no ERMS and FSRM. With them, the kernel uses `rep movsb` and `rep stosb`, which count an instruction for
 # each byte, although a real CPU moves 32 and more bytes in a cycle. Clearing pages would then be a tenth of a boot.

@@ -1,5 +1,5 @@
-"""Describe the configurations, which are the ways to boot that the bench compares (paper section 4.1). The description
-of a configuration says which files it boots and with which kernel command line (pure).
+"""Describe the configurations, which are the ways to boot that the bench compares (section 4.1 of the QuickStart
+paper). The description of a configuration says which files it boots and with which kernel command line (pure).
 
 ``quickstart.bench.prepare`` makes the files that a `Boot` names.
 """

@@ -1,5 +1,5 @@
-"""Count the requests and the waiting times before ready. Their sources are a volume's log and the guest's own counters
-(pure).
+"""Count the requests and the waiting times before ready. The numbers come from a volume's log and from the guest's own
+counters (pure).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quickstart.volume.emulator import Request
 from quickstart.volume.nbd import Command
 
 _SECTOR_BYTES = 512
-# USER_HZ of x86: /proc/stat counts in it.
+# The unit of times in /proc/stat (USER_HZ on x86).
 _TICK_NS = 10_000_000
 
 

@@ -24,7 +24,7 @@ from quickstart.volume.storage import StorageModel
 # The host's memory that QEMU uses for one machine until the last machine is ready. A guest uses only a part of its
 # own memory.
 TAKES_MIB = {"small": 900, "medium": 1300}
-# From when all threads are there until the first machine is launched.
+# The time from the moment when all threads exist until the first machine is launched.
 _HEAD_START_S = 0.05
 
 
@@ -77,7 +77,7 @@ def launch(
             served(bench.volume, boot.volume, slow, fault=bench.fault, instances=cell.instances) as volume,
         ):
             machines.run(volume)
-            # Every QEMU has gone: the log has every request.
+            # Every QEMU has ended, so the log has every request.
             log = volume.log()
     except VolumeError as error:
         machines.give_up(error)
@@ -171,7 +171,7 @@ class _Machines:
             became: Ran | QuickStartError
             try:
                 stay = functools.partial(self._stay, instance)
-                # What a thread raises is not seen by `launch`'s.
+                # The same context in `launch` does not see the errors of a thread.
                 with room_for_it():
                     became = boot_from(self._bench, self._boot, self._clock, mine, stay)
             except (GuestError, VolumeError) as error:

@@ -61,7 +61,7 @@ Words = Annotated[tuple[str, ...], Field(min_length=1)]
 class _Block(Table):
     profiles: Words
     configurations: Words
-    # None: what is built (configuration.built_with).
+    # With None, the cells get the command line of a build (configuration.built_with).
     command_lines: Words | None = None
     storages: Words
     clocks: Words
@@ -140,7 +140,9 @@ def matrix_of_options(
 
 
 def singular(key: str) -> str:
-    """The singular of the name ``key`` of a list in a block, for one value of the list."""
+    """The singular of ``key``, which is the name of a list in a block. Messages use the singular for one value of the
+    list.
+    """
     return "delivery" if key == "deliveries" else key.removesuffix("s")
 
 
@@ -217,7 +219,7 @@ class _Lines:
         if block.command_lines is not None:
             return block.command_lines
         if profile not in self._known and "/" not in profile:
-            # That there is no such profile is said anyway.
+            # Another fault already says that there is no such profile.
             return ("stock",)
         if profile not in self._profiles:
             self._profiles[profile] = load_profile(profile)

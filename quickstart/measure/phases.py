@@ -1,5 +1,6 @@
-"""Compute the phases of a boot until ready, from time stamps of the kernel, of init and of systemd (guest.md). A script
-collects the time stamps in the guest. The functions parse the output of this script, and are pure.
+"""Compute the phases of a boot until ready, from time stamps of the kernel, of init and of systemd
+(docs/internals/guest.md). A script collects the time stamps in the guest. The functions parse the output of this
+script, and are pure.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def script(unit: str) -> str:
         'echo "<7>quickstart: stamp now" >/dev/kmsg\n'
         'while read -r line; do case $line in now*) echo "$line"; break;; esac; done </proc/timer_list\n'
         "dmesg -r | grep -e 'quickstart: stamp' -e '] Run /'\n"
-        # After our init there is nothing to ask systemd, and at ready it has only begun. Without --all a pattern passes by what is
-        # inactive: a oneshot service that has run.
+        # After an early start by our init, systemd has only begun at ready, so the script does not ask systemd. Without
+        # --all, a pattern does not match inactive units, such as a oneshot service that has run.
         "dmesg -r | grep -q 'quickstart: stamp application' || { systemctl show -p UserspaceTimestampMonotonic\n"
         f"systemctl show --all {properties} {shlex.join((unit, *_NETWORK_UNITS, '*.service'))}; }}\n"
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 SCHEMA = 3
-# Written by earlier versions, and still read: what came later is empty there.
+# Earlier versions wrote these schemas. They are still read, and fields that they do not have are empty.
 OLDER_SCHEMAS = (1, 2)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # These configurations boot the distribution's own initramfs and init.
@@ -123,16 +123,16 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The result of one run of a cell (paper section 4.1). When the guest did not become ready, the run is censored. A
-    censored run has no times, but statistics count it as later than every other run.
+    """The result of one run of a cell (section 4.1 of the QuickStart paper). When the guest did not become ready, the
+    run is censored. A censored run has no times, but statistics count it as later than every other run.
 
     The provisioning time ``t_pr_ns``, the application time ``t_app_ns`` and their sum ``t_total_ns`` are on the cell's
-    clock. So are ``uptime_ns``, the guest's uptime at the beacon (the message in which the guest reports its address),
-    and ``ready_uptime_ns``. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched from the volume.
-    ``before_kernel_ns`` is the time from the machine's start to the kernel's uptime 0. This time may be negative
-    (times.md). ``overlap_ns`` is the longest time of I/O that the virtual clock may have failed to count. On other
-    clocks, ``overlap_ns`` is 0. The reads in ``volume`` come from the volume's log, and the reads in ``guest`` come
-    from the guest's /proc/diskstats.
+    clock. ``uptime_ns`` and ``ready_uptime_ns`` are on the same clock. ``uptime_ns`` is the guest's uptime at the
+    beacon, the message in which the guest reports its address. ``fetch_ns`` is the part of the provisioning time in
+    which kernel and initramfs are fetched from the volume. ``before_kernel_ns`` is the time from the machine's start to
+    the kernel's uptime 0. This time may be negative (docs/users/times.md). ``overlap_ns`` is the longest time of I/O
+    that the virtual clock may have failed to count. On other clocks, ``overlap_ns`` is 0. The reads in ``volume`` come
+    from the volume's log, and the reads in ``guest`` come from the guest's /proc/diskstats.
 
     ``delivery`` is the way in which the start set reached the application, or empty. ``units`` are the services that
     systemd started before ready. The phase of a service lasts from the service's first process until the service was

@@ -106,7 +106,7 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
 def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
     with _volume(bench, boot, clock, model) as volume:
         ran = boot_from(bench, boot, clock, volume)
-        # QEMU has gone: the log has every request of it.
+        # QEMU has ended, so the log has all its requests.
         return replace(ran, log=volume.log() if isinstance(volume, Volume) else None)
 
 
@@ -140,10 +140,11 @@ def boot_from(
     launcher = bench.launchers(clock.accelerator)
     try:
         with launcher.launch(_machine(boot, clock, volume), boot.ready) as guest:
-            # Asked before what the run has there is removed, and makes room.
+            # The free space is examined before the run's own files in the temporary directory are removed, because
+            # removing them makes room.
             with room_for_it():
                 readied = guest.wait_ready(bench.limit_s, volume.is_running)
-            # What is asked then costs none of the others anything.
+            # The questions come after this call, so that they do not slow down other machines.
             afterwards()
             said = _ask_phases(guest, boot.unit, volume)
     except GuestError as error:
@@ -235,7 +236,7 @@ def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sa
         fetch_ns=fetch_ns,
         before_kernel_ns=times.before_kernel_ns,
         overlap_ns=counting.overlap_ns(busy_ns, counting.iowait_ns(counters)) if virtual else 0,
-        # Without a log what QEMU has counted when the ready line came.
+        # Without a log, these are the reads that QEMU had counted when the ready line came.
         volume=counted if ran.log is None else counting.root_reads(log, begin_ns, end_ns),
         guest=counting.disk_reads(counters, _ROOT_DEVICE) if boot.attached else Reads(0, 0),
         initramfs_bytes=boot.initramfs_bytes,

@@ -80,7 +80,8 @@ class Claim:
     @property
     def factor(self) -> float | None:
         """The factor by which our cell is faster. This is the rival's time divided by our time. On the virtual clock,
-        the factor may be too small, because our time includes the whole overlap.
+        the factor may be too small, because our time includes the whole overlap. The overlap is the time that this
+        clock may have failed to count.
         """
         return self.rival_ns / self.ours_ns if self.ours_ns and self.rival_ns else None
 
@@ -232,7 +233,7 @@ def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric
         return Claim(holds=False)
     if virtual:
         return Claim(left < right, left, right)
-    # A censored run was later than all others: the test takes it as such.
+    # A censored run was later than all other runs. The test treats it as the latest run.
     last = max(metric(sample) for sample in (*ours, *rival)) + 1
     p = permutation_test(*([metric(s) if not s.censored else last for s in each] for each in (ours, rival))).p
     return Claim(left < right and p <= 1 - CONFIDENCE, left, right, p)

@@ -1,4 +1,4 @@
-"""Compute the times of one run from its time stamps (pure; paper section 4.1)."""
+"""Compute the times of one run from its time stamps (pure; section 4.1 of the QuickStart paper)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from quickstart.model import Readied
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The times of one run (paper section 4.1). Durations are in nanoseconds on the client's clock, and uptimes are in
-    nanoseconds on the guest's clock. The client is the program on the host that launches the machine.
+    """The times of one run (section 4.1 of the QuickStart paper). Durations are in nanoseconds on the client's clock,
+    and uptimes are in nanoseconds on the guest's clock. The client is the program on the host that launches the
+    machine.
 
     ``uptime_ns`` is the guest's uptime in the beacon, the message in which the guest reports its address.
     ``ready_uptime_ns`` is the guest's uptime at the first correct answer.
@@ -54,8 +55,8 @@ def virtual_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def client_times(readied: Readied, fetch_ns: int) -> Times:
-    """The times on the clock of the client, which is the program on the host that launches the machine (paper section
-    4.1). T_launch, the moment of the launch, is before the fetch of kernel and initramfs.
+    """The times on the clock of the client, which is the program on the host that launches the machine (section 4.1 of
+    the QuickStart paper). T_launch, the moment of the launch, is before the fetch of kernel and initramfs.
 
     The time of our own work between the fetch and QEMU's start (joining files for QEMU) is left out. So QEMU counts as
     started right after the fetch.

@@ -50,9 +50,10 @@ def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
 
 
 def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit], own: Collection[str]) -> None:
-    """Raise UnsupportedUnitError when the unit is ordered after a socket unit that does not belong to the stack. In
-    this case, the application may connect to the socket before systemd makes it. ``own`` has the names of the stack's
-    socket units. The socket units of systemd, D-Bus and syslog do not lead to the error.
+    """Raise UnsupportedUnitError when the unit is ordered after a socket unit that does not belong to the stack, which
+    is the set of units that start early together. In this case, the application may connect to the socket before
+    systemd makes it. ``own`` has the names of the stack's socket units. The socket units of systemd, D-Bus and syslog
+    do not lead to the error.
     """
     after = loaded[unit.unit].after if unit.unit in loaded else frozenset()
     for name in sorted(after - {*own}):

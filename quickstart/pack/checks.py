@@ -1,5 +1,5 @@
-"""Check an image before it is booted. The checks find out whether the profile's units can start early (before systemd
-runs), and whether the profile's rules match files of the image.
+"""Check an image before it is booted. The checks find out whether the profile's units can start early, which means
+before systemd runs, and whether the profile's rules match files of the image.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Find out what init must await or make before it starts a unit early (pure, apart from looking up names in the image).
 
-This may be the machine-id, the name servers, the names of the machine and its network cards, udev's directory of
-devices, or the network. In a stock boot, other programs provide these things before the unit starts. An early start
-comes before these programs, and a program of the unit that looks for such a thing only once would continue without it.
+Init may have to await or make the machine-id, the name servers, the names of the machine and its network cards, udev's
+directory of devices, or the network. In a stock boot, other programs provide these things before the unit starts. An
+early start comes before these programs, and a program of the unit that looks for such a thing only once would continue
+without it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ _WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
 _WAITS = (_WANTS / "systemd-networkd-wait-online*.service", _WANTS / "ifupdown-wait-online.service")
 _AUTO = re.compile(r"^[ \t]*(?:allow-)?auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
 _DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILINE)
-# prometheus-node-exporter looks for it once, and never shows a disk's model without it (diskstats_linux.go).
+# prometheus-node-exporter looks for this directory only once. If the directory is missing then, the program never shows
+# a disk's model (diskstats_linux.go).
 _UDEV_DATA = PurePosixPath("/run/udev/data")
-# machine-id(5); the second is a link to the first, or a copy, for D-Bus.
+# machine-id(5). The second file is for D-Bus. It is a link to the first file, or a copy of the first file.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
 
@@ -176,9 +178,9 @@ def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
 
 
 def _naming(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace]) -> Naming:
-    """Where a stock boot finds a host name for a machine without one, before the boot starts ``units``. With ifupdown,
-    the scripts of the DHCP client set the host name. With networkd, networkd sets the host name when it has the DHCP
-    lease.
+    """The place where a stock boot finds the host name for a machine that has none, before the boot starts ``units``.
+    In an image with ifupdown, the scripts of the DHCP client set the host name. In an image with networkd, networkd
+    sets the host name when it has the DHCP lease.
     """
     network = _network(root)
     if network == "ifupdown":

@@ -54,14 +54,14 @@ def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
 
 
 def told_of_systemd(traces: Sequence[Trace], unit: UnitStart) -> UnitStart:
-    """Return ``unit``, in some cases with the directory /run/systemd/system. By this directory, a program finds out
-    whether systemd runs (sd_booted(3)). The directory is added if a unit of the stack has Delegate=, and a program
-    looked for the directory in a traced boot. Such a program, for example dockerd, decides only once whether systemd or
-    the program itself makes the program's control groups. The program calls systemd later, when it makes a control
-    group.
+    """Return ``unit``, in some cases with a setting that makes the starter create the directory /run/systemd/system. By
+    this directory, a program finds out whether systemd runs (sd_booted(3)). The setting is added if a unit of the stack
+    has Delegate=, and a program looked for the directory in a traced boot. Such a program, for example dockerd, decides
+    only once whether systemd or the program itself makes the program's control groups. It calls systemd only later,
+    when it makes a control group.
 
-    Programs of units without Delegate= do not get the directory, because they would call systemd at once, before
-    systemd runs.
+    Units without Delegate= do not get the setting, because their programs would call systemd at once, before systemd
+    runs.
     """
     looked = any(path == _BOOTED for event in _done(traces) for path in (event.path, event.real))
     return _told(unit) if looked and any(each.delegates for each in unit.all_units) else unit

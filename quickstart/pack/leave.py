@@ -9,7 +9,7 @@ with the volume. The prefetch requests the content of the volume's file (docs/in
 Three kinds of files stay on the volume although processes would open them below /fast:
 
 - programs that look for files beside themselves
-- programs by whose path others find the process
+- programs whose path is used to find their processes
 - large libraries of which a boot uses only a small part
 
 So every packed file is a packed fact, which is a fact that a boot checks (docs/users/never-stale.md), and every link in

@@ -1,8 +1,9 @@
-"""Find out whether a unit looked up names or users before it was ready, and which services of the machine
-answer these look-ups (pure).
+"""Find out whether a unit looked up names or users before it was ready, and which services of the machine answer these
+look-ups (pure).
 
-By nss-lookup.target (systemd.special(7)), a resolver on the machine itself is ordered before most applications. This
-order does not show whether an application looks up any names. The trace shows whether the application does so.
+A resolver that runs on the machine itself is ordered before most applications, by nss-lookup.target
+(systemd.special(7)). This order does not show whether an application looks up any names. The trace, which lists what
+the application did in a traced boot, shows this.
 """
 
 from __future__ import annotations

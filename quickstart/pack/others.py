@@ -34,12 +34,13 @@ _OF_SYSTEMD = """
 # others append.
 _OF_OTHERS = "/run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
 _KNOWN = (*_OF_SYSTEMD.split(), *_OF_OTHERS.split())
-# Of these, init or the starter makes what is there before each unit with a mount namespace (initramfs/starter/mounts.c).
+# In these directories, init or the starter makes everything that a unit with a mount namespace finds there at its start
+# (initramfs/starter/mounts.c).
 _EARLY = ("/run/credentials", "/run/lock", "/run/systemd", "/run/user")
 # Files with name servers, to which the link RESOLVER may lead. A program that reads them only once would continue
 # without name servers (trace/resolvers.py).
 _NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
-# systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
+# systemd makes these directories for units with PrivateTmp=. In an early start, the starter makes the unit's directory.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
 # Where systemd or init may have mounted a tmpfs.
 _IN_MEMORY = ("/run", "/tmp")  # noqa: S108
@@ -62,11 +63,12 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     starts early only after a complete boot with cloud-init, and then cloud-init's changes are on the volume. The only
     exception is a profile with early = "always". Such a profile asks for an early start even before cloud-init has run.
     """
-    # Init waits for its lease, and writes them (pack/given.py).
+    # Init waits for its DHCP lease, and then writes the name servers (pack/given.py).
     resolver = (str(RESOLVER),) if can_await_name_servers(root) else ()
     made = {*_run_directories(unit, root), *_of_sockets(unit), *_private_roots(unit), *resolver}
     own = [path for each in unit.all_units for path in _named(each, root)]
-    # What the unit is not to use, it can do without; but it could use it for a while.
+    # The unit can do without the paths that are hidden from it. But in an early start, it could use such a path for a
+    # while.
     hidden = {*hidden_paths(unit)} - made - {*_EARLY}
     used = {
         path

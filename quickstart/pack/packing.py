@@ -61,10 +61,10 @@ class PackOptions:
     """The options for packing a subject. The defaults are those of ``build``, with the payload ``cpio``.
 
     With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are next to
-    each other. ``times_of`` is the disk of a machine that has already run. Packed files get the times that they have on
-    this disk. ``served`` has values other than FAST only for configurations that the bench compares. With VOLUME, the
-    start set is not packed. With MEMORY, every file that the application opens is packed. With VOLUME and MEMORY, there
-    is no prefetch plan.
+    each other. ``times_of`` is the disk of a machine that has already run. Packed files get the times that the same
+    files have on this disk. ``served`` has values other than FAST only for configurations that the bench compares. With
+    VOLUME, the start set is not packed. With MEMORY, every file that the application opens is packed. With VOLUME and
+    MEMORY, there is no prefetch plan.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -174,7 +174,7 @@ def _recipe(
     refuse_peers(traced.traces, unit, root)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)
-    # Without a hand-off there is no systemd to ask.
+    # Without a hand-off, systemd never runs, so a program cannot call it.
     if options.hand_off is not HandOff.STAY:
         unit = told_of_systemd(traced.traces, unit)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)

@@ -21,8 +21,8 @@ from quickstart.model.started import Peer
 from quickstart.parse.printable import brief
 from quickstart.trace.calls import NAME_CACHE
 
-# The starter or PID 1 binds the first (docs/internals/starter.md). Without the second, glibc looks names up itself (lookups.py).
-# refuse_names_too_early decides on the third (given.py).
+# The starter or PID 1 binds the first socket (docs/internals/starter.md). Without the second socket, glibc looks up
+# names itself (lookups.py). For the third socket, refuse_names_too_early decides (given.py).
 _SERVED = frozenset(("/run/systemd/notify", NAME_CACHE, "/run/systemd/resolve/io.systemd.Resolve"))
 # This socket knows only the users of DynamicUser= (nss-systemd(8)). A unit with such a user may look up its user's
 # name there.
@@ -51,9 +51,9 @@ _TOGETHER = "name both services in `units` of the profile, the other one first, 
 
 
 def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
-    """The paths of the files of certain D-Bus services, whether the files exist or not. These are the only services for
-    which some programs of the units have connected to D-Bus. As long as none of these files exists, such a program gets
-    the same result in an early start, which has no D-Bus, as in a stock boot.
+    """The paths of the files of certain D-Bus services, whether the files exist or not. Some programs of the units have
+    connected to D-Bus only to call these services. As long as none of these files exists, such a program gets the same
+    result in an early start, which has no D-Bus, as in a stock boot.
     """
     programs = (peer.program for trace in traces for peer in trace.peers if peer.path == _BUS)
     return frozenset(_BUS_FILES / name for each in programs for name in _PARTNERS.get(each, ()))

@@ -166,8 +166,8 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 def metadata_ranges(
     files: Collection[PurePosixPath], first: Prefetch, blocks: BlockMap
 ) -> tuple[tuple[int, int], ...]:
-    """The ranges of the volume with the metadata that lead to ``files`` and to their content. Blocks that the plan
-    ``first`` requests are left out.
+    """The ranges of the volume with the metadata that are needed to find ``files`` and their content. Blocks that the
+    plan ``first`` requests are left out.
     """
     directories = frozenset(parent for path in files for parent in path.parents)
     nothing = frozenset[PurePosixPath]()
@@ -266,8 +266,8 @@ class _Seen:
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
-    """The names of the programs that an ``exclude`` rule of the profile keeps out of the start set. Such
-    programs run only after ready.
+    """The names of the programs that an ``exclude`` rule of the profile keeps out of the start set. These programs are
+    expected to run only after ready.
     """
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     return {
@@ -309,7 +309,7 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
     directories, extent trees and bitmaps.
     """
     wanted = set(blocks.inode_blocks(seen.names))
-    # Whose content comes from /fast, of that nobody reads the extents.
+    # Nobody reads the extents of a file whose content comes from /fast.
     owners = {
         Kind.DIRECTORY: seen.directories,
         Kind.EXTENTS: seen.directories | seen.files | seen.large,
@@ -321,7 +321,7 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
         if run.path in owners.get(run.kind, ()):
             wanted.update(range(run.first_block, run.first_block + run.blocks))
         elif seen.makes and run.kind in _BITMAPS and bitmaps < 2 * _FLEX_GROUPS:
-            # Where new files will lie is the allocator's choice.
+            # The allocator of the file system chooses where new files will lie.
             wanted.update(range(run.first_block, run.first_block + run.blocks))
             bitmaps += run.blocks
     return wanted

@@ -147,7 +147,7 @@ def _objects(
 
 
 def _is_foreign(tree: PurePosixPath) -> bool:
-    """Whether the directory tree is outside of the distribution's directories, such as /opt/app."""
+    """Whether ``tree`` (for example, /opt/app) is outside of the directories that the distribution's packages use."""
     return tree.parts[1] not in (*_VOLATILE, "etc", "usr") or _LOCAL in (tree, *tree.parents)
 
 

@@ -1,6 +1,7 @@
 """Compute the StartSet, the files that the application needs to become ready. The StartSet is the union of the traced
-files, their ELF closure, the interpreters of scripts, the links that lead to these files, and the files that the
-profile's rules name. This module reads the image's tree and writes nothing.
+files, their ELF closure (the libraries and ELF interpreters that they need), the interpreters of scripts, the links
+that lead to these files, and the files that the profile's rules name. This module reads the image's tree and writes
+nothing.
 
 For every file in the set, the reasons are recorded. For every traced file outside the set, the rule that excludes the
 file is recorded.
@@ -142,7 +143,7 @@ class _Builder:
         )
         packed = self.add(event.path, reason)
         if packed is None and event.real is not None:
-            # Spelled by way of a directory that only the running system has.
+            # The path leads through a directory that only the running system has.
             packed = self.add(event.real, reason)
         if packed is not None:
             self.seen.setdefault(packed, set()).add(number)
@@ -164,7 +165,7 @@ class _Builder:
         return file
 
     def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
-        """``canonical`` if it is the path of a file of the image, or None. The result is also None for a
+        """Return ``canonical`` if it is the path of a file of the image. Return None for a missing file, for a
         directory, and for a file that every boot makes anew.
         """
         if canonical is None or len(canonical.parts) < 2 or canonical.parts[1] in _VOLATILE:
@@ -216,7 +217,7 @@ class _Builder:
         """
         status = self.root.host(path).lstat()
         others = status.st_mode & 0o7
-        # An ordinary user's tree is root's in the guest (store/treehash.py).
+        # If an ordinary user owns the tree, its files belong to root in the guest (store/treehash.py).
         by_owner = status.st_uid not in (0, os.geteuid()) and others & ~(status.st_mode >> 6)
         by_group = status.st_gid not in (0, os.getegid()) and others & ~(status.st_mode >> 3)
         return bool(by_owner or by_group)
