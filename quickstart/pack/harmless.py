@@ -88,8 +88,8 @@ def may_be_generated(name: str) -> bool:
     """Whether a package's generator may make the service at each boot. This is true for two services:
 
     - netplan-ovs-cleanup.service, which netplan's generator makes for Open vSwitch (netplan(8))
-    - systemd-growfs@-.service, which enlarges the root file system, and which systemd's generator makes for
-      `x-systemd.growfs` in fstab (systemd-fstab-generator(8))
+    - systemd-growfs@-.service, which systemd's generator makes for `x-systemd.growfs` in fstab to enlarge the root file
+      system (systemd-fstab-generator(8))
     """
     return name in ("netplan-ovs-cleanup.service", "systemd-growfs@-.service")
 

@@ -12,8 +12,8 @@ Three kinds of files stay on the volume although processes would open them below
 - programs whose path is used to find their processes
 - large libraries of which a boot uses only a small part
 
-So every packed file is a packed fact, which is a fact that a boot checks (docs/users/never-stale.md), and every link in
-the archive leads either to a packed file or to the volume.
+So every packed file is a packed fact, which is a fact that must still be true for a fast start
+(docs/users/never-stale.md). Every link in the archive leads either to a packed file or to the volume.
 """
 
 from __future__ import annotations
