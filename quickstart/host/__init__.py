@@ -1,1 +1,1 @@
-"""The interface to the host: subprocesses, tools and packages, files, workspaces, user namespaces."""
+"""The interface to the host, with modules for subprocesses, tools, packages, files, workspaces and user namespaces."""

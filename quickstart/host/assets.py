@@ -1,4 +1,4 @@
-"""Find the directories that are not code (`profiles/`, `tracers/` and `bench/`), in a wheel or in a checkout."""
+"""Find the directories `profiles/`, `tracers/` and `bench/`, which are not code, in a wheel or in a checkout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def assets(name: str) -> Path:
-    """The directory ``name``, from the wheel's `_data` or else from the checkout."""
+    """The path of the directory ``name`` in the wheel's `_data`. If this is missing, the result is the path in the
+    checkout.
+    """
     packed = _PACKAGE / "_data" / name
     return packed if packed.is_dir() else _PACKAGE.parent / name

@@ -1,8 +1,8 @@
-"""Open files in a directory with untrusted contents. Only plain names and regular files are opened. Links are not
-followed, and opening never waits (open(2) of a FIFO would wait).
+"""Open files in a directory with untrusted contents. Only regular files are opened, and only by plain names. Links are
+not followed. Opening a file never waits, although open(2) of a FIFO would wait.
 
-A plain name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2) would. All
-later checks use the open descriptor, so replacing the file after it was opened has no effect.
+A plain name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2) would. All later
+checks use the open descriptor, so replacing the file after it was opened has no effect.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def check_plain_name(name: str) -> None:
 
 
 def open_regular(path: Path, *, writable: bool = False) -> int:
-    """A descriptor of the regular file at ``path``. The last component of ``path`` must not be a link.
+    """Open the regular file at ``path``, and return the descriptor. The last component of ``path`` must not be a link.
 
-    A file that is opened for writing must not have a second name (hard link), because that name may be in
-    another directory. Raises BadInputError when the file has a second name, and when it is not regular (the
-    message says its kind). Raises FileNotFoundError when the file does not exist, and OSError as open(2)
-    does.
+    A file that is opened for writing must not have a second name (hard link), because that name may be in another
+    directory. Raises BadInputError when such a file has a second name. Also raises BadInputError when the file is not
+    regular. The message then says the kind of the file. Raises FileNotFoundError when the file does not exist, and the
+    OSError of open(2) for other failures.
     """
     check_plain_name(path.name)
     # open(2) fails with ELOOP for a symbolic link, and with ENXIO for a socket or a device without a
@@ -56,7 +56,7 @@ def open_regular(path: Path, *, writable: bool = False) -> int:
 
 @contextmanager
 def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
-    """The descriptor that ``open_regular`` returns. The descriptor is closed when the context ends."""
+    """A context with the descriptor that ``open_regular`` returns. The descriptor is closed when the context ends."""
     fd = open_regular(path, writable=writable)
     try:
         yield fd
@@ -75,7 +75,7 @@ def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
     if size_bytes > limit_bytes:
         raise BadInputError(f"{path} has {size_bytes} bytes; at most {limit_bytes} are read")
     with os.fdopen(os.dup(fd), "rb") as file:
-        # It may grow meanwhile.
+        # The file may grow in the meantime.
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise BadInputError(f"{path} has more than {limit_bytes} bytes, and at most as many are read")
@@ -83,16 +83,16 @@ def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
 
 
 def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, str]:
-    """The content of the regular file at ``path``, and the place where another user could have replaced or
+    """Return the content of the regular file at ``path``, and the place where another user could have replaced or
     changed the file.
 
-    The second value is the first directory on the way to the file, or the file itself, where a user other
-    than root and ``owner`` (a user's ID) may write. The second value is empty when there is no such place.
-    Everything on a FUSE file system counts as belonging to the user who mounted it.
+    The place is the first directory on the way to the file, or the file itself, where a user other than root and
+    ``owner`` (a user's ID) may write. When there is no such place, the second value is empty. A file or directory on a
+    FUSE file system counts as belonging to the user who mounted the file system.
 
-    Both values come from the same descriptors, even if files are renamed during the call. Links are resolved
-    first; then each name is opened in its directory, without following a link. In a directory with the sticky
-    bit, other users can replace only what belongs to them. Raises the same errors as ``read_bounded``.
+    The content and the place come from the same descriptors, even if files are renamed during the call. First, the
+    function resolves links. Then it opens each name in the name's directory, without following a link. In a directory
+    with the sticky bit, other users can replace only what belongs to them. Raises the same errors as ``read_bounded``.
     """
     way = Path(os.path.realpath(path))
     doubt = ""

@@ -1,7 +1,8 @@
 """Limit the CPU time that reading a stranger's image or artefact may take.
 
-Our readers bound the sizes of what they read. This limit is for what such bounds miss: an input of some kilobytes
-that is slow to read. Reading the units of an ordinary image takes half a second.
+The functions that read such files also limit the sizes of what they read. The limit of CPU time is for an input that is
+small but slow to read, for example an input of some kilobytes. Reading the units of an ordinary image takes half a
+second.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class TooSlowError(BadInputError):
-    """Reading an input takes more CPU time than its limit. What is left of the work on this input is not worth a try."""
+    """Reading an input takes more CPU time than its limit. It is not worthwhile to continue with other parts of this
+    input.
+    """
 
 
 def cpu_limit(what: str, limit_s: float = LIMIT_S, hint: str = _HINT) -> _Limit:
@@ -45,19 +48,19 @@ def cpu_limit(what: str, limit_s: float = LIMIT_S, hint: str = _HINT) -> _Limit:
     since the beginning of the block. When the block continues after the error, the error is raised again after every
     further ``limit_s`` seconds. ``what`` names the input in the message.
 
-    The signal SIGPROF of setitimer(2) interrupts the block, also in the middle of a regular expression. Inside of
-    another such block, both limits count: the time of the inner block is a part of the outer one's. Outside of the main
-    thread, where Python handles no signals, the context does nothing.
+    The signal SIGPROF of setitimer(2) interrupts the block, even while a regular expression is evaluated. When one such
+    block is inside another, both limits apply, and the time of the inner block also counts for the outer block. Outside
+    of the main thread, the context does nothing, because Python handles signals only in the main thread.
 
-    This context is also a decorator. With it, a function that reads untrusted input has its limit in every verb that
-    calls the function.
+    This context can also be used as a decorator. A decorated function that reads untrusted input has the same limit in
+    every verb that calls the function.
     """
     return _Limit(what, limit_s, hint)
 
 
 class _Limit(ContextDecorator):
-    """The context of `cpu_limit`. This is a class and not a generator, because a signal between the end of the block
-    and the rest of the generator would leave the timer running.
+    """The context of `cpu_limit`. It is a class and not a generator. With a generator, a signal between the end of the
+    block and the rest of the generator would leave the timer running.
     """
 
     def __init__(self, what: str, limit_s: float, hint: str) -> None:

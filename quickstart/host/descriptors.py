@@ -1,5 +1,5 @@
-"""Store which open file each descriptor of a traced process stands for. A trace has many processes, and each
-process begins with a copy of its parent's descriptors.
+"""Record which open file each descriptor of a traced process refers to. A trace has many processes, and each process
+begins with a copy of its parent's descriptors.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# fs.nr_open's default: no process has a descriptor above.
+# The default of fs.nr_open. No process has a descriptor with a higher number.
 _MOST = 1 << 20
 _BITS, _LEVELS = 4, 5
 _WAYS = 1 << _BITS
@@ -18,16 +18,18 @@ _EMPTY: tuple[None, ...] = (None,) * _WAYS
 class Descriptors(Generic[T]):
     """A table with a value for each descriptor of one process.
 
-    Copying takes constant time, because the copies share their common part (a tree of immutable tuples). So a
-    trace of many forks and opens takes time and memory in proportion to its length, and not to the square of
-    its length.
+    Copying a table takes constant time, because the copies share their common part, which is a tree of immutable
+    tuples. So the time and memory for a trace with many forks and opens are proportional to the length of the trace,
+    and not to the square of its length.
     """
 
     def __init__(self) -> None:
         self._root: tuple[object, ...] = _EMPTY
 
     def get(self, number: int) -> T | None:
-        """The value of a descriptor. None when no value was set for it, or when its number is out of range."""
+        """The value of a descriptor. None when no value was set for the descriptor, or when the descriptor's number is
+        out of range.
+        """
         node: object = self._root
         for level in range(_LEVELS - 1, -1, -1):
             if not isinstance(node, tuple) or not 0 <= number < _MOST:

@@ -43,7 +43,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 @dataclass(frozen=True)
 class Completed:
-    """A subprocess that has ended: its argv, its exit status and its output (bytes)."""
+    """The argv, the exit status and the output (bytes) of a subprocess that has ended."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -55,10 +55,10 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
     """The environment of every subprocess. It has the C locale, a fixed PATH, DEBIAN_FRONTEND=noninteractive and
     ``extra``. From our environment, it has HOME, TMPDIR and, with ``proxies``, the proxy settings.
 
-    HOME is / where another user could replace the directory, because programs do what the files in it say.
-    No other variable of our environment is passed on, so the subprocess depends only on its caller's
-    arguments. Raises HostLacksError when another user could replace the temporary directory, unless ``extra``
-    names another one.
+    HOME is / when another user could replace the directory, because programs obey the configuration files in HOME. No
+    other variable of our environment is passed on, so the subprocess depends only on its caller's arguments. Raises
+    HostLacksError when another user could replace the temporary directory, unless ``extra`` names another temporary
+    directory.
     """
     given = dict(extra or {})
     passed_on = {name: os.environ[name] for name in (_PROXIES if proxies else ()) if name in os.environ}
@@ -78,11 +78,12 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
 
 @cache
 def _home(named: str) -> str:
-    """``named``, or / if another user could replace or make that directory. Under sudo, HOME may still be the
-    directory of the user who called sudo. If the compiler is ccache, it would then run the programs that ccache.conf
-    in this directory names.
+    """Return ``named``, or / if another user could replace or make the directory ``named``. Under sudo, HOME may still
+    be the directory of the user who called sudo. For example, if the compiler is ccache, it runs the programs that
+    ccache.conf in this directory names.
 
-    The first answer stays, because in a user namespace nobody can tell whose a directory is (cli.output).
+    The first result is cached. It comes from before this process enters a user namespace (cli/output.py), because
+    inside of the namespace, the process cannot tell who owns a directory.
     """
     place = Path(named)
     return named if place.is_absolute() and os.path.isdir(place) and not swapped_by_others(place) else "/"  # noqa: PTH112
@@ -90,7 +91,7 @@ def _home(named: str) -> str:
 
 @cache
 def package_of(tool: str) -> str:
-    """The Debian package that has ``tool``, from packages.txt, or ``tool`` itself if the list does not have it."""
+    """The Debian package that has ``tool``, from packages.txt. Or ``tool`` itself, if it is not in that list."""
     text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
     rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {row[0]: row[1] for row in rows}.get(tool, tool)
@@ -99,8 +100,9 @@ def package_of(tool: str) -> str:
 def tool_path(tool: str) -> Path:
     """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool.
 
-    With QUICKSTART_TOOL_PATH, which names other directories, this function raises HostLacksError when another
-    user could replace a tool that is there. The host's own directories are as safe as the host.
+    The environment variable QUICKSTART_TOOL_PATH names directories that are searched in place of the host's own. With
+    this variable, the function raises HostLacksError when another user could replace the tool. The host's own
+    directories are as safe as the host.
     """
     chosen = os.environ.get("QUICKSTART_TOOL_PATH")
     found = shutil.which(tool, path=_SEARCH_PATH if chosen is None else chosen)
@@ -115,14 +117,14 @@ def tool_path(tool: str) -> Path:
 
 
 def need_tools(*tools: str) -> None:
-    """Raise MissingToolError for the first of ``tools`` that is not on this host. Otherwise, return nothing."""
+    """Raise MissingToolError for the first of ``tools`` that is missing on this host."""
     for tool in tools:
         tool_path(tool)
 
 
 def need_root(step: str) -> None:
-    """Raise NeedsRootError unless this process is root, either of the host or of a user namespace. ``step``
-    names the work that needs root.
+    """Raise NeedsRootError unless this process is root, either of the host or of a user namespace. ``step`` is the name
+    of the work that needs root, for the message.
     """
     if os.geteuid() != 0:
         raise NeedsRootError(
@@ -136,25 +138,23 @@ def _tail(data: bytes) -> str:
 
 
 def end_group(process: Process) -> None:
-    """Kill all processes of the group that ``process`` leads, and reap ``process``."""
-    # Children may outlive their leader; without any the group is gone.
+    """Kill all processes of the process group that ``process`` leads, and wait for ``process``."""
+    # Children may outlive the leader of the group. When no child is left, the group no longer exists.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def has_ended(process: Process, timeout_s: float) -> bool:
-    """Wait up to ``timeout_s`` for the end of ``process``. Return False when the process is still running
-    after ``timeout_s``.
-    """
+    """Wait up to ``timeout_s`` seconds for the end of ``process``. Return False if the process still runs then."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout_s)
     return process.poll() is not None
 
 
 def bad_end(process: Process) -> str:
-    """The way in which ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when
-    the process succeeded or is still running.
+    """A phrase that says how ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when the
+    process succeeded or is still running.
     """
     status = process.poll()
     if not status:
@@ -163,13 +163,13 @@ def bad_end(process: Process) -> str:
 
 
 def core_limit() -> str:
-    """The option of prlimit(1) that prevents a core dump: the kernel writes no core file, and starts no
-    handler for core dumps.
+    """The option of prlimit(1) that prevents a core dump. With this option, the kernel writes no core file, and starts
+    no handler for core dumps.
 
-    When the kernel's setting core_pattern begins with a pipe sign, it names a handler (systemd-coredump,
-    apport), which runs as the host's root. The kernel starts the handler even with a limit of 0, but not with
-    a limit of 1 (do_coredump() in the kernel's fs/coredump.c). When our own hard limit is already 0, the
-    option sets 0, because raising a hard limit needs a privilege.
+    When the kernel's setting core_pattern begins with a pipe sign, it names a handler (systemd-coredump, apport), which
+    runs as the host's root. The kernel starts the handler even with a limit of 0, but not with a limit of 1
+    (do_coredump() in the kernel's fs/coredump.c). When our own hard limit is already 0, the option sets 0, because
+    raising a hard limit needs a privilege.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return f"--core={0 if hard == 0 else 1}"
@@ -192,26 +192,26 @@ def identity_words(identity: Identity | None) -> tuple[str, ...]:
 
 
 def bound_words(identity: Identity | None = None) -> tuple[str, ...]:
-    """A call of setpriv(1), to be put before an argv. The program gets ``identity``, and the kernel kills it when
-    the process ends that started setpriv, even when this process is killed (PR_SET_PDEATHSIG).
+    """A call of setpriv(1), to be put before the argv of a program. The program gets ``identity``. When the process
+    that started setpriv ends, even by SIGKILL, the kernel kills the program (PR_SET_PDEATHSIG).
 
-    The kernel clears this setting when a process changes its user (prctl(2)). So setpriv changes the user first and
-    then makes the setting, in whatever order its options are given.
+    The kernel clears PR_SET_PDEATHSIG when a process changes its user (prctl(2)). So setpriv changes the user first and
+    then sets PR_SET_PDEATHSIG, in whatever order its options are given.
     """
     return (str(tool_path("setpriv")), *identity_words(identity), "--pdeathsig", "KILL", "--")
 
 
 def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
-    """``argv`` that ends with our process (`bound_words`)."""
+    """``argv`` with words before it that make the kernel kill the program when our process ends (`bound_words`)."""
     _LOG.info("%s", shlex.join(str(word) for word in argv))
     return (*bound_words(identity), *(str(word) for word in argv))
 
 
 def _cpu_words(cpu_s: int | None) -> tuple[str, ...]:
-    """A call of prlimit(1): the signal SIGXCPU ends the program when it has used ``cpu_s`` seconds of CPU time.
-    By default this signal also makes a core dump. Empty when ``cpu_s`` is None.
+    """A call of prlimit(1), to be put before the argv of a program. When the program has used ``cpu_s`` seconds of CPU
+    time, the signal SIGXCPU ends it. By default, this signal would also make a core dump. Empty when ``cpu_s`` is None.
 
-    The hard limit stays as it is. At the hard limit the kernel sends SIGKILL, as it does when memory is short.
+    The hard limit is not changed. At that limit, the kernel sends SIGKILL, as it also does when memory is short.
     """
     if cpu_s is None:
         return ()
@@ -233,10 +233,10 @@ def run(
 ) -> Completed:
     """Run ``argv`` and wait for its end. With ``log``, stdout and stderr go to that file instead of memory.
 
-    Raises MissingToolError when the program is not installed. Raises CommandError for a status other than 0
-    (unless ``check`` is False), and when ``timeout_s`` is over. Raises CpuLimitError when the process has used
-    ``cpu_s`` seconds of CPU time. The process and its children have ended when this function returns or
-    raises, also after Ctrl-C.
+    Raises MissingToolError when the program is not installed. Raises CommandError when the status is not 0 (unless
+    ``check`` is False), and when the program has not ended after ``timeout_s`` seconds. Raises CpuLimitError when the
+    process has used ``cpu_s`` seconds of CPU time. The process and its children have ended when this function returns
+    or raises, also after Ctrl-C.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     out = log.open("ab") if log else None
@@ -269,9 +269,9 @@ def run(
 
 
 def leave_behind(work: Callable[[int], None], kept: int) -> None:
-    """Start a copy of this process, which calls ``work`` with the open file ``kept``, and then ends. The copy keeps
-    no other open file and no terminal. It is killed when this process ends. Call this function while this process
-    has only one thread.
+    """Start a copy of this process. The copy calls ``work`` with the open file ``kept``, and then ends. The copy keeps
+    no other open file and no terminal. The kernel kills the copy when this process ends. Call this function while this
+    process has only one thread.
     """
     ours = os.getpid()
     if os.fork() != 0:
@@ -280,7 +280,7 @@ def leave_behind(work: Callable[[int], None], kept: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != ours:
             return
-        # No signal of the terminal ends it before us.
+        # So no signal of the terminal ends the copy before this process.
         os.setsid()
         alone = fcntl.fcntl(kept, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
         null = os.open(os.devnull, os.O_RDWR)
@@ -313,11 +313,12 @@ class Filter:
 
 @contextmanager
 def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
-    """A process that has the open file ``source`` as its stdin. Its stdout can be read while the context
-    lasts. The process is killed when the context ends.
+    """A context with a process that has the open file ``source`` as its stdin. The process's stdout can be read while
+    the context lasts. The process is killed when the context ends.
 
-    Its stderr is a pipe, because a process that may write to no file (RLIMIT_FSIZE) may write to a pipe. Nobody
-    reads the pipe before the end, so writing to it never waits: what does not fit is lost.
+    The process's stderr is a pipe, because a process that may not write to files (RLIMIT_FSIZE) may write to a pipe.
+    Nobody reads the pipe before the process ends. Writing to the pipe never waits. Output that does not fit into the
+    pipe is lost.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -362,14 +363,15 @@ def background(
     proxies: bool = False,
     cwd: Path | None = None,
 ) -> Iterator[Process]:
-    """A process that runs while the context lasts, and is killed when the context ends.
+    """A context with a process that runs while the context lasts. The process is killed when the context ends.
 
-    The process's output is appended to the file ``log``, or goes to the descriptor ``output``. Without
-    either, the output is discarded. A caller that limits the length of the output uses ``output``. The
-    process's stderr goes to ``errors``, if that is given. ``stdin`` is empty unless it is given. With
-    ``identity``, the process runs as that user. The process gets the descriptors ``pass_fds`` under their own
-    numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy settings. ``cwd`` is
-    the directory in which the process starts. ``cwd`` is entered with our own identity.
+    The process's output is appended to the file ``log``, or goes to the descriptor ``output``, or is discarded if
+    neither is given. With ``output``, the caller can limit the length of the output. The process's stderr goes to the
+    descriptor ``errors`` if it is given, and otherwise to the same place as the output. The process's stdin is the
+    descriptor ``stdin``, or empty. With ``identity``, the process runs as that user. The process gets the descriptors
+    ``pass_fds`` under their own numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy
+    settings. ``cwd`` is the directory in which the process starts. The process enters this directory before it gets
+    ``identity``.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

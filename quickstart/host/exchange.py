@@ -1,4 +1,4 @@
-"""renameat2(2) with RENAME_EXCHANGE: two names change places in one step."""
+"""Exchange two names in one step, by renameat2(2) with RENAME_EXCHANGE."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# The file system cannot (NFS), or the kernel.
+# The errors when the file system (for example NFS) or the kernel cannot exchange names.
 _CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let the names ``one`` and ``other`` change places. Return False, and change nothing, where the file system
-    cannot do this. Raises OSError as renameat2(2) does.
+    """Exchange the names ``one`` and ``other``, so that each name leads to the other file. Return False, and change
+    nothing, when the file system cannot do this. Raises the OSError of renameat2(2) for other failures.
     """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2

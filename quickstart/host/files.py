@@ -1,5 +1,5 @@
-"""Functions for the host's file systems: find the free space, recognise a full disk as the cause of a
-failure, and remove trees.
+"""Functions for the host's file systems. They find the free space, recognise a full disk as the cause of a failure, and
+remove directory trees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def temporary_directory() -> Path:
 
 
 def check_temporary(place: Path) -> None:
-    """Raise HostLacksError when another user could replace ``place``, in which temporary files are to be made."""
+    """Raise HostLacksError when another user could replace ``place``, the directory for temporary files."""
     if fault := swapped_by_others(place):
         raise HostLacksError(
             f"{fault}: what is made in the temporary directory {place} could be swapped", hint=_PLACE_HINT
@@ -51,7 +51,7 @@ def settle_temporary_directory() -> None:
     """Choose the temporary directory once for this process. Raises HostLacksError as `temporary_directory` does.
 
     Without this choice, another user could make a missing $TMPDIR later, when this process is in a user namespace.
-    Inside such a namespace, a directory of root looks like a directory of another user.
+    Inside such a namespace, this process cannot tell a directory of root from a directory of another user.
     """
     place = temporary_directory()
     if "TMPDIR" in os.environ:
@@ -73,13 +73,13 @@ def free_bytes(path: Path) -> int:
 
 @contextmanager
 def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
-    """When a full file system explains an error in the context, raise HostLacksError with ``hint`` in place
-    of the error. ``directory`` is the directory to which the context writes.
+    """When a full file system explains an error in the context, raise HostLacksError with ``hint`` in place of the
+    error. ``directory`` is the directory to which the context writes. ``name`` is the name of the directory in the
+    message.
 
-    ``name`` is the name of the directory in the message. A program that fails because of a full disk does not
-    always say so. So less than 1 MiB of free space also counts as an explanation of a program's failure. Many
-    programs write to the temporary directory. So when the temporary directory has less free space than
-    ``directory``, the message names the temporary directory, and has a hint for it.
+    A program that fails because of a full disk does not always say so. So if a program fails while less than 1 MiB is
+    free, the full disk also counts as the cause. Many programs also write to the temporary directory. If the temporary
+    directory has less free space than ``directory``, the message names the temporary directory, and has a hint for it.
     """
     try:
         yield
@@ -121,8 +121,8 @@ def _says_full(error: BaseException | None) -> bool:
 
 
 def remove_tree(path: Path, *, dir_fd: int | None = None) -> None:
-    """Remove a directory tree of any depth, if it exists. With ``dir_fd``, ``path`` is a name in this open directory.
-    Raises HostLacksError when something is mounted in the tree.
+    """Remove a directory tree of any depth, if it exists. With ``dir_fd``, ``path`` is relative to the open directory
+    ``dir_fd``. Raises HostLacksError when something is mounted in the tree.
     """
     try:
         status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
@@ -146,9 +146,9 @@ def remove_tree(path: Path, *, dir_fd: int | None = None) -> None:
 def _empty(top: int) -> None:
     """Remove everything in a directory.
 
-    Entries two levels down are first moved up by one level. So no path gets too long for the kernel, there is
-    no recursion, and at most two directories are open. No link is followed, even if another process adds one
-    during the removal.
+    The function first moves the entries two levels down up by one level. So no path gets too long for the kernel, the
+    function needs no recursion, and at most two directories are open. The function follows no link, even if another
+    process adds a link during the removal.
     """
     while directories := _remove_files(top):
         for name in directories:

@@ -1,5 +1,5 @@
-"""Run a program in the foreground, as a shell would, without giving it any of our descriptors (the module
-``relay`` says why).
+"""Run a program in the foreground, as a shell would, without giving the program any of our descriptors. The docstring
+of the module ``relay`` explains why the program does not get them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _WINSIZE_BYTES = 8
 
 @dataclass(kw_only=True)
 class _Streams:
-    """The descriptors between which data is copied. The keys of ``outputs`` are the descriptors from which we
-    read the program's output; each value is our own descriptor to which we write this output. The data from
-    our stdin goes to ``into``.
+    """The descriptors between which data is copied. The keys of ``outputs`` are the descriptors from which we read the
+    program's output. The value of a key is our own descriptor to which we write this output. The data from our stdin
+    goes to the descriptor ``into``.
 
-    ``theirs`` are the program's stdin, stdout and stderr. ``started`` closes our copies of these descriptors
-    once the program runs.
+    ``theirs`` are the program's stdin, stdout and stderr. The function ``started`` closes our copies of these
+    descriptors once the program runs.
     """
 
     terminal: bool
@@ -46,13 +46,12 @@ class _Streams:
 
 
 def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, str] | None = None) -> int:
-    """Run a program with our stdin, stdout and stderr relayed. Return its status, or 128 + the signal that
-    killed it.
+    """Run a program, and copy data between our stdin, stdout and stderr and those of the program. Return the program's
+    status. If a signal killed the program, return 128 plus the number of the signal.
 
-    The function ``command`` returns the program's argv. It is called with True when our stdin is a terminal.
-    Then the program's stdin is also a terminal, which the program must make its controlling terminal. There
-    is no time limit: the user ends the program. When the program has ended, our terminal gets its former
-    settings back.
+    The function ``command`` returns the program's argv. It is called with True when our stdin is a terminal. In this
+    case, the program's stdin is also a terminal, which the program must make its controlling terminal. There is no time
+    limit, because the user ends the program. When the program has ended, our terminal gets its former settings back.
     """
     with ExitStack() as stack:
         streams = _streams(stack)
@@ -76,7 +75,7 @@ def _streams(stack: ExitStack) -> _Streams:
     if not os.isatty(0):
         return _pipes(stack, PipeEnds(stack))
     master, slave = stack.enter_context(_terminal())
-    # Echo goes to where a user looks.
+    # The output of the program's terminal goes to a terminal that the user sees.
     shown = next((fd for fd in (1, 2) if os.isatty(fd)), 0)
     pipes = {fd: PipeEnds(stack) for fd in (1, 2) if not os.isatty(fd)}
     ends = {fd: pipe.writing for fd, pipe in pipes.items()}
@@ -121,8 +120,8 @@ def _pipes(stack: ExitStack, into: PipeEnds) -> _Streams:
 
 @contextmanager
 def _terminal() -> Iterator[tuple[int, int]]:
-    """The descriptors (master, slave) of a pseudo-terminal (pty(7)) with the modes and size of our terminal.
-    The caller closes the slave once the program is started.
+    """A context with the descriptors (master, slave) of a pseudo-terminal (pty(7)). The pseudo-terminal has the modes
+    and the size of our terminal. The caller closes the slave once the program is started.
 
     While the context lasts, our terminal is in raw mode.
     """
@@ -151,7 +150,7 @@ def _copy_size(master: int) -> None:
 
 
 def _pass(streams: _Streams) -> None:
-    """Wait up to _TURN_S seconds for data, and copy at most one piece from each descriptor that has data."""
+    """Wait up to _TURN_S seconds for data. Then copy at most one piece of data from each descriptor that has data."""
     wanted = [0] if streams.reading and len(streams.pending) < CHUNK_BYTES else []
     readable, writable, _ = select.select(
         [*streams.outputs, *wanted], [streams.into] if streams.pending else [], [], _TURN_S

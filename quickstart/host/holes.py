@@ -11,7 +11,7 @@ _ZEROS = bytes(CHUNK_BYTES)
 
 
 def copy_range(source: int, begin_bytes: int, size_bytes: int, target: int) -> None:
-    """Copy a range of ``source`` to the beginning of the empty file ``target``. What is zero becomes a hole."""
+    """Copy a range of ``source`` to the beginning of the empty file ``target``. Zeros in the range become holes."""
     end_bytes = begin_bytes + size_bytes
     os.ftruncate(target, size_bytes)
     for offset, chunk in data_chunks(source, end_bytes, begin_bytes - begin_bytes % CHUNK_BYTES):
@@ -20,10 +20,10 @@ def copy_range(source: int, begin_bytes: int, size_bytes: int, target: int) -> N
 
 
 def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Each chunk of the first ``size_bytes`` bytes that is not all zeros, from ``begin_bytes`` on, as (offset, chunk).
-    Offsets are multiples of CHUNK_BYTES, and so must be ``begin_bytes``.
+    """The chunks of the file ``fd`` that are not all zeros, as (offset, chunk). The function reads from ``begin_bytes``
+    on, up to ``size_bytes``. Offsets are multiples of CHUNK_BYTES. ``begin_bytes`` must be such a multiple, too.
 
-    A hole and written zeros are treated alike.
+    Holes and written zeros are left out alike.
     """
     offset = _next_data(fd, begin_bytes, size_bytes)
     while offset < size_bytes:
@@ -35,7 +35,7 @@ def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tupl
 
 
 def _next_data(fd: int, offset: int, size_bytes: int) -> int:
-    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA). Returns
+    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA). The result is
     ``size_bytes`` when no such chunk exists.
     """
     if offset >= size_bytes:

@@ -1,10 +1,10 @@
-"""Choose the user as whom a possibly hostile program runs. When QuickStart is root, no other program runs as
-this user, and this user has none of our rights.
+"""Choose the user ID with which a possibly hostile program runs. When QuickStart is root, no other program runs with
+this user ID, and the user ID gives the program none of our rights.
 
-As root, QuickStart gives each such program an unprivileged user and group ID of its own, so that no program
-can signal or trace another (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped
-into it, and other namespaces of the same user may map the same IDs (user_namespaces(7)). So QuickStart claims
-an ID while the program runs. When QuickStart is not root, the program keeps our user ID.
+As root, QuickStart gives each such program an unprivileged user and group ID of its own, so that no program can signal
+or trace another program (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped into it, and
+other namespaces of the same user may map the same IDs (user_namespaces(7)). So QuickStart claims an ID while the
+program runs. When QuickStart is not root, the program keeps our user ID.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _CAP_CHOWN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 0, 6, 7, 8
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of a program. ``uid`` and ``gid`` are None when the program keeps ours. ``groups`` are its
-    supplementary groups, or None when the program keeps ours.
+    """The identity of a program. ``uid`` and ``gid`` are None when the program keeps our user and group. ``groups`` are
+    the program's supplementary groups, or None when the program keeps our supplementary groups.
 
-    The program has no capabilities. ``drop`` says that the capability bounding set is also emptied, which is
-    necessary for a program that root starts.
+    The program has no capabilities. ``drop`` says that the capability bounding set is also emptied, which is necessary
+    for a program that root starts.
     """
 
     uid: int | None = None
@@ -56,8 +56,8 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The facts that decide which identities this process can give to programs: its effective user and
-    capabilities, and the IDs that its user namespace maps.
+    """The facts that decide which identities this process can give to programs. These are the effective user and the
+    capabilities of the process, and the IDs that the user namespace of the process maps.
 
     ``setgroups`` says whether supplementary groups can be set in the namespace.
     """
@@ -74,18 +74,19 @@ class Standing:
 
 @contextmanager
 def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
-    """An identity for one program, which no other program has while the context lasts. The program must have
-    ended before the context ends.
+    """A context with an identity for one program. No other program has this identity while the context lasts. The
+    program must have ended before the context ends.
 
-    ``wanted_group`` is a group that the program needs, such as the group of /dev/kvm. Raises HostLacksError
-    when all IDs are claimed.
+    ``wanted_group`` is a group that the program needs, such as the group of /dev/kvm. Raises HostLacksError when all
+    IDs are claimed.
 
-    Another user can claim all IDs of a small namespace. When many IDs in a row are claimed, a claim of another user counts
-    for nothing, and an ID is taken that no process has now. Two of our programs that start at the same moment then have
-    the same ID only if both have chosen it by chance.
+    In a small namespace, another user can claim all IDs. So after many IDs in a row were claimed, this function ignores
+    the claims of other users, and takes an ID that no process has now. Two of our programs that start at the same
+    moment then have the same ID only if both have chosen the ID by chance.
     """
     standing = _standing()
-    # A small namespace gives the same IDs again. Who is asked twice has two connections to keep.
+    # In a small namespace, the same IDs come again. The answers are cached, because a process that is asked twice would
+    # have to keep two connections.
     is_ours = functools.cache(_is_ours)
     in_use = functools.cache(_in_use)
     first = secrets.randbelow(_OWN_COUNT)
@@ -107,9 +108,8 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
 
 
 def _names(standing: Standing, identity: Identity) -> Iterator[str]:
-    """The names by which the IDs of ``identity`` are claimed (`_claim`). Each name contains the ID that
-    stands for this user or group outside our user namespace, because other namespaces may map the same
-    outside ID.
+    """The names by which the IDs of ``identity`` are claimed (`_claim`). Each name contains the ID of the user or group
+    as it is outside of our user namespace, because other namespaces may map the same outside ID.
     """
     for kind, extents, own in (
         ("uid", standing.uid_map, identity.uid),
@@ -123,14 +123,14 @@ def _names(standing: Standing, identity: Identity) -> Iterator[str]:
 def _claim(claims: ExitStack, name: str) -> bool:
     """Claim ``name`` until ``claims`` is closed. Return False when another process has claimed the name.
 
-    An abstract UNIX socket is bound to the name (unix(7)). Only one process at a time can do this, and the
-    claim ends with its process, however the process ends. So no directory that all processes of a user share
-    is needed.
+    The claim is an abstract UNIX socket that is bound to the name (unix(7)). Only one process at a time can bind a
+    socket to the name, and the claim ends when its process ends, for whatever reason. So the processes of a user need
+    no common directory for the claims.
     """
     claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         claim.bind(f"\0{name}")
-        # So that `_is_ours` learns whose it is. Nobody takes its connections.
+        # `_is_ours` connects to the socket to find out whose it is. Nobody accepts these connections.
         claim.listen(socket.SOMAXCONN)
     except OSError:
         return False
@@ -138,7 +138,7 @@ def _claim(claims: ExitStack, name: str) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a process of our user has claimed ``name`` (SO_PEERCRED of unix(7))."""
+    """Whether the process that has claimed ``name`` belongs to our user (SO_PEERCRED of unix(7))."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
         asked.setblocking(False)
         try:
@@ -151,7 +151,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _in_use() -> frozenset[tuple[str, int]]:
-    """The user and group IDs of all processes, as (`Uid` or `Gid`, ID)."""
+    """The user and group IDs of all processes. Each element is (`Uid` or `Gid`, ID)."""
     found: set[tuple[str, int]] = set()
     for status in Path("/proc").glob("[0-9]*/status"):
         # Processes end while we look.
@@ -164,8 +164,8 @@ def _in_use() -> frozenset[tuple[str, int]]:
 
 
 def identity_of(standing: Standing, number: int, wanted_group: int | None = None) -> Identity:
-    """The identity that ``number`` selects (pure). Consecutive numbers select different IDs, as far as the
-    namespace maps enough IDs.
+    """The identity that ``number`` selects (pure). Consecutive numbers select different IDs if the namespace maps
+    enough IDs.
     """
     drop = standing.has(_CAP_SETPCAP)
     if standing.euid != 0 or not standing.has(_CAP_CHOWN, _CAP_SETUID, _CAP_SETGID):
@@ -186,8 +186,8 @@ def _is_mapped(extents: Sequence[Extent], number: int) -> bool:
 
 
 def _free_id(extents: Sequence[Extent], number: int) -> int | None:
-    """The ID that ``number`` selects from the IDs that ``extents`` maps. The ID is not 0, and is probably
-    unused. None when there is no such ID.
+    """The ID that ``number`` selects from the IDs that ``extents`` maps. The ID is not 0, and probably no other program
+    has it. None when there is no such ID.
     """
     own = _OWN_BASE + number % _OWN_COUNT
     if _is_mapped(extents, _OWN_BASE) and _is_mapped(extents, own):

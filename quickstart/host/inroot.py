@@ -1,8 +1,8 @@
-"""Write files into an image in which package scripts have run. A name is resolved as it would be inside the
-image.
+"""Write files into an image in which package scripts have run. A name is resolved as a program inside the image would
+resolve it.
 
-Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. The last component is never
-followed: the entry itself is written, removed or changed. Names are relative to the image's root.
+Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. If the last component of a name is a
+link, the link is not followed, but is itself replaced, removed or changed. Names are relative to the image's root.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from quickstart.host.openat2 import IN_ROOT, NO_MAGICLINKS, open_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# What is changed is read whole.
+# A file that is changed is read completely, so its size is limited.
 _WHOLE_BYTES = 16 << 20
 
 
 def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file, in place of any entry with this name. Missing directories are made. The umask has no
-    effect.
+    """Write a new file, in place of any entry with this name. Missing directories are made. The umask has no effect.
 
     Raises ReferenceImageError when the file cannot be written, for example because a directory has this name.
     """
@@ -48,8 +47,8 @@ def remove(root: Path, name: str) -> None:
 
 
 def remove_matching(root: Path, pattern: str) -> None:
-    """Remove the files and links that match ``pattern``. The part before the last slash is a directory's
-    name, and the part after it is a pattern of fnmatch(3).
+    """Remove the files and links that match ``pattern``. The part of ``pattern`` before the last slash is the name of a
+    directory. The part after the last slash is a pattern of fnmatch(3).
     """
     parent = str(PurePosixPath(pattern).parent)
     with _faults(root, pattern):
@@ -143,7 +142,7 @@ def _made(root: Path, name: str) -> int:
 
 
 def _open(root: Path, name: str) -> int:
-    """A descriptor of a directory in the image. Raises OSError as openat2(2) does."""
+    """A descriptor of a directory in the image. Raises the OSError of openat2(2)."""
     top = os.open(root, _DIRECTORY)
     try:
         return open_directory(top, name, IN_ROOT | NO_MAGICLINKS)

@@ -1,4 +1,4 @@
-"""Locks between processes, by flock(2)."""
+"""Locks that exclude other processes, by flock(2)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def try_lock(fd: int, kind: int, name: str, hint: str) -> bool:
     """Lock an open file or directory without waiting. Return False when another process holds the lock. Raises
     HostLacksError on a file system without locks.
 
-    ``name`` and ``hint`` are for the error's message: ``name`` says what the file belongs to, and ``hint``
-    says which file systems have locks.
+    ``name`` and ``hint`` are for the message of the error. ``name`` says what the file belongs to, and ``hint`` says
+    which file systems have locks.
     """
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ def mounted_at(path: Path) -> Iterator[Path]:
 
 
 def is_on_overlay(path: Path) -> bool:
-    """Whether ``path`` is on an overlay file system, as in a container."""
+    """Whether ``path`` is on an overlay file system, as the root of a container usually is."""
     device = path.stat().st_dev
     named = f"{os.major(device)}:{os.minor(device)}".encode()
     # The file system's type is behind the optional fields, which end with a dash.

@@ -1,4 +1,6 @@
-"""Namespaces: mount and PID namespaces for work inside an image, and a network namespace for programs that need no network."""
+"""Make namespaces for programs. There are mount and PID namespaces for work inside an image, and a network namespace
+for programs that need no network.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from pathlib import Path
 
 
 def own_namespaces(*, network: bool = False) -> tuple[str, ...]:
-    """The words to put before an argv: a call of unshare(1). The command gets a mount and a PID namespace of
-    its own, which end with the command.
+    """A call of unshare(1), to be put before the argv of a command. The command gets a mount and a PID namespace of its
+    own, which end with the command.
 
-    With ``network``, the command also gets a network namespace of its own, whose interfaces end with the
-    command, and an IPC namespace (sysvipc(7), mq_overview(7)). So it shares no IPC objects with other
-    programs of its user.
+    With ``network``, the command also gets a network namespace of its own, whose interfaces end with the command, and
+    an IPC namespace of its own (sysvipc(7), mq_overview(7)). So the command shares no IPC objects with other programs
+    of its user.
     """
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     # In a bare chroot, "/" is not a mount, so its propagation cannot be changed.

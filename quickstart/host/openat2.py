@@ -1,4 +1,4 @@
-"""openat2(2): open a directory by a path whose resolution the kernel restricts."""
+"""Open a directory by a path whose resolution the kernel restricts, by openat2(2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 _SYS_OPENAT2 = 437
 NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH, IN_ROOT = 0x01, 0x02, 0x04, 0x08, 0x10
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# What it answers while somebody renames; nobody should.
+# openat2(2) may fail while another process renames a directory, which no process should do.
 _TRIES = 8
 
 
@@ -19,8 +19,8 @@ class _How(ctypes.Structure):
 
 
 def open_directory(top: int, name: str, resolve: int) -> int:
-    """A descriptor of the directory ``name`` below the open directory ``top``. ``resolve`` has the
-    restrictions, which are the constants of this module. Raises OSError as openat2(2) does.
+    """A descriptor of the directory ``name`` below the open directory ``top``. ``resolve`` has the restrictions, which
+    are constants of this module. Raises the OSError of openat2(2).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     how = _How(_DIRECTORY, 0, resolve)

@@ -1,6 +1,7 @@
-"""Find out who owns an open file, and who serves the file system that the file is on.
+"""Find out who owns an open file, and which user serves the file system of the file.
 
-The program behind a FUSE file system chooses the owners and modes that it shows (fuse(4)).
+The program that serves a FUSE file system chooses the owners and modes that the file system shows (fuse(4)). So this
+module also finds the user who mounted such a file system.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _EVERY_ID: tuple[Extent, ...] = ((0, 0, 2**32 - 1),)
 
 @dataclass(frozen=True)
 class Owner:
-    """The owner and group of a file. ``mounter`` is the user who mounted the FUSE file system that the file is
-    on. ``mounter`` is None without FUSE, and UNKNOWN when the user is not known.
+    """The owner and group of a file. ``mounter`` is the user who mounted the FUSE file system of the file. ``mounter``
+    is None when the file system is not FUSE, and UNKNOWN when the user is not known.
     """
 
     uid: int
@@ -36,14 +37,14 @@ class Owner:
 
 
 def owner_here(fd: int) -> Owner:
-    """The owner of an open file, as the user namespace of this process shows it. Raises OSError as fstat(2) does."""
+    """The owner of an open file, as the user namespace of this process shows it. Raises the OSError of fstat(2)."""
     status = os.fstat(fd)
     return Owner(status.st_uid, status.st_gid, _mounter(status.st_dev) if file_system(fd) == FUSE else None)
 
 
 def mounter_of(fd: int) -> int | None:
-    """The user who mounted the FUSE file system that an open file is on. UNKNOWN when the user is not known, and
-    None without FUSE.
+    """The user who mounted the FUSE file system of an open file. UNKNOWN when the user is not known. None when the file
+    system is not FUSE.
     """
     try:
         return _mounter(os.fstat(fd).st_dev) if file_system(fd) == FUSE else None
@@ -53,7 +54,9 @@ def mounter_of(fd: int) -> int | None:
 
 
 def file_system(fd: int) -> int:
-    """The type of the file system that ``fd`` is on (statfs(2), whose first field is f_type)."""
+    """The type of the file system that has the open file ``fd``. The type is f_type, the first field of the result of
+    fstatfs(2).
+    """
     buffer = ctypes.create_string_buffer(_STATFS_BYTES)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.fstatfs(fd, buffer) != 0:
@@ -62,8 +65,8 @@ def file_system(fd: int) -> int:
 
 
 def fuse_users(mountinfo: str) -> Mapping[str, int]:
-    """The ID of the user who mounted each FUSE file system, by device (`major:minor`). ``mountinfo`` is the
-    text of /proc/PID/mountinfo (proc(5)).
+    """The IDs of the users who mounted FUSE file systems. The keys are the devices of the file systems (`major:minor`).
+    ``mountinfo`` is the text of /proc/PID/mountinfo (proc(5)).
 
     virtiofs is FUSE as well, but only root can mount it. A mount that does not name its user is left out.
     """
@@ -82,7 +85,7 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
 
 
 def maps_all() -> bool:
-    """Whether the user namespace of this process shows every user of the host as what he is."""
+    """Whether the user namespace of this process maps every user ID of the host to itself."""
     return mapped("uid") == _EVERY_ID
 
 
@@ -92,13 +95,15 @@ def mapped(kind: str) -> tuple[Extent, ...]:
 
 
 def extents(text: str) -> tuple[Extent, ...]:
-    """The rows of a text as /proc/PID/uid_map has it (pure)."""
+    """The rows of ``text``, which has the format of /proc/PID/uid_map (pure)."""
     rows = (tuple(map(int, line.split())) for line in text.splitlines())
     return tuple((row[0], row[1], row[2]) for row in rows if len(row) == 3)
 
 
 def inside(outside: int, rows: Sequence[Extent]) -> int | None:
-    """The ID in the user namespace for the ID ``outside`` of its parent. None when the namespace does not map it."""
+    """The ID in the user namespace that stands for the ID ``outside`` of the parent namespace. None when the user
+    namespace does not map this ID.
+    """
     for first, beyond, count in rows:
         if beyond <= outside < beyond + count:
             return first + outside - beyond
@@ -106,13 +111,13 @@ def inside(outside: int, rows: Sequence[Extent]) -> int | None:
 
 
 def _mounter(device: int) -> int:
-    """The mounter's ID in this user namespace. For an ID that the namespace does not map, the result is OVERFLOW
-    for root, and UNKNOWN for any other user.
+    """The ID, in this user namespace, of the user who mounted the file system. If the namespace does not map this user,
+    the result is OVERFLOW for root, and UNKNOWN for any other user.
     """
     named = f"{os.major(device)}:{os.minor(device)}"
     outside = fuse_users((_PROC_SELF / "mountinfo").read_text(errors="replace")).get(named, UNKNOWN)
     here = inside(outside, mapped("uid"))
     if here is None:
-        # Only root's own are beyond doubt.
+        # Only the file systems that root has mounted are beyond doubt.
         return OVERFLOW if outside == 0 else UNKNOWN
     return here

@@ -1,10 +1,11 @@
-"""Find the other users who could interfere with a path, by replacing a directory on the way to it or by
-serving its file system.
+"""Find the other users who could interfere with a path, by replacing a directory on the way to the path or by serving
+its file system.
 
-A path is trusted when every directory on the way from / to this path, with links followed, belongs to a trusted user.
-Also, no other user may be able to rename entries of these directories. In a directory with the sticky bit, other
-users can rename only their own entries (inode(7)). The program behind a FUSE file system chooses the owners and modes
-that it shows. So everything on a FUSE file system is treated as belonging to the user who mounted it (fuse(4)).
+A path is trusted when two conditions are true for every directory on the way from / to this path, with links followed.
+The directory belongs to a trusted user, and no other user can rename entries of the directory. In a directory with the
+sticky bit, other users can rename only their own entries (inode(7)). The program that serves a FUSE file system chooses
+the owners and modes that the file system shows. So everything on a FUSE file system is treated as belonging to the user
+who mounted the file system (fuse(4)).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from quickstart.host import witness
 from quickstart.host.owners import OVERFLOW, PROC, UNKNOWN, file_system
 
 _ANY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-# path_resolution(7): as many links the kernel follows.
+# The kernel follows this many links (path_resolution(7)).
 _LINKS = 40
 _ACL = "system.posix_acl_access"
-# nsswitch.conf(5): where users come from, and which of these tell them all (getpwent(3)).
+# The file that names the sources of users (nsswitch.conf(5)), and the sources that list all users (getpwent(3)).
 _SOURCES = Path("/etc/nsswitch.conf")
 _LISTING = frozenset({"files", "compat", "systemd"})
 
@@ -35,10 +36,10 @@ _LISTING = frozenset({"files", "compat", "systemd"})
 class Step:
     """One directory, link or file on the way to a path.
 
-    ``status`` has the owner and the group as they are outside of the user namespace that this process has made
-    (host.witness). ``mounter`` is the user who mounted the FUSE file system that the step is on. ``mounter`` is
-    None without FUSE, and -1 when the user is not known. ``by_proc`` says that the step is in a proc(5) file
-    system. ``acl`` says that the step has an access control list (acl(5)).
+    ``status`` has the owner and the group as they are outside of the user namespace that this process has made. A
+    process outside, the witness, reports them (host.witness). ``mounter`` is the user who mounted the FUSE file system
+    of the step. ``mounter`` is None when the file system is not FUSE, and -1 when the user is not known. ``by_proc``
+    says that the step is in a proc(5) file system. ``acl`` says that the step has an access control list (acl(5)).
     """
 
     path: Path
@@ -60,19 +61,21 @@ class Trust:
 
 
 def trusted() -> Trust:
-    """Root, our own user, and the owner of the running program. By changing the program, its owner can do
-    everything that we can do.
+    """The trusted users. These are root, our own user, and the owner of the running program, who can change the program
+    and so can do everything that we can do.
 
-    A user namespace shows all unmapped IDs as one ID. In a namespace that this process has made, a witness
-    outside says the owners. In any other namespace, nobody can tell them apart, and all unmapped users are trusted.
+    A user namespace shows all unmapped IDs as one ID. If this process has made its user namespace, a witness process
+    outside of the namespace tells us the owners of files. In any other namespace, this process cannot tell unmapped
+    users apart, and trusts all of them.
     """
     own = witness.own_user()
     return Trust(frozenset({0, own}) | _program_owners(own), not witness.sees_all())
 
 
 def swapped_by_others(path: Path) -> str:
-    """A clause that names the first step on the way to ``path`` that another user could replace, and says
-    why, such as ``/srv/x belongs to another user (1001)``. Empty when no other user could replace a step.
+    """A clause about the first step on the way to ``path`` that another user could replace. The clause names the step
+    and the reason, for example ``/srv/x belongs to another user (1001)``. Empty when no other user could replace a
+    step.
 
     The result is also empty for a path that is missing or that we may not enter.
     """
@@ -81,8 +84,8 @@ def swapped_by_others(path: Path) -> str:
 
 
 def fault_at(path: Path) -> str:
-    """Why the entry ``path`` itself is not trusted, as `fault` says it. The way to the entry is not examined.
-    Empty when the entry is trusted. A link is not followed.
+    """The reason why the entry ``path`` itself is not trusted, in the words of `fault`. The directories on the way to
+    the entry are not examined. Empty when the entry is trusted. A link is not followed.
     """
     parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -94,16 +97,19 @@ def fault_at(path: Path) -> str:
 
 
 def fault_of(fd: int, path: Path) -> str:
-    """Why the open file ``fd`` is not trusted, as `fault` says it. ``path`` is the name by which it was opened."""
+    """The reason why the open file ``fd`` is not trusted, in the words of `fault`. ``path`` is the path by which the
+    file was opened.
+    """
     return fault(_seen(fd, path), trusted())
 
 
 def make_directories(directory: Path) -> str:
-    """Make ``directory`` and its missing parents. Return the text of `swapped_by_others` for the first of them
-    that another user could replace; the ones below are then not made.
+    """Make ``directory`` and its missing parents. If another user could replace one of these directories, stop there,
+    and return the text of `swapped_by_others` for this directory. Otherwise, return an empty text.
 
-    Each directory is made in a directory that was examined, so no link of another user can lead us elsewhere. The
-    umask gives none of the new directories to a group. Raises FileExistsError for a name of something else.
+    Before the function makes a directory, it examines the directory's parent. So no link of another user can lead us
+    elsewhere. Whatever the umask is, no group may write to the new directories. Raises FileExistsError when one of the
+    names belongs to a file that is not a directory.
     """
     for each in (*reversed(directory.absolute().parents), directory.absolute()):
         if not each.is_dir():
@@ -114,8 +120,8 @@ def make_directories(directory: Path) -> str:
 
 
 def fault(step: Step, trust: Trust) -> str:
-    """Why a step on the way is not trusted, as a phrase such as ``belongs to another user (1001)``. Empty
-    when the step is trusted.
+    """The reason why a step on the way to a path is not trusted. The reason is a phrase such as ``belongs to another
+    user (1001)``. Empty when the step is trusted.
     """
     mode = step.status.st_mode
     if step.by_proc and stat.S_ISLNK(mode):
@@ -132,12 +138,10 @@ def fault(step: Step, trust: Trust) -> str:
 
 
 def place_of(path: Path) -> tuple[Path, str]:
-    """The path that ``path`` leads to, with links followed, and the text of `swapped_by_others` for that
-    path.
+    """The path that ``path`` leads to, with links followed, and the text of `swapped_by_others` for the way to it.
 
-    Both results come from one walk along the path, because a second walk could follow a link that was not
-    checked. The entry at ``path`` itself is checked only when it is a link, because only a link decides where
-    ``path`` leads.
+    Both results come from one walk along the path, because a second walk could follow a link that was not checked. The
+    entry at ``path`` itself is checked only if it is a link, because only a link has an effect on where ``path`` leads.
     """
     found = _followed(path)
     own = found.own
@@ -154,9 +158,9 @@ def way(path: Path) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The result of a walk along a path. ``own`` is the index in ``steps`` of the path's last name. ``own``
-    is None for /, and when the walk ended before the last name. ``place`` is the path with links resolved, as
-    far as the walk went.
+    """The result of a walk along a path. ``own`` is the index in ``steps`` of the path's last name. ``own`` is None for
+    /, and when the walk ended before the last name. ``place`` is the path, in which the links are resolved as far as
+    the walk went.
     """
 
     steps: tuple[Step, ...]
@@ -172,13 +176,13 @@ def _followed(path: Path) -> _Followed:
     try:
         while left:
             name = left.pop()
-            # Names of a link come above those that are left of the path.
+            # The names of a link's target are put on top of the path's remaining names.
             if not left and own is None:
                 own = len(steps)
             try:
                 child, step = _step(fd, name, here / name)
             except OSError:
-                # Whoever goes on by the name is told why it cannot be entered.
+                # A caller that uses this path later gets an error, which says why the path cannot be entered.
                 here = here.joinpath(name, *reversed(left))
                 break
             steps.append(step)
@@ -229,16 +233,16 @@ def _has_acl(fd: int) -> bool:
 
 @cache
 def _program_owners(own: int) -> frozenset[int]:
-    """The owners of the running program and of each directory above it. ``own`` is our user, and only the key of
-    the cache: the owners that a process sees depend on its user.
+    """The owners of the running program and of each directory above it. ``own`` is our user. It is only the key of the
+    cache, because the owners that a process sees depend on its user.
     """
     steps = way(Path(__file__))
     return frozenset(each.status.st_uid if each.mounter is None else each.mounter for each in steps)
 
 
 def _is_private(gid: int, trust: Trust) -> bool:
-    """Whether all members of a group are trusted. Ubuntu gives each user a private group, which has write
-    permission (umask 002).
+    """Whether all members of a group are trusted. For example, Ubuntu gives each user a private group. Such a group may
+    write to the user's files, because the umask is 002.
     """
     if trust.unmapped and gid == OVERFLOW:
         return True
@@ -266,7 +270,9 @@ def _is_named_after_one(group: grp.struct_group, trust: Trust) -> bool:
 
 
 def _lists_all() -> bool:
-    """Whether this host can list all its users. A directory service (LDAP through sssd) usually does not list its users."""
+    """Whether this host can list all its users. A directory service (LDAP through sssd) usually does not list its
+    users.
+    """
     try:
         text = _SOURCES.read_text(errors="replace")
     except OSError:

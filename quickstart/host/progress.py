@@ -1,5 +1,5 @@
-"""The interface through which long work reports its progress. The command line shows the progress; libraries
-and tests need not show it.
+"""The interface through which long work reports its progress. The command line shows the progress. Libraries and tests
+may ignore it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """A receiver of progress reports. It is told when a step begins, with the step's name, and when the step ends."""
+    """A receiver of progress reports. Long work reports the beginning of each step, with the step's name, and the end
+    of the step.
+    """
 
     def step(self, name: str) -> AbstractContextManager[None]:
-        """A step that lasts as long as the context. If the context ends without an error, the step is complete."""
+        """A context that lasts as long as a step of the work. If the context ends without an error, the step is
+        complete.
+        """
         ...
 
     def note(self, text: str) -> None:
-        """Show one line permanently."""
+        """Show one line, which stays visible."""
         ...
 
 

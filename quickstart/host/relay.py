@@ -1,9 +1,9 @@
-"""Run programs without giving them any of our descriptors. The programs get pipes or a terminal of their own,
-and we copy the data between these and our own descriptors.
+"""Run programs without giving them any of our descriptors. The programs get pipes or a terminal of their own, and we
+copy the data between these and our own descriptors.
 
-A program that runs as root in an image can change the mode and owner of the files behind its standard
-streams, and can open them through /proc/self/fd and truncate them. So its standard streams are never
-our own files, devices or terminals.
+A program that runs as root in an image can change the mode and owner of the files behind its standard streams. It can
+also open these files through /proc/self/fd and truncate them. So the standard streams of such a program are never our
+own files, devices or terminals.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TAIL_LINES = 15
 
 
 class PipeEnds:
-    """The two descriptors of a pipe, ``reading`` and ``writing``. Each of the two is closed exactly once, at
-    the latest when ``stack`` is closed.
+    """The two descriptors of a pipe, ``reading`` and ``writing``. Each descriptor is closed only once, at the latest
+    when ``stack`` is closed.
     """
 
     def __init__(self, stack: ExitStack) -> None:
@@ -43,8 +43,8 @@ class PipeEnds:
 
 
 class _Log:
-    """A log of limited size. The first ``HEAD_BYTES`` bytes of the output are written to the file at once.
-    The newest part of the output is written when the log is closed.
+    """A log of limited size. The first ``HEAD_BYTES`` bytes of the output are written to the file at once. The newest
+    part of the other output is written when the log is closed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,8 +72,8 @@ class _Log:
 
 
 def _append(kept: bytearray, data: bytes) -> int:
-    """Append ``data`` to ``kept``, and keep at most the last NEWEST_BYTES bytes. Return how many bytes were
-    removed.
+    """Append ``data`` to ``kept``, and then keep only the last NEWEST_BYTES bytes of ``kept``. Return the number of
+    bytes that were removed.
     """
     kept += data
     too_many = max(0, len(kept) - NEWEST_BYTES)
@@ -89,11 +89,11 @@ def logged(
     env: Mapping[str, str] | None = None,
     proxies: bool = False,
 ) -> None:
-    """Run ``argv`` with an empty stdin, and wait for its end. Its output is appended to ``log``, which has a
+    """Run ``argv`` with an empty stdin, and wait for its end. The output of the program is appended to ``log``, up to a
     limited size.
 
-    Raises MissingToolError when the program is not installed. Raises CommandError for a status other than 0,
-    and when ``timeout_s`` is over. The process has ended when this function returns or raises.
+    Raises MissingToolError when the program is not installed. Raises CommandError when the status is not 0, and when
+    the program has not ended after ``timeout_s`` seconds. The process has ended when this function returns or raises.
     """
     deadline = time.monotonic() + timeout_s
     words = tuple(str(word) for word in argv)

@@ -1,5 +1,5 @@
-"""Read files that another process may write to. A copy has exactly the expected size. Later checks detect
-whether a file has changed since it was first seen.
+"""Read files that another process may write to. The copy of a file has exactly the expected size. Checks after the
+reading detect whether the file has changed since it was first seen.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _HINT = "end what writes to it, and do it again"
 
 @dataclass(frozen=True)
 class Seen:
-    """The state of a file at one moment: its identity (device and inode), its size in bytes, and the time of
-    its last write (st_mtim, in ns).
+    """The state of a file at one moment. The state consists of the file's identity (device and inode), its size in
+    bytes, and the time of its last write (st_mtim, in ns).
 
     The change time (st_ctim) is not included, because a new hard link (link(2)) changes it.
     """
@@ -34,15 +34,15 @@ class Seen:
 
 
 def seen(what: int | Path) -> Seen:
-    """The present state of an open file (a descriptor) or of the file at a path. A link is not followed.
-    Raises OSError when the file cannot be examined.
+    """The present state of a file. The file is given by a descriptor or by its path. A link at the path is not
+    followed. Raises OSError when the file cannot be examined.
     """
     status = os.fstat(what) if isinstance(what, int) else os.lstat(what)
     return Seen(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def check_unchanged(path: Path, before: Seen) -> None:
-    """Raise BadInputError when the file at ``path`` was replaced or written to after the state ``before``."""
+    """Raise BadInputError when the file at ``path`` was replaced or written to since it had the state ``before``."""
     try:
         now = seen(path)
     except FileNotFoundError:
@@ -53,8 +53,8 @@ def check_unchanged(path: Path, before: Seen) -> None:
 
 @contextmanager
 def unchanged(path: Path, before: Seen) -> Iterator[None]:
-    """Check at the start and at the end of the context that the file at ``path`` is still in the state
-    ``before``. Raises BadInputError as `check_unchanged` does.
+    """A context that checks, at its start and at its end, that the file at ``path`` is still in the state ``before``.
+    Raises BadInputError as `check_unchanged` does.
     """
     check_unchanged(path, before)
     yield
@@ -70,7 +70,7 @@ def exactly(source: int, size_bytes: int, path: Path) -> Iterator[bytes]:
     """The content of the open file ``source``, in pieces. Raises BadInputError unless the file has exactly
     ``size_bytes`` bytes.
 
-    No more than ``size_bytes`` bytes are yielded. ``path`` is the file's name for the message.
+    The pieces have no more than ``size_bytes`` bytes together. ``path`` is the name of the file in the message.
     """
     offset = 0
     while offset < size_bytes:
@@ -84,11 +84,12 @@ def exactly(source: int, size_bytes: int, path: Path) -> Iterator[bytes]:
 
 
 def copy_exactly(source: int, target: BinaryIO, path: Path, size_bytes: int | None = None) -> None:
-    """Copy the open file ``source`` to the file ``target``, at its present position. If ``size_bytes`` is given,
-    ``source`` must have exactly this size. Zeros become holes: a stranger's file of some kilobytes may have
-    gigabytes of them, which would fill the place of the copy.
+    """Copy the open file ``source`` to the file ``target``, from the current position of ``target`` on. If
+    ``size_bytes`` is given, ``source`` must have exactly this size. Zeros become holes, because a stranger's file of
+    some kilobytes may contain gigabytes of zeros, which would fill the disk of the copy.
 
-    Raises BadInputError for another size, and when another process writes to ``source`` during the call.
+    Raises BadInputError when ``source`` has another size, and when another process writes to ``source`` during the
+    call.
     """
     before, begin = seen(source), target.tell()
     end = begin + before.size_bytes
@@ -96,7 +97,7 @@ def copy_exactly(source: int, target: BinaryIO, path: Path, size_bytes: int | No
         raise changed(path)
     for offset, chunk in data_chunks(source, before.size_bytes):
         target.seek(begin + offset)
-        # A file that grows has more.
+        # A file that grows may have more bytes than at first.
         target.write(chunk[: before.size_bytes - offset])
     target.seek(end)
     target.truncate()
@@ -118,8 +119,8 @@ def digest_of(source: int, path: Path) -> str:
 
 
 def digest_of_data(source: int, path: Path) -> str:
-    """A SHA-256 over the size of the open file ``source`` and over each chunk of its data with the chunk's
-    offset. Holes and written zeros give the same result, and holes take no time.
+    """A SHA-256 over the size of the open file ``source``, and over each chunk of its data together with the offset of
+    the chunk. Holes and written zeros give the same result. Reading holes takes no time.
 
     Raises BadInputError when another process writes to the file during the call.
     """

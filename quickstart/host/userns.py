@@ -1,10 +1,10 @@
-"""Become root without root's rights on the host. For this, the process enters a user namespace in which it is root
-and has the user's subordinate IDs (user_namespaces(7)).
+"""Become root without root's rights on the host. For this, the process enters a user namespace in which it is root and
+has the user's subordinate IDs (user_namespaces(7)).
 
-In the namespace, UID 0 is the user. UIDs 1 to 65535 are the user's subordinate IDs (subuid(5), subgid(5)), as
-with podman. So an image keeps its owners, files that are written for the user belong to the user, and the
-process gains no right over the host. Only newuidmap(1) and newgidmap(1) are privileged (set-uid or a file
-capability).
+In the namespace, UID 0 stands for the user who runs the process. UIDs 1 to 65535 stand for the user's subordinate IDs
+(subuid(5), subgid(5)), as with podman. So the files of an image keep their different owners. Files that are written for
+the user belong to the user. The process gains no right over the host. Only newuidmap(1) and newgidmap(1) are privileged
+(set-uid or a file capability).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 from quickstart.host import door, witness
 
 TOOLS = ("newuidmap", "newgidmap", "getsubids")
-# Debian's useradd gives as many. Ids beyond are nobody's in an image.
+# Debian's useradd gives a user this many IDs. In an image, nobody has a higher ID.
 IDS = 65536
 _LIMIT_S = 30.0
 # linux/sched.h
@@ -49,8 +49,8 @@ newuidmap "$1" 0 "$2" 1 1 "$3" 65535 && newgidmap "$1" 0 "$4" 1 1 "$5" 65535
 
 @dataclass(frozen=True)
 class SubordinateIds:
-    """The first of the user's subordinate user IDs, and the first of the subordinate group IDs. From each of
-    these two, the user has at least ``IDS`` consecutive IDs.
+    """The first of the user's subordinate user IDs, and the first of the user's subordinate group IDs. The user has at
+    least ``IDS`` consecutive IDs from each of these two numbers on.
     """
 
     first_uid: int
@@ -111,8 +111,8 @@ def is_host_root() -> bool:
 
 
 def need_host_root(step: str) -> None:
-    """Raise NeedsRootError unless this process is root of the host. ``step`` names work that a user namespace
-    does not allow.
+    """Raise NeedsRootError unless this process is root of the host. ``step`` is the name of the work that needs this.
+    Root of a user namespace is not allowed to do this work.
     """
     if not is_host_root():
         raise NeedsRootError(f"{step} needs root of the host", hint="run it as root")
@@ -121,10 +121,10 @@ def need_host_root(step: str) -> None:
 def become_root() -> None:
     """Make this process root of a user namespace of its own, unless it is root already.
 
-    The process keeps its PID, terminal, open files and groups. A copy of it stays outside, and says who owns a
-    file (host.witness). Call this function while the process has only one thread. On failure, this function
-    raises NeedsRootError with the command that fixes the problem. The process is then unchanged, unless
-    newuidmap itself failed.
+    The process keeps its PID, terminal, open files and groups. A copy of the process stays outside of the namespace,
+    and tells the process who owns a file (host.witness). Call this function while the process has only one thread. On
+    failure, this function raises NeedsRootError with the command that fixes the problem. The process is then unchanged,
+    unless newuidmap itself failed.
     """
     if os.geteuid() == 0:
         return
@@ -148,7 +148,7 @@ def become_root() -> None:
     finally:
         os.close(reading)
         os.close(writing)
-    # The groups stay: /dev/kvm may be open to one of them.
+    # The supplementary groups are kept, because one of them may have access to /dev/kvm.
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
 

@@ -1,6 +1,4 @@
-"""Walk directory trees of any depth, without recursion, even with paths that are longer than a system call
-accepts (PATH_MAX).
-"""
+"""Walk directory trees of any depth, without recursion. Paths may be longer than a system call accepts (PATH_MAX)."""
 
 from __future__ import annotations
 
@@ -19,10 +17,11 @@ def _raise(error: OSError) -> None:
 def walk(
     top: bytes, device: int, on_error: Callable[[OSError], None] = _raise
 ) -> Iterator[tuple[bytes, bool]]:
-    """``top`` and every path below it, depth first, sorted by name, as (path, whether it is a directory).
+    """``top`` and every path below it, depth first and sorted by name. Each element is (path, whether the path is a
+    directory).
 
-    Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory
-    cannot be read. If ``on_error`` does not raise, the walk continues with the next directory.
+    Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory cannot be
+    read. If ``on_error`` does not raise, the walk continues with the next directory.
     """
     # An entry is kept as its name and its directory's path, which all entries of the directory share,
     # because somebody may have made a million long paths.
@@ -41,7 +40,7 @@ def walk(
 
 
 def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:
-    """The names in a directory and whether each is a directory, in reverse order."""
+    """The names in a directory, in reverse order. Each element is (name, whether the name is a directory)."""
     with reachable(path) as name:
         if os.lstat(name).st_dev != device:
             return []
@@ -53,8 +52,8 @@ def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:
 
 @contextmanager
 def reachable(path: bytes) -> Iterator[bytes]:
-    """A short name for the file at ``path``, however long ``path`` is. A system call can use this name while
-    the context lasts.
+    """A context with a short path for the file at ``path``, which may be too long for a system call. System calls can
+    use the short path while the context lasts.
     """
     if len(path) <= _TAKEN_BYTES:
         yield path
@@ -72,7 +71,7 @@ def reachable(path: bytes) -> Iterator[bytes]:
 
 
 def _parts(path: bytes) -> Iterator[bytes]:
-    """``path``, cut at slashes into pieces that are short enough for system calls."""
+    """The pieces of ``path``, which is cut at slashes. Each piece is short enough for a system call."""
     while len(path) > _TAKEN_BYTES:
         cut = path.rindex(b"/", 0, _TAKEN_BYTES)
         yield path[:cut]

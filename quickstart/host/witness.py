@@ -1,10 +1,10 @@
 """Ask a process outside of our user namespace who owns a file.
 
-A user namespace shows all users whom it does not map as one user (user_namespaces(7)). So a process in it cannot
-tell a directory of root from one of a stranger. When an ordinary user becomes root of a namespace
-(host.userns), a copy of the process stays behind: the witness. The witness gets open files (unix(7),
-SCM_RIGHTS), and answers with their owners as the namespace outside shows them. It reads and writes nothing else,
-and has no right that the user does not have.
+A user namespace shows all users whom it does not map as one user (user_namespaces(7)). So a process in the namespace
+cannot tell a directory of root from a directory of a stranger. When an ordinary user becomes root of a namespace
+(host.userns), a copy of the process stays outside of the namespace. This copy is the witness. The witness gets open
+files (unix(7), SCM_RIGHTS), and answers with their owners as the namespace outside shows them. The witness reads and
+writes nothing else, and has only the rights that the user has.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PACKETS = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 @dataclass(frozen=True)
 class _Outside:
-    """``asking`` leads to the witness. ``uid`` is our user outside of the namespace. ``maps_all`` says whether
-    the namespace outside shows every user of the host.
+    """What this process knows of the namespace outside. ``asking`` is the socket to the witness. ``uid`` is our user's
+    ID outside of our namespace. ``maps_all`` says whether the namespace outside shows every user of the host.
     """
 
     asking: socket.socket
@@ -39,7 +39,7 @@ class _Outside:
 
 
 class _State:
-    """What stands for this process. Only `begin` changes it."""
+    """The connection to the witness, for the whole process. Only `begin` and `end` change it."""
 
     outside: _Outside | None = None
 
@@ -49,8 +49,8 @@ class ForeignOwnerError(OSError):
 
 
 def begin(leave_behind: Callable[[Callable[[int], None], int], None]) -> None:
-    """Start the witness. Call this function before this process enters the user namespace, and while it has only
-    one thread. ``leave_behind`` is door.leave_behind.
+    """Start the witness. Call this function before this process enters the user namespace, and while this process has
+    only one thread. ``leave_behind`` is the function of this name in door.py.
     """
     asking, answering = socket.socketpair(*_PACKETS)
     with answering:
@@ -59,26 +59,26 @@ def begin(leave_behind: Callable[[Callable[[int], None], int], None]) -> None:
 
 
 def end() -> None:
-    """End the witness, where this process did not enter a user namespace after all."""
+    """End the witness. This is for a process that has not entered a user namespace after all."""
     if _State.outside is not None:
         _State.outside.asking.close()
         _State.outside = None
 
 
 def own_user() -> int:
-    """Our user ID, in the same namespace as the IDs of `owner_of`."""
+    """Our user ID, in the same namespace as the IDs that `owner_of` returns."""
     return os.geteuid() if _State.outside is None else _State.outside.uid
 
 
 def sees_all() -> bool:
-    """Whether `owner_of` tells all users of the host apart."""
+    """Whether `owner_of` returns different owners for different users of the host."""
     return maps_all() if _State.outside is None else _State.outside.maps_all
 
 
 def owner_of(fd: int) -> Owner:
-    """The owner of an open file, as the witness says it. Without a witness, the owner as this process sees it.
+    """The owner of an open file, as the witness sees it. Without a witness, the owner as this process sees it.
 
-    Raises OSError when the file cannot be looked at, and HostLacksError when the witness has ended.
+    Raises OSError when the file cannot be examined, and HostLacksError when the witness has ended.
     """
     outside = _State.outside
     if outside is None:
@@ -101,10 +101,11 @@ def owner_of(fd: int) -> Owner:
 
 
 def check_mapped(path: str | bytes, status: os.stat_result, *, directory: int | None = None) -> None:
-    """Raise ForeignOwnerError when our user namespace does not map the owner or the group of a file. ``status``
-    says what this process sees of the file at ``path``, below the open directory ``directory``.
+    """Raise ForeignOwnerError when our user namespace does not map the owner or the group of a file. ``status`` is what
+    this process sees of the file at ``path``, below the open directory ``directory``.
 
-    The host's user nobody is what nobody is in an image. Without a witness, this function checks nothing.
+    A file of the host's user nobody does not lead to the error, because this user has the same meaning in an image.
+    Without a witness, this function checks nothing.
     """
     if _State.outside is None or OVERFLOW not in (status.st_uid, status.st_gid):
         return
@@ -124,7 +125,7 @@ def _mapped(kind: str) -> tuple[Extent, ...]:
 
 
 def _answer_all(fd: int) -> None:
-    """Answer until nobody can ask any more."""
+    """Answer questions until no process can ask any more."""
     with socket.socket(fileno=fd) as asked:
         while True:
             asking, given, _, _ = socket.recv_fds(asked, 1, 2)

@@ -1,5 +1,5 @@
-"""Directories for one run of QuickStart, in the temporary directory. When a run is killed, the next run
-removes the directories that the killed run has left.
+"""Make directories for one run of QuickStart, in the temporary directory. If a run was killed, the next run removes the
+directories of the killed run.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _HINT = "set TMPDIR to a local file system"
 # sockets, with its slash.
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME_BYTES = 16
-# Where a path is short whatever TMPDIR is.
+# Paths in this directory are short, whatever TMPDIR is.
 _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 
 @contextmanager
 def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
-    """A new directory whose name begins with ``prefix``. The directory is removed when the context ends,
-    unless ``keep`` is set.
+    """A context with a new directory, whose name begins with ``prefix``. The directory is removed when the context
+    ends, unless ``keep`` is set.
 
-    The directory is made in ``place``, which defaults to the temporary directory. Before that, directories in
-    ``place`` are removed if they are left over from killed processes of this user. Raises HostLacksError when
-    another user could replace the directory, and OSError when it cannot be made.
+    The directory is made in ``place``, which defaults to the temporary directory. Before that, the function removes
+    directories in ``place`` that are left over from killed processes of this user. Raises HostLacksError when another
+    user could replace the directory, and OSError when the directory cannot be made.
     """
     place = place or temporary_directory()
     check_temporary(place)
@@ -52,8 +52,8 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
 
 @contextmanager
 def room_for_sockets(directory: Path) -> Iterator[Path]:
-    """A directory for UNIX sockets. This is ``directory`` itself, or another directory with a short path if the path
-    of ``directory`` is too long for a socket address (unix(7)).
+    """A context with a directory for UNIX sockets. This is ``directory`` itself, unless its path is too long for a
+    socket address (unix(7)). Then it is another directory, with a short path.
     """
     if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES:
         yield directory
@@ -66,7 +66,7 @@ def room_for_sockets(directory: Path) -> Iterator[Path]:
 def _owned(directory: Path) -> Iterator[None]:
     new = directory / f".{_OWNER}"
     with new.open("wb") as file:
-        # Without locks the mark would say that it is an orphan.
+        # On a file system without locks, this file would mark the directory as an orphan.
         with suppress(HostLacksError):
             try_lock(file.fileno(), EXCLUSIVE, "the temporary directory", _HINT)
             # So nobody can see the mark without the lock.

@@ -1,1 +1,3 @@
-"""Measure launches. The modules define clocks and launch patterns, measure single runs, and compute statistics."""
+"""Measure launches. The modules define clocks and launch patterns, measure single runs, and compute statistics of
+runs.
+"""

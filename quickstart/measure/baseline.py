@@ -1,8 +1,8 @@
-"""Record what a distribution's boot (the configurations `standard` and `standard-tuned`) consists of, as the
-booted machine itself reports it.
+"""Record what a distribution's boot (the configurations `standard` and `standard-tuned`) consists of, for example its
+packages and enabled units. The booted machine itself reports these parts.
 
-The records are JSON documents in the repository (bench/baseline). They describe the boots with which the
-application's early start is compared.
+The records are JSON documents in the repository (bench/baseline). They describe the boots with which the application's
+early start is compared.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
 
 
 def questions(unit: str) -> str:
-    """The shell commands that print all parts of the boot's composition, for ``parse``."""
+    """The shell commands that print what a boot consists of. ``parse`` reads their output."""
     asked = "\n".join(f"echo; echo '== {name}'\n{command}" for name, command in _QUESTIONS.items())
     return f"export LC_ALL=C SYSTEMD_COLORS=0; UNIT='{unit}'\n{asked}\necho; echo '== end'\n"
 
 
 def parse(text: str) -> Mapping[str, Any]:
-    """The parts of the boot's composition as JSON values, from the output of the commands of `questions`.
-    Raises GuestError when the output is not complete.
+    """What a boot consists of, as JSON values. ``text`` is the output of the commands of `questions`. Raises GuestError
+    when the output is not complete.
     """
     parts = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
     answers = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
@@ -80,7 +80,7 @@ def parse(text: str) -> Mapping[str, Any]:
 
 
 def _chain(text: str) -> list[str]:
-    """The lines of the last paragraph in the output of systemd-analyze. The earlier paragraphs explain its
+    """The lines of the last paragraph in the output of systemd-analyze. The paragraphs before it explain the
     notation.
     """
     return text.rpartition("\n\n")[2].splitlines()
@@ -89,8 +89,8 @@ def _chain(text: str) -> list[str]:
 def record(
     guest: Guest, profile: Profile, boot: Boot, readied: Readied, accelerator: str
 ) -> Mapping[str, Any]:
-    """The document about the boot of a guest that is ready: the boot's composition, and the times of this
-    single boot on the host's clock.
+    """The document about the boot of ``guest``, which is ready. The document says what the boot consists of, and has
+    the times of this single boot on the host's clock.
     """
     out, err = io.BytesIO(), io.BytesIO()
     executing(guest).execute(questions(profile.unit), out, err, _LIMIT_S, _SAID_BYTES)

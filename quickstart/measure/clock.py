@@ -1,8 +1,9 @@
 """Define the clocks of the bench, and the machine sizes on each clock (docs/users/times.md).
 
-With the clock ``virtual``, QEMU counts instructions (TCG, -icount). Guest time is the number of instructions
-× 2^shift ns plus the guest's idle time. So a boot takes the same time whatever else the host does. ``wall``
-is TCG with the host's clock. ``kvm`` is KVM, if a guest has been seen to boot with it.
+With the clock ``virtual``, QEMU counts instructions (TCG, -icount). The time in the guest is the number of instructions
+× 2^shift ns, plus the time in which the guest is idle. So a boot takes the same time whatever else the host does. With
+the clock ``wall``, QEMU uses TCG and the host's clock. With the clock ``kvm``, QEMU uses KVM and the host's clock. The
+clock ``kvm`` is available only if a trial has shown that a guest boots with KVM.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from quickstart.store.store import Store
 _MEMORY_MIB = {"small": 1740, "medium": 3840}
 # Nanoseconds per instruction as a power of two: medium has twice the CPU of small (paper section 4).
 _SHIFT = {"small": 1, "medium": 0}
-# Elsewhere the host's CPU has one speed: medium has two.
+# On the other clocks, the host's CPU has only one speed. So a medium machine has two vCPUs.
 _VCPUS = {"small": 1, "medium": 2}
 # The CPU has no ERMS and FSRM. With them, the kernel uses `rep movsb` and `rep stosb`, which count an instruction for
 # each byte, although a real CPU moves 32 and more bytes in a cycle. Clearing pages would then be a tenth of a boot.
@@ -35,8 +36,8 @@ _VIRTUAL_SEED = "1"
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock with a machine size. ``name`` is one of results.CLOCKS. ``memory_mib`` and ``vcpus`` are what a
-    machine of this size has on this clock.
+    """A clock for machines of one size. ``name`` is one of results.CLOCKS. ``memory_mib`` and ``vcpus`` are the memory
+    and the vCPUs of a machine of this size on this clock.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Clock:
 
 
 def virtual(size: str) -> Clock:
-    """The virtual clock for a machine size. The machine has one vCPU, because QEMU starts no second vCPU with
+    """The virtual clock for a machine size. The machine has one vCPU, because QEMU does not start a second vCPU with
     -icount.
     """
     _known("size", size, SIZES)
@@ -58,10 +59,10 @@ def virtual(size: str) -> Clock:
 
 
 def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
-    """The clock ``name`` for a machine size. ``kernel`` is the kernel with which KVM is tried.
+    """The clock ``name`` for a machine size. ``kernel`` is the kernel of the guest with which KVM is tried.
 
-    Raises BadInputError for an unknown clock or size, and HostLacksError for ``kvm`` when no guest boots with
-    KVM.
+    Raises BadInputError for an unknown clock or size. Raises HostLacksError for the clock ``kvm`` when no guest boots
+    with KVM.
     """
     _known("clock", name, CLOCKS)
     _known("size", size, SIZES)

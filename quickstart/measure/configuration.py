@@ -1,5 +1,5 @@
-"""Describe the configurations that the bench compares (paper section 4.1): what each configuration boots, and
-its kernel command line (pure).
+"""Describe the configurations, which are the ways to boot that the bench compares (section 4.1 of the QuickStart
+paper). The description of a configuration says which files it boots and with which kernel command line (pure).
 
 ``quickstart.bench.prepare`` makes the files that a `Boot` names.
 """
@@ -21,16 +21,15 @@ from quickstart.model.words import KernelOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """All that a machine needs to boot one configuration, and the readiness request of the application. All
+    """Everything that a machine needs to boot one configuration, and the readiness request of the application. All
     paths are paths on the host.
 
-    ``command_line`` is one of results.COMMAND_LINES, and ``cmdline`` has the words themselves. ``initrds``
-    are joined in order. ``volume`` is a raw image, which is only read. ``fetched`` says where on the volume
-    the kernel and the initramfs are (image.extents). When ``attached`` is false, the machine has no root
-    volume, and only its kernel and initramfs are read from the volume. ``delivery`` is how the start set
-    reaches the guest, one of results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines``
-    (the unit's [Service] assignments) and ``packages`` (the image's packages with versions) are only recorded
-    in results.
+    ``command_line`` is a name from results.COMMAND_LINES, and ``cmdline`` is the kernel command line itself.
+    ``initrds`` are joined in order. ``volume`` is a raw image, which is only read. ``fetched`` says where on the volume
+    the kernel and the initramfs are (image.extents). When ``attached`` is false, the machine has no root volume. Then
+    only the kernel and the initramfs are read from the volume. ``delivery`` is the way in which the start set reaches
+    the application. It is one of results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (the
+    unit's [Service] assignments) and ``packages`` (the image's packages with versions) are only recorded in results.
     """
 
     configuration: str
@@ -55,8 +54,9 @@ class Boot:
 
 
 def with_command_line(boot: Boot, command_line: str) -> Boot:
-    """``boot`` with the given command line in place of the stock command line. Raises BadInputError for an
-    unknown command line.
+    """Return ``boot`` with the command line ``command_line`` in place of the stock command line. When ``boot`` has
+    another command line than the stock command line, return it unchanged. Raises BadInputError for an unknown command
+    line.
     """
     if command_line not in COMMAND_LINES:
         raise BadInputError(
@@ -69,17 +69,20 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 
 
 def built_with(configuration: str, profile: Profile) -> str:
-    """The command line (a word in results.COMMAND_LINES) of a configuration, when the matrix names no command
-    line.
+    """The command line of a configuration when the matrix of the bench names none, as a name from
+    results.COMMAND_LINES.
 
-    A configuration with a distribution's own initramfs gets the stock command line. Our configurations get
-    the command line that ``build`` chooses for ``profile``, so that they differ only in what is packed.
+    A configuration with the distribution's own initramfs gets the stock command line. All configurations with our
+    initramfs get the command line that ``build`` chooses for ``profile``. So these configurations differ only in the
+    files that are packed.
     """
     return "stock" if configuration in STOCK_CONFIGURATIONS else chosen(profile, None).value
 
 
 def machine_of(boot: Boot) -> Machine:
-    """The machine that boots ``boot``. Its writes to the disk are discarded, and no port is forwarded to it."""
+    """The description of the machine that boots ``boot``. The writes of this machine to its disk are discarded, and no
+    port is forwarded to the machine.
+    """
     return machine(
         boot.configuration,
         memory_mib=boot.memory_mib,

@@ -1,4 +1,6 @@
-"""Count requests and waiting times before ready, from a volume's log and from the guest's own counters (pure)."""
+"""Count the requests and the waiting times before ready. The numbers come from a volume's log and from the guest's own
+counters (pure).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from quickstart.volume.emulator import Request
 from quickstart.volume.nbd import Command
 
 _SECTOR_BYTES = 512
-# USER_HZ of x86: /proc/stat counts in it.
+# The unit of times in /proc/stat (USER_HZ on x86).
 _TICK_NS = 10_000_000
 
 
 def root_reads(log: Iterable[Request], begin_ns: int, end_ns: int) -> Reads:
-    """The read requests that arrived at or after ``begin_ns`` and before ``end_ns``."""
+    """The number and the bytes of the read requests that arrived at or after ``begin_ns`` and before ``end_ns``."""
     lengths = [
         each.length_bytes
         for each in log
@@ -38,11 +40,11 @@ def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
 
 
 def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
-    """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. The time is
-    computed from the times at which the answers are due in the model.
+    """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. The time is computed
+    from the times at which the answers are due according to the model.
 
-    On a busy host, an answer may be sent after the time at which it is due. This delay is left out, because
-    the result must not depend on the host.
+    On a busy host, the volume may send an answer later than it is due. This delay is left out, because the result must
+    not depend on the host.
     """
     reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)
     return _union_ns((each.arrival_ns, each.due_ns) for each in reads)
@@ -57,15 +59,15 @@ def _union_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def overlap_ns(busy_ns: int, waited_ns: int) -> int:
-    """The part in ns of the volume's busy time (when a request is in flight) during which the guest did not
-    wait. A time on the virtual clock may be too short by up to this number of ns.
+    """The time in ns in which the volume was busy and the guest did not wait. The volume is busy when a request is in
+    flight. A time on the virtual clock may be too short by up to this number of ns.
     """
     return max(0, busy_ns - waited_ns)
 
 
 def iowait_ns(counters: str) -> int:
-    """The time in ns that the guest waited for I/O, from the fifth number in the line `cpu` of /proc/stat,
-    which is in ticks of 10 ms (proc(5)). Raises GuestError when there is no such number.
+    """The time in ns that the guest waited for I/O. The time is the fifth number in the line `cpu` of /proc/stat, which
+    counts ticks of 10 ms (proc(5)). Raises GuestError when there is no such number.
     """
     words = counters.partition("\n")[0].split()
     ticks = natural(words[5], INT64_MAX // _TICK_NS) if len(words) >= 6 and words[0] == "cpu" else None
@@ -75,8 +77,8 @@ def iowait_ns(counters: str) -> int:
 
 
 def disk_reads(counters: str, device: str) -> Reads:
-    """The completed reads and the bytes read of ``device``, from the guest's /proc/diskstats
-    (Documentation/admin-guide/iostats.rst).
+    """The number of completed reads of ``device`` and the number of bytes that they read, from the guest's
+    /proc/diskstats (Documentation/admin-guide/iostats.rst).
 
     Raises GuestError when the device is missing, or when its numbers are invalid.
     """
@@ -93,11 +95,11 @@ def disk_reads(counters: str, device: str) -> Reads:
 
 
 def unanswered_ns(log: Sequence[Request], now_ns: int) -> int:
-    """The time in ns that the oldest unanswered request has waited at ``now_ns``. 0 when every request was
-    answered.
+    """The time in ns that the oldest unanswered request has waited at ``now_ns``. The result is 0 when every request
+    was answered.
 
-    A request whose answer is due at ``now_ns`` or earlier is left out. In this case, the guest has not read the
-    answer yet, so the guest causes the delay, and not the volume.
+    A request whose answer is due at ``now_ns`` or earlier is left out. The guest has not yet read the answer to such a
+    request, so the guest causes the delay, and not the volume.
     """
     waiting = [each.arrival_ns for each in log if not each.done_ns and not 0 < each.due_ns <= now_ns]
     return now_ns - min(waiting) if waiting else 0

@@ -1,4 +1,4 @@
-"""Use matplotlib with its built-in defaults, so that no configuration file affects a report."""
+"""Use matplotlib with its built-in default settings, so that no configuration file affects a report."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ _NAMES = (
 
 @contextmanager
 def unconfigured() -> Iterator[None]:
-    """A context in which matplotlib may be imported for the first time. In this context, matplotlib finds an
-    empty configuration, in a directory of ours.
+    """A context in which matplotlib may be imported for the first time. In this context, matplotlib finds an empty
+    configuration, in a directory of ours.
 
-    matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another
-    user may own that file, and could use it to make matplotlib run LaTeX on a text of that user's choice
-    (text.usetex). `styled` resets the settings that matplotlib reads from other files.
+    matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another user may
+    own that file, and could use it to make matplotlib run LaTeX on a text of that user's choice (text.usetex).
+    matplotlib also reads settings from other files. `styled` resets these settings.
 
-    matplotlib also looks for fonts, in HOME and by the program fc-list. Another user may own HOME or a
-    directory in PATH. So HOME is the empty directory, and PATH is that of every other program (host.door).
+    matplotlib also looks for fonts, in HOME and by the program fc-list. Another user may own HOME or a directory in
+    PATH. So in this context, HOME is the directory with the empty configuration, and PATH is the fixed PATH that every
+    other program gets (host.door).
     """
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -53,8 +54,8 @@ def unconfigured() -> Iterator[None]:
 
 @contextmanager
 def styled(settings: dict[Any, Any]) -> Iterator[None]:
-    """A context in which matplotlib has its default settings with the changes in ``settings``, whatever
-    configuration it read when it was imported.
+    """A context in which matplotlib has its default settings with the changes in ``settings``. The configuration that
+    matplotlib read when it was imported has no effect.
     """
     import matplotlib as mpl
 
@@ -65,5 +66,7 @@ def styled(settings: dict[Any, Any]) -> Iterator[None]:
 
 
 def dots_per_inch(width_in: float, height_in: float) -> float:
-    """What a PNG of this size has to an inch: fewer dots when the picture would have too many of them."""
+    """The resolution of a PNG of this size in dots per inch. The resolution is reduced when the picture would otherwise
+    have too many dots.
+    """
     return min(_DPI, _SIDE_MAX // max(width_in, height_in), math.sqrt(_PIXELS_MAX / (width_in * height_in)))

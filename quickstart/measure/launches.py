@@ -1,5 +1,5 @@
-"""Launch several machines from one volume (docs/users/measuring.md). N boots, in parallel or one after the
-other, give N samples.
+"""Launch several machines from one volume (docs/users/measuring.md). The machines boot in parallel or one after the
+other, and N machines give N samples.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quickstart.volume.storage import StorageModel
 # The host's memory that QEMU uses for one machine until the last machine is ready. A guest uses only a part of its
 # own memory.
 TAKES_MIB = {"small": 900, "medium": 1300}
-# From when all threads are there until the first machine is launched.
+# The time from the moment when all threads exist until the first machine is launched.
 _HEAD_START_S = 0.05
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """The result of one machine. ``launched_ns`` is the time at which its launch was requested (on the clock
-    time.monotonic_ns).
+    """The result of one machine. ``launched_ns`` is the time, on the clock time.monotonic_ns, at which the machine was
+    launched. ``became`` is what the run has recorded, or the error with which the machine failed.
     """
 
     launched_ns: int
@@ -44,8 +44,8 @@ def processors() -> int:
 
 
 def demand_room(cell: Cell) -> None:
-    """Raise HostLacksError when the host does not have enough memory for the machines that run at the same
-    time in a launch of ``cell``.
+    """Raise HostLacksError when the host does not have enough memory for the machines of ``cell`` that run at the same
+    time.
     """
     patterns.demand_memory(patterns.at_a_time(cell), TAKES_MIB[cell.size], available_bytes())
 
@@ -53,14 +53,14 @@ def demand_room(cell: Cell) -> None:
 def launch(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int
 ) -> tuple[Sample, ...]:
-    """Launch ``cell.instances`` machines with ``boot`` in the launch pattern of the cell. All machines use
-    one volume, which is new and cold at the beginning.
+    """Launch ``cell.instances`` machines with ``boot``, in the launch pattern of ``cell`` (for example, all at the same
+    time). All machines use one volume, which is new and cold at the beginning.
 
-    A machine that hangs or dies gives a censored sample and does not affect the other machines. If the
-    volume's server dies, all samples are censored. No process is left running. When the host has too few
-    processors for all machines, the storage's times and ``bench.limit_s`` are multiplied by the same factor
-    (patterns.dilation_percent). Raises BadInputError for the virtual clock, and HostLacksError when the host
-    lacks a tool, memory or disk space.
+    A machine that hangs or dies gives a censored sample and does not affect the other machines. If the volume's server
+    dies, all samples are censored. No process is left running. When the host has too few processors for all machines,
+    the storage's times and ``bench.limit_s`` are multiplied by the same factor (patterns.dilation_percent). Raises
+    BadInputError when the cell's launch is not possible, for example with several machines on the virtual clock. Raises
+    HostLacksError when the host lacks a tool, memory or disk space.
     """
     if problem := patterns.cell_problem(cell):
         raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")
@@ -77,7 +77,7 @@ def launch(
             served(bench.volume, boot.volume, slow, fault=bench.fault, instances=cell.instances) as volume,
         ):
             machines.run(volume)
-            # Every QEMU has gone: the log has every request.
+            # Every QEMU has ended, so the log has every request.
             log = volume.log()
     except VolumeError as error:
         machines.give_up(error)
@@ -101,8 +101,8 @@ class _Machines:
         self._stop = threading.Event()
 
     def run(self, volume: Volume) -> None:
-        """Launch all machines. Return when each machine has become ready or has failed, and no machine is
-        running any more.
+        """Launch all machines. The function returns when each machine has become ready or has failed, and no machine
+        runs any more.
         """
         begin_s = time.monotonic() + _HEAD_START_S
         gap_s = self._cell.stagger_ms / 1000 * self._percent / patterns.REAL
@@ -129,8 +129,8 @@ class _Machines:
                 thread.join()
 
     def give_up(self, error: VolumeError) -> None:
-        """Record ``error``, with which the volume ended, as the result of every machine. If a thread failed
-        earlier, raise the thread's exception.
+        """Record ``error`` as the result of every machine. ``error`` is the reason why the volume ended. If a thread
+        failed earlier, raise the thread's exception instead.
         """
         self._raise_fatal()
         now_ns = time.monotonic_ns()
@@ -159,7 +159,9 @@ class _Machines:
         return dataclasses.replace(sample, instance=instance, launched_ns=ended.launched_ns - first_ns)
 
     def _one(self, volume: Volume, instance: int, due_s: float) -> None:
-        """The body of a thread: wait for the launch time, boot, and keep the machine running until all machines are ready."""
+        """The body of a thread. It waits for the launch time, boots the machine, and keeps the machine running until
+        all machines are ready.
+        """
         try:
             self._stop.wait(max(0.0, due_s - time.monotonic()))
             if self._stop.is_set():
@@ -169,7 +171,7 @@ class _Machines:
             became: Ran | QuickStartError
             try:
                 stay = functools.partial(self._stay, instance)
-                # What a thread raises is not seen by `launch`'s.
+                # The same context in `launch` does not see the errors of a thread.
                 with room_for_it():
                     became = boot_from(self._bench, self._boot, self._clock, mine, stay)
             except (GuestError, VolumeError) as error:
@@ -184,9 +186,8 @@ class _Machines:
             self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
-        """Keep a ready machine running until all machines are ready or have failed. (A ready machine keeps
-        running while other machines start, as it does outside of the bench.) With the pattern one-by-one,
-        return at once.
+        """Keep a ready machine running until all machines are ready or have failed. Outside of the bench, too, a ready
+        machine keeps running while other machines start. With the pattern one-by-one, return at once.
         """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":
@@ -200,7 +201,9 @@ class _Machines:
                 self._all_settled.set()
 
     def _end_all(self, volume: Volume) -> None:
-        """End everything that waits: threads, ready machines, and guests that wait for the volume."""
+        """End everything that waits. These are the threads, the ready machines, and the guests that wait for the
+        volume.
+        """
         self._stop.set()
         self._all_settled.set()
         if volume.is_running():

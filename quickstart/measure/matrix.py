@@ -1,5 +1,5 @@
-"""Read the plan of a bench from TOML or command-line options into a Matrix. The whole plan is validated
-before any work begins (docs/users/measuring.md).
+"""Read the plan of a bench from TOML or command-line options into a Matrix, which lists everything to measure. The
+whole plan is validated before any work begins (docs/users/measuring.md).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Words = Annotated[tuple[str, ...], Field(min_length=1)]
 class _Block(Table):
     profiles: Words
     configurations: Words
-    # None: what is built (configuration.built_with).
+    # With None, the cells get the command line of a build (configuration.built_with).
     command_lines: Words | None = None
     storages: Words
     clocks: Words
@@ -85,7 +85,9 @@ class _Document(Table):
 
 @dataclass(frozen=True)
 class Matrix:
-    """The cells to measure, in the order of the matrix. ``fetch`` is one of results.FETCHES."""
+    """The plan of a bench. ``plan`` has the cells to measure, in the order of the matrix. A cell is one combination of
+    profile, configuration, storage, clock and the like. ``fetch`` is one of results.FETCHES.
+    """
 
     name: str
     plan: tuple[Planned, ...]
@@ -93,14 +95,14 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
-    """The matrix in ``text`` (TOML). ``profiles`` are the names of known profiles. In the matrix, a profile
-    with a slash is the path of a profile's directory.
+    """The matrix that ``text`` (TOML) describes. ``profiles`` are the names of known profiles. In the matrix, a profile
+    whose name has a slash is the path of a profile's directory.
 
-    A block is a table `[[block]]`. When a block names no command lines, the profiles of the block are read, to find
-    the command line that a build of the profile would have.
+    A block is a table `[[block]]`, which describes many cells. When a block names no kernel command lines, the profiles
+    of the block are read, to find the command line that a build of each profile would have.
 
-    Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be read is missing
-    or invalid.
+    Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be read is missing or
+    invalid.
     """
     try:
         raw = parse_toml(text)
@@ -110,7 +112,9 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
 
 
 def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
-    """The matrix in a file. Raises BadInputError when the file cannot be read, and MatrixError when the matrix is invalid."""
+    """The matrix in a file. Raises BadInputError when the file cannot be read, and MatrixError when the matrix is
+    invalid.
+    """
     try:
         text = read_whole(path, MAX_TOML_BYTES).decode()
     except OSError as error:
@@ -126,7 +130,7 @@ def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
 def matrix_of_options(
     options: Mapping[str, Sequence[str] | Sequence[int] | int], profiles: Sequence[str]
 ) -> Matrix:
-    """A matrix of one block that has ``options`` as its keys. Raises MatrixError when the options are invalid."""
+    """A matrix with one block, whose keys are ``options``. Raises MatrixError when the options are invalid."""
     # An option that was not given leaves the block's default.
     block = {key: value for key, value in options.items() if value}
     whole = {"fetch": block.pop("fetch")} if "fetch" in block else {}
@@ -136,14 +140,16 @@ def matrix_of_options(
 
 
 def singular(key: str) -> str:
-    """The word for one value of the key ``key`` of a block: the key in the singular."""
+    """The singular of ``key``, which is the name of a list in a block. Messages use the singular for one value of the
+    list.
+    """
     return "delivery" if key == "deliveries" else key.removesuffix("s")
 
 
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
-    """All runs of ``plan``, as (cell, number of the run from 1), in rounds of one run for each cell. Every second
-    round is in reverse order. So when the host becomes slower or faster during the bench, all configurations are
-    affected alike.
+    """All runs of ``plan``, in the order in which they are made. Each element is (cell, number of the run from 1). A
+    round has one run of each cell, and every second round is in reverse order. So when the host becomes slower or
+    faster during the bench, all configurations are affected alike.
     """
     rounds = max((each.runs for each in plan), default=0)
     runs: list[tuple[Cell, int]] = []
@@ -201,7 +207,9 @@ def _count(block: _Block) -> int:
 
 
 class _Lines:
-    """The command lines for the cells of a block. A profile that determines a command line is read only once."""
+    """Finds the kernel command lines for the cells of a block. A profile that determines a command line is read only
+    once.
+    """
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known
@@ -211,7 +219,7 @@ class _Lines:
         if block.command_lines is not None:
             return block.command_lines
         if profile not in self._known and "/" not in profile:
-            # That there is no such profile is said anyway.
+            # Another fault already says that there is no such profile.
             return ("stock",)
         if profile not in self._profiles:
             self._profiles[profile] = load_profile(profile)
@@ -245,8 +253,8 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
 
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
-    """A fault for each cell that is in the plan twice, once with a delivery and once without. A run always
-    records its delivery, so a run could belong to either of these two cells.
+    """A fault for each cell that is in the plan twice, once with a delivery and once without a delivery. The sample of
+    a run always records the delivery, so the sample could belong to either of these two cells.
     """
     asked = [each.cell for each in plan if each.cell.delivery]
     cells = {each.cell for each in plan}
@@ -256,8 +264,8 @@ def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
 
 
 def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
-    """Faults for unknown words and for words that a list repeats. These faults are found even when the
-    document's structure is wrong elsewhere.
+    """Faults for unknown words, and for words that occur twice in a list. These faults are found even when the
+    structure of the document is wrong elsewhere.
     """
     blocks = raw.get("block")
     for number, block in enumerate(blocks if isinstance(blocks, list) else []):

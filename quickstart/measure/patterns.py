@@ -1,11 +1,11 @@
 """Compute three things (pure):
 
 - the launches that a block of a matrix asks for
-- time dilation, which slows the storage down when machines share the host's processors
+- time dilation, which slows the storage down when several machines share the host's processors
 - the summary of several launches
 
 Time dilation follows Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
-docs/users/measuring.md lists its assumptions.
+docs/users/measuring.md lists the assumptions of this method.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NO_VIRTUAL = (
 
 
 def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: int) -> tuple[Launch, ...]:
-    """The launches that the lists of a block ask for, in the order of the lists. A launch of one machine has
-    the pattern `single`, whatever the block says.
+    """The launches that a block of the matrix asks for, in the order of the block's lists ``patterns`` and
+    ``instances``. A launch of one machine has the pattern `single`, whatever pattern the block names.
     """
     found = [
         _ALONE
@@ -57,7 +57,9 @@ def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: i
 def block_problems(
     patterns: Sequence[str], instances: Sequence[int], stagger_ms: int, clocks: Sequence[str]
 ) -> Iterator[str]:
-    """The faults in the launches that a block asks for, each with its key."""
+    """The faults in the launches that a block of the matrix asks for. Each fault begins with the key of the block that
+    is wrong.
+    """
     together = [pattern for pattern in patterns if pattern != "single"]
     if together and not instances:
         yield f"instances: missing; {together[0]} is of several machines: how many?"
@@ -75,7 +77,7 @@ def block_problems(
 
 
 def cell_problem(cell: Cell) -> str:
-    """The fault in a cell's launch, or an empty string."""
+    """The fault in the launch that a cell describes. Empty when there is no fault."""
     alone = cell.instances == 1
     if alone != (cell.pattern == "single"):
         return f"instances: {cell.pattern} has {'several' if alone else 'one'} (got {cell.instances})"
@@ -87,9 +89,10 @@ def cell_problem(cell: Cell) -> str:
 
 
 def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
-    """The faults of a plan whose report would take hours to draw. A report has figures for each combination
-    of application, size, volume and clock, and the figure of the launches has a panel for each pattern. The
-    figure of a clock has a bar for each configuration of an application and size on each volume of any.
+    """The faults of a plan whose report would take hours to draw. A report has figures for each combination of
+    application, size, volume and clock. Among them, the figure of the launches has a panel for each launch pattern. A
+    report also has a figure for each clock. This figure has a bar for each configuration of each application and size,
+    on each volume.
     """
     cells = tuple(cells)
     panels: dict[tuple[str, str, str, str], set[tuple[str, int]]] = {}
@@ -108,7 +111,9 @@ def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
 
 
 def _bars(cells: Iterable[Cell]) -> int:
-    """The number of bars in the figures of all clocks, with the empty ones of cells that are not in the plan."""
+    """The number of bars in the figures of all clocks. The number includes empty bars, for cells that are not in the
+    plan.
+    """
     alone = [cell for cell in cells if cell.instances == 1]
     found = 0
     for clock in {cell.clock for cell in alone}:
@@ -122,13 +127,15 @@ def _bars(cells: Iterable[Cell]) -> int:
 
 
 def places(cells: Iterable[Cell]) -> int:
-    """The number of combinations of application, size, volume and clock, each of which has figures in a report."""
+    """The number of combinations of application, size, volume and clock. Each combination has its own figures in a
+    report.
+    """
     return len({(cell.profile, cell.size, cell.storage, cell.clock) for cell in cells})
 
 
 def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:
-    """A fault for each launch in which machines are missing, a machine's number is too high, or samples have
-    different dilations. ``samples`` are the samples of one document.
+    """A fault for each launch in which machines are missing, a machine's number is too high, or the samples have
+    different dilations. ``samples`` are the samples of one results document.
     """
     found: dict[tuple[Cell, int], list[Sample]] = {}
     for index, sample in enumerate(samples):
@@ -150,12 +157,11 @@ def at_a_time(cell: Cell) -> int:
 
 
 def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
-    """The factor in percent by which the storage's times are multiplied when the vCPUs of all machines must
-    share the host's processors. With this factor, the storage is as fast in relation to a vCPU as if the host
-    had a processor for each vCPU. ``processors`` is the number of the host's processors.
+    """The factor in percent by which the storage's times are multiplied when the vCPUs of all machines must share the
+    host's processors. With this factor, the storage is as fast in relation to a vCPU as it would be if the host had a
+    processor for each vCPU. ``processors`` is the number of the host's processors.
 
-    The factor is 100 (no dilation) for machines that run alone on the host, for example with the pattern
-    `single`.
+    The factor is 100 (no dilation) for machines that run alone on the host, for example with the pattern `single`.
     """
     if at_a_time(cell) == 1:
         return REAL
@@ -163,8 +169,8 @@ def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
 
 
 def command_line(words: str) -> str:
-    """The kernel command line ``words`` with the option _NO_TIMER_CHECK, for a machine that shares the host's
-    processors with other machines.
+    """The kernel command line ``words`` with the additional option _NO_TIMER_CHECK. This command line is for a machine
+    that shares the host's processors with other machines.
     """
     return words if _NO_TIMER_CHECK in words.split() else f"{words} {_NO_TIMER_CHECK}"
 
@@ -189,7 +195,9 @@ def _slower(time_ns: int, percent: int) -> int:
 
 
 def undilated(sample: Sample, percent: int) -> Sample:
-    """The sample of a dilated launch, converted back to undilated time. The parts of the sample still add up to its total."""
+    """The sample of a dilated launch, with all times converted back to undilated time. The parts of the sample's total
+    time still add up to the total.
+    """
     if percent == REAL:
         return sample
 
@@ -220,7 +228,7 @@ def _spans(spans: Sequence[Phase], quicker: Callable[[int], int]) -> tuple[Phase
 
 
 def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
-    """Raise HostLacksError when less memory is available than ``count`` machines of ``each_mib`` need."""
+    """Raise HostLacksError when less memory is available than ``count`` machines with ``each_mib`` MiB each need."""
     if count * each_mib * MIB > available_bytes:
         raise HostLacksError(
             f"{count} machines at a time take {count * each_mib} MiB of memory, {available_bytes // MIB} MiB are available",
@@ -230,12 +238,12 @@ def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The summary of a cell's launches by one metric. In one launch, p50 is the median of the machines'
-    values, and p100 is the largest value. ``p50`` and ``p100`` are the medians of these numbers over all
-    launches. A median is None when it falls on a machine that did not become ready.
+    """The summary of a cell's launches by one metric. In one launch, the 50th percentile is the median of the machines'
+    values, and the 100th percentile is the largest value. ``p50`` and ``p100`` are the medians of these two numbers
+    over all launches. ``p50`` or ``p100`` is None when a machine that did not become ready determines the median.
 
-    ``machines`` is the number of machines that were launched. ``censored`` is the number of machines that did
-    not become ready.
+    ``machines`` is the number of machines that were launched. ``censored`` is the number of machines that did not
+    become ready.
     """
 
     launches: int
@@ -246,8 +254,8 @@ class Launched:
 
 
 def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
-    """The summary of one cell's launches by ``metric``. A censored machine counts as later than every other
-    machine.
+    """The summary of one cell's launches by ``metric``. A censored machine, which did not become ready, counts as later
+    than every other machine.
     """
     found: dict[int, list[int | None]] = {}
     for sample in samples:

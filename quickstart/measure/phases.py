@@ -1,5 +1,6 @@
-"""Compute the phases of a boot until ready, from time stamps of kernel, init and systemd (guest.md). The
-functions are pure: a script collects the time stamps in the guest, and the functions parse its output.
+"""Compute the phases of a boot until ready, from time stamps of the kernel, of init and of systemd
+(docs/internals/guest.md). A script collects the time stamps in the guest. The functions parse the output of this
+script, and are pure.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
 
 def script(unit: str) -> str:
-    """The text of the script that runs in the guest once it is ready. `phases` parses the script's output.
+    """The text of the script that runs in the guest once the guest is ready. `phases` parses the script's output.
 
-    The kernel's log has a clock of its own (sched_clock). To relate this clock to the uptime, the script writes
-    one line into the log and prints the uptime right after it, without a fork in between.
+    The kernel's log has a clock of its own (sched_clock). To relate this clock to the uptime, the script writes one
+    line into the log. Right after that, without a fork in between, the script prints the uptime.
     """
     stamps = ("InactiveExit", "ActiveEnter", "InactiveEnter")
     properties = " ".join(("-p Id", *(f"-p {each}TimestampMonotonic" for each in stamps)))
@@ -31,18 +32,17 @@ def script(unit: str) -> str:
         'echo "<7>quickstart: stamp now" >/dev/kmsg\n'
         'while read -r line; do case $line in now*) echo "$line"; break;; esac; done </proc/timer_list\n'
         "dmesg -r | grep -e 'quickstart: stamp' -e '] Run /'\n"
-        # After our init there is nothing to ask systemd, and at ready it has only begun. Without --all a pattern passes by what is
-        # inactive: a oneshot service that has run.
+        # After an early start by our init, systemd has only begun at ready, so the script does not ask systemd. Without
+        # --all, a pattern does not match inactive units, such as a oneshot service that has run.
         "dmesg -r | grep -q 'quickstart: stamp application' || { systemctl show -p UserspaceTimestampMonotonic\n"
         f"systemctl show --all {properties} {shlex.join((unit, *_NETWORK_UNITS, '*.service'))}; }}\n"
     )
 
 
 def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
-    """The phases from the machine's start to ready. Phases without time stamps are left out.
+    """The phases from the machine's start to ready. A phase whose time stamps are missing is left out.
 
-    ``said`` is the output of `script`. The phase ``network`` overlaps other phases. All other phases follow
-    each other.
+    ``said`` is the output of `script`. The phase ``network`` overlaps other phases. All other phases follow each other.
     """
     # The time may be below 0, because the uptime runs ahead at first (docs/users/times.md). But a phase has no length
     # below 0.
@@ -59,13 +59,12 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
 
 
 def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
-    """The services that systemd had begun to start before ready, with their durations until ready, in the
-    order of their starts.
+    """The services that systemd had begun to start before ready, in the order of their starts. Each service is a phase,
+    which ends at ready at the latest. Services with a phase of less than 1 ms are left out.
 
-    ``said`` is the output of `script`. After a fast start, the result is empty, because the script does not
-    ask systemd in this case. A service's phase ends when the service is active. For a oneshot service that is
-    no longer active, the phase ends when the service has run. For a service that was still starting, the
-    phase ends at ready.
+    ``said`` is the output of `script`. After a fast start, the result is empty, because the script does not ask systemd
+    in this case. A service's phase ends when the service is active. The phase of a oneshot service that is no longer
+    active ends when the service has run. The phase of a service that was still starting ends at ready.
     """
     found = []
     for name, properties in dict(_units(said)).items():
@@ -81,7 +80,7 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:
-    """The part of the phase before ready, or None when the phase begins after ready. An application may
+    """The part of the phase before ready. None when the phase begins after ready. For example, an application may
     answer before its unit is active.
     """
     if phase.begin_ns >= ready_ns:
@@ -123,7 +122,9 @@ def _systemds(
 
 
 def _kernel_stamps(said: str) -> dict[str, int]:
-    """The uptime in ns at each stamp in the kernel's log. ``init`` is the time when the kernel executed init."""
+    """The uptimes in ns of the stamps in the kernel's log, by the names of the stamps. The stamp ``init`` is the time
+    at which the kernel executed init.
+    """
     found: dict[str, int] = {}
     for line in said.splitlines():
         if entry := _KMSG.match(line):
@@ -148,6 +149,6 @@ def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _instant(properties: Mapping[str, str], name: str) -> int:
-    """A monotonic time stamp of systemd in ns. 0 when the event has not happened."""
+    """A monotonic time stamp of systemd in ns. 0 when the event of this time stamp has not happened."""
     value = properties.get(name, "")
     return int(value) * 1000 if value.isdecimal() else 0

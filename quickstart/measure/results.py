@@ -1,5 +1,5 @@
-"""The data classes of the bench: the cells of a matrix, the measurements in each cell, and the versioned
-document that has all of them.
+"""The data classes of the bench. They describe the cells of a matrix, the measurements in each cell, and the versioned
+document with all of these.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 SCHEMA = 3
-# Written by earlier versions, and still read: what came later is empty there.
+# Earlier versions wrote these schemas. They are still read, and fields that they do not have are empty.
 OLDER_SCHEMAS = (1, 2)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # These configurations boot the distribution's own initramfs and init.
@@ -39,12 +39,12 @@ RUNS_MAX = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of a matrix. Except for ``profile``, each text is one of the words that are defined above in
-    this module.
+    """One cell of a matrix, which is one combination of the things that the bench varies. Except for ``profile``, each
+    text is one of the words that are defined above in this module.
 
-    ``payload`` is the form of quickstart's initramfs, and ``delivery`` is how its start set reaches the
-    guest. An empty ``payload`` or ``delivery`` means the default of `build`. ``instances`` machines are
-    launched from one volume, by ``pattern``. Staggered launches are ``stagger_ms`` apart.
+    ``payload`` is the form of quickstart's initramfs, and ``delivery`` is the way in which the start set reaches the
+    application. An empty ``payload`` or ``delivery`` means the default of `build`. ``instances`` machines are launched
+    from one volume, in the launch pattern ``pattern``. Staggered launches are ``stagger_ms`` apart.
     """
 
     profile: str
@@ -61,7 +61,7 @@ class Cell:
 
     @property
     def launched(self) -> str:
-        """The number of machines in a launch, and their launch pattern, in words. Empty for a launch of one
+        """A phrase with the number of machines in a launch and their launch pattern. Empty for a launch of one
         machine.
         """
         count = self.instances
@@ -74,13 +74,13 @@ class Cell:
 
     @property
     def called(self) -> str:
-        """The configuration's name in a table, with the payload and delivery that the matrix asks for."""
+        """The configuration's name in a table, with the delivery and the payload that the matrix names for the cell."""
         return ", ".join(word for word in (self.configuration, self.delivery, self.payload) if word)
 
     def beside(self, configuration: str) -> Cell:
-        """The cell that has the given ``configuration`` and is otherwise equal to this one. The report
-        compares the two cells. The returned cell has no payload and no delivery, because only the
-        configuration quickstart has these.
+        """The cell with which the report compares this cell. The returned cell has the given ``configuration``, and
+        otherwise equals this cell. The returned cell has no payload and no delivery, because only the configuration
+        quickstart has a payload and a delivery.
         """
         return replace(self, configuration=configuration, payload="", delivery="")
 
@@ -93,8 +93,8 @@ def words_of(cell: Cell) -> str:
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell of a matrix, its number of runs, and the time after which a run is given up, in seconds on the
-    host's clock.
+    """A cell of a matrix with its number of runs and its time limit. The time limit is the time in seconds, on the
+    host's clock, after which a run is given up.
     """
 
     cell: Cell
@@ -104,8 +104,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of the boot. Its begin and end are uptimes in nanoseconds on the guest's clock. Uptimes are
-    negative before the kernel's clock begins.
+    """A phase of the boot, with its begin and its end. These are uptimes in nanoseconds on the guest's clock. Uptimes
+    are negative before the kernel's clock begins.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Reads:
-    """The number of read requests before ready, and the number of bytes that they read."""
+    """The number of read requests before ready, and the number of bytes that these requests read."""
 
     requests: int
     read_bytes: int
@@ -123,25 +123,26 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The result of one run of a cell (paper section 4.1). When the guest did not become ready, the run is censored.
-    A censored run has no times, but statistics count it as later than every other run.
+    """The result of one run of a cell (section 4.1 of the QuickStart paper). When the guest did not become ready, the
+    run is censored. A censored run has no times, but statistics count it as later than every other run.
 
-    ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on
-    the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched from the
-    volume. ``before_kernel_ns`` is the time from the machine's start to the kernel's uptime 0; it may be
-    negative (times.md). ``overlap_ns`` is the longest time of I/O that the virtual clock may have failed to
-    count, or 0 on other clocks. The reads in ``volume`` come from the volume's log, and those in ``guest``
-    from the guest's /proc/diskstats.
+    The provisioning time ``t_pr_ns``, the application time ``t_app_ns`` and their sum ``t_total_ns`` are on the cell's
+    clock. ``uptime_ns`` and ``ready_uptime_ns`` are on the same clock. ``uptime_ns`` is the guest's uptime at the
+    beacon, the message in which the guest reports its address. ``fetch_ns`` is the part of the provisioning time in
+    which kernel and initramfs are fetched from the volume. ``before_kernel_ns`` is the time from the machine's start to
+    the kernel's uptime 0. This time may be negative (docs/users/times.md). ``overlap_ns`` is the longest time of I/O
+    that the virtual clock may have failed to count. On other clocks, ``overlap_ns`` is 0. The reads in ``volume`` come
+    from the volume's log, and the reads in ``guest`` come from the guest's /proc/diskstats.
 
-    ``delivery`` is how the start set reached the guest, or empty. ``units`` are the services that systemd
-    started before ready. The phase of a service lasts from the service's first process until the service was
-    active. ``took_ns`` is the run's duration on the host's clock. It is used only to estimate the remaining
+    ``delivery`` is the way in which the start set reached the application, or empty. ``units`` are the services that
+    systemd started before ready. The phase of a service lasts from the service's first process until the service was
+    active. ``took_ns`` is the run's duration on the host's clock. This duration is used only to estimate the remaining
     time of a bench.
 
-    A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number
-    from 1, and ``launched_ns`` is the time from the launch of the first machine to the launch of this
-    machine. The storage was ``dilation_percent`` / 100 times as slow as its model, and all times except
-    ``took_ns`` have been divided by this factor.
+    A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number from 1,
+    and ``launched_ns`` is the time from the launch of the first machine to the launch of this machine. The storage was
+    ``dilation_percent`` / 100 times as slow as its model, and all times except ``took_ns`` have been divided by this
+    factor.
     """
 
     cell: Cell
@@ -169,13 +170,12 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Booted:
-    """The facts about what a configuration of a profile boots. `bench compare` uses them to name possible
-    causes of a difference (docs/users/compare.md).
+    """What a configuration of a profile boots. `bench compare` uses these facts to name possible causes of a difference
+    (docs/users/compare.md).
 
-    ``initramfs`` is the SHA-256 of the initramfs, a key of `Facts.contents`. ``image`` is the volume's UUID, a
-    key of `Facts.packages`. ``command_lines`` are the kernel's command lines, by the words in
-    results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the application's ``unit`` with its
-    drop-ins.
+    ``initramfs`` is the SHA-256 of the initramfs, a key of `Facts.contents`. ``image`` is the volume's UUID, a key of
+    `Facts.packages`. ``command_lines`` are the kernel's command lines, by their names in results.COMMAND_LINES.
+    ``unit_lines`` are the [Service] assignments of the application's ``unit``, including the unit's drop-ins.
     """
 
     kernel: str
@@ -188,11 +188,11 @@ class Booted:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about all artefacts.
+    """The facts about everything that the configurations boot.
 
-    ``boots`` has keys of the form PROFILE/CONFIGURATION, like `Circumstances.artefacts`. ``contents`` has the
-    regular files of each initramfs, with their unpacked sizes. ``packages`` has the packages of each image,
-    with their versions. Facts that were not recorded are missing.
+    The keys of ``boots`` have the form PROFILE/CONFIGURATION, like those of `Circumstances.artefacts`. ``contents`` has
+    the regular files of each initramfs, with their unpacked sizes. ``packages`` has the packages of each image, with
+    their versions. Facts that were not recorded are missing.
     """
 
     boots: Mapping[str, Booted] = field(default_factory=dict)
@@ -202,13 +202,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Everything on which the numbers depend, except the matrix. Samples with different circumstances are
-    never combined.
+    """Everything on which the numbers depend, except the matrix. Samples with different circumstances are never
+    combined.
 
-    ``host`` has facts about the machine (kernel, CPU model, cores, memory, accelerator). ``versions`` has the
-    versions of quickstart, QEMU, guest kernels and packages. ``artefacts`` has the hashes of images and
-    initramfs. ``poll_interval_ms`` is the interval at which the launch agent sends the readiness request.
-    ``facts`` describe the contents of the artefacts.
+    ``host`` has facts about the machine on which the bench runs (kernel, CPU model, cores, memory, accelerator).
+    ``versions`` has the versions of quickstart, QEMU, guest kernels and packages. ``artefacts`` has the hashes of
+    images and initramfs. ``poll_interval_ms`` is the interval at which the launch agent, our program in the guest,
+    sends the readiness request. ``facts`` describe the contents of the artefacts.
     """
 
     host: Mapping[str, str]

@@ -1,5 +1,5 @@
-"""Run a cell once. The run fetches kernel and initramfs from the volume, boots, waits until ready and reads the
-counters (docs/users/times.md). The result is one Sample.
+"""Run a cell of the bench once. The run fetches kernel and initramfs from the volume, boots, waits until the guest is
+ready, and reads the guest's counters (docs/users/times.md). The result is one Sample.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _ROOT_DEVICE = "vda"
 
 @dataclass(frozen=True)
 class Fetching:
-    """The way in which a boot loader reads kernel and initramfs: the size of its requests in bytes, and the
-    number of requests in flight.
+    """The way in which a boot loader reads kernel and initramfs. ``request_bytes`` is the size of the boot loader's
+    requests, and ``depth`` is the number of requests in flight.
     """
 
     request_bytes: int
@@ -59,12 +59,13 @@ FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The settings that all runs share: a function that makes a launcher for an accelerator, the program of
-    the volume emulator, a time limit, and the way to fetch.
+    """The settings that all runs share. ``launchers`` is a function that makes a launcher for an accelerator.
+    ``volume`` is the program of the volume emulator. ``fetching`` is the way in which the boot loader fetches kernel
+    and initramfs.
 
-    ``limit_s`` is a time limit on the host's clock. It applies to the time until the guest is ready, and to
-    each answer of the volume during the fetch of kernel and initramfs. ``fault`` is a fault that the volume
-    emulator simulates, for tests (docs/users/storage.md).
+    ``limit_s`` is a time limit on the host's clock. It applies to the time until the guest is ready, and to each answer
+    of the volume during the fetch of kernel and initramfs. ``fault`` is a fault that the volume emulator simulates, for
+    tests (docs/users/storage.md).
     """
 
     launchers: Callable[[Accelerator], Launcher]
@@ -76,8 +77,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run has recorded. ``phases_said`` is the output of the script from phases.script, or empty when
-    the guest did not answer.
+    """The records of a run. ``phases_said`` is the output of the script from phases.script. It is empty when the guest
+    did not answer.
 
     ``log`` is None for a volume that keeps no log.
     """
@@ -105,14 +106,16 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
 def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
     with _volume(bench, boot, clock, model) as volume:
         ran = boot_from(bench, boot, clock, volume)
-        # QEMU has gone: the log has every request of it.
+        # QEMU has ended, so the log has all its requests.
         return replace(ran, log=volume.log() if isinstance(volume, Volume) else None)
 
 
 def _volume(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel
 ) -> AbstractContextManager[Volume | NfsVolume]:
-    """The volume for a run: the volume emulator or, for an NFS model on a real clock, a real NFS server."""
+    """The volume for a run. For an NFS model on a real clock, this is a real NFS server. Otherwise, it is the volume
+    emulator.
+    """
     if model.nfs_rate and clock.name != "virtual":
         return exported(boot.volume, model.nfs_rate)
     return served(bench.volume, boot.volume, model, fault=bench.fault)
@@ -125,11 +128,11 @@ def boot_from(
     volume: Volume | NfsVolume,
     afterwards: Callable[[], None] = lambda: None,
 ) -> Ran:
-    """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask it for its
+    """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask the guest for its
     counters. The result has no volume log yet.
 
-    ``afterwards`` is called when the guest is ready. Raises GuestError when the guest fails, and VolumeError
-    when the volume fails.
+    ``afterwards`` is called when the guest is ready. Raises GuestError when the guest fails, and VolumeError when the
+    volume fails.
     """
     fetch_ns = read_extents(
         volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
@@ -137,10 +140,11 @@ def boot_from(
     launcher = bench.launchers(clock.accelerator)
     try:
         with launcher.launch(_machine(boot, clock, volume), boot.ready) as guest:
-            # Asked before what the run has there is removed, and makes room.
+            # The free space is examined before the run's own files in the temporary directory are removed, because
+            # removing them makes room.
             with room_for_it():
                 readied = guest.wait_ready(bench.limit_s, volume.is_running)
-            # What is asked then costs none of the others anything.
+            # The questions come after this call, so that they do not slow down other machines.
             afterwards()
             said = _ask_phases(guest, boot.unit, volume)
     except GuestError as error:
@@ -155,8 +159,8 @@ def room_for_it() -> AbstractContextManager[None]:
 
 
 def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
-    """Raise VolumeError when the guest failed because it waited for the volume. ``error`` is the error with
-    which the guest failed.
+    """Raise VolumeError when the guest failed because it waited for an answer of the volume. ``error`` is the error
+    with which the guest failed.
     """
     now_ns = time.monotonic_ns()
     if isinstance(volume, NfsVolume) or not volume.is_running():
@@ -175,7 +179,7 @@ def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
 
 
 def first_line(error: QuickStartError) -> str:
-    """The reason why a sample is censored: the message of the error, without its details."""
+    """The reason why a sample is censored. This is the message of ``error``, without its details."""
     return shown(error.message)
 
 
@@ -185,8 +189,8 @@ def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:
 
 
 def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
-    """The output of the script from phases.script, which the guest runs. When the guest gives no output, the
-    result is empty: the sample is still valid, because the guest was ready.
+    """The output of the script from phases.script, which the guest runs. When the guest gives no output, the result is
+    empty. Even then, the sample is valid, because the guest was ready.
     """
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S
@@ -202,7 +206,9 @@ def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
 
 
 def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sample:
-    """The sample from the time stamps and logs of a run. Raises GuestError when the guest's counters are not numbers."""
+    """The sample that is computed from the time stamps and logs of a run. Raises GuestError when the guest's counters
+    are not numbers.
+    """
     readied, virtual = ran.readied, clock.name == "virtual"
     begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
     log, counted = ran.log or (), Reads(readied.root_io.reads, readied.root_io.read_bytes)
@@ -230,7 +236,7 @@ def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sa
         fetch_ns=fetch_ns,
         before_kernel_ns=times.before_kernel_ns,
         overlap_ns=counting.overlap_ns(busy_ns, counting.iowait_ns(counters)) if virtual else 0,
-        # Without a log what QEMU has counted when the ready line came.
+        # Without a log, these are the reads that QEMU had counted when the ready line came.
         volume=counted if ran.log is None else counting.root_reads(log, begin_ns, end_ns),
         guest=counting.disk_reads(counters, _ROOT_DEVICE) if boot.attached else Reads(0, 0),
         initramfs_bytes=boot.initramfs_bytes,

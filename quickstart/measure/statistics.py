@@ -1,4 +1,6 @@
-"""Compute statistics of samples (pure): medians, spreads, ratios, and their certainty (docs/users/measuring.md)."""
+"""Compute statistics of samples (pure). These are medians, spreads and ratios, and how certain they are
+(docs/users/measuring.md).
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,11 @@ _T_APP: Metric = operator.attrgetter("t_app_ns")
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The summary of a cell's runs, in the unit of the metric.
+    """The summary of a cell's runs by one metric. The values are in the unit of the metric.
 
-    ``n`` runs became ready, and ``censored`` runs did not. For ``median``, a censored run counts as later
+    ``n`` runs became ready, and ``censored`` runs did not become ready. For ``median``, a censored run counts as later
     than every other run. ``median`` is None when the middle run, or one of the two middle runs, is censored.
-    ``minimum`` and ``maximum`` are over the runs that became ready.
+    ``minimum`` and ``maximum`` are the extremes of the runs that became ready.
     """
 
     n: int
@@ -55,9 +57,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two cells on a real clock. ``difference_ns`` is the difference of their medians.
-    ``p`` is the probability that chance alone gives a difference of this size or a larger one, in either
-    direction.
+    """The comparison of two cells on a real clock. ``difference_ns`` is the difference of the two cells' medians. ``p``
+    is the probability that chance alone gives a difference of this size or a larger one, in either direction.
     """
 
     difference_ns: int
@@ -66,9 +67,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim that one cell (ours) is faster than another (the rival), and whether it holds. On the virtual
-    clock, ``ours_ns`` includes the overlap, and ``p`` is None. When one of the cells has no median, the claim
-    does not hold and has no numbers.
+    """The claim that one cell ("ours") is faster than another cell ("the rival"), and whether the claim holds. On the
+    virtual clock, ``ours_ns`` includes the overlap, which is the time that this clock may have failed to count, and
+    ``p`` is None. When one of the cells has no median, the claim does not hold and has no numbers.
     """
 
     holds: bool
@@ -78,8 +79,9 @@ class Claim:
 
     @property
     def factor(self) -> float | None:
-        """The factor by which ours is faster: the rival's time divided by our time. On the virtual clock,
-        this factor may be too small, because our time includes the whole overlap.
+        """The factor by which our cell is faster. This is the rival's time divided by our time. On the virtual clock,
+        the factor may be too small, because our time includes the whole overlap. The overlap is the time that this
+        clock may have failed to count.
         """
         return self.rival_ns / self.ours_ns if self.ours_ns and self.rival_ns else None
 
@@ -93,8 +95,8 @@ def by_cell(samples: Iterable[Sample]) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def demand_one_clock(cells: Iterable[Cell]) -> None:
-    """Raise MixedClocksError for cells of several clocks. Times on different clocks are not comparable and
-    must not be in one table.
+    """Raise MixedClocksError when the cells have several clocks. Times on different clocks are not comparable and must
+    not be in one table.
     """
     clocks = sorted({cell.clock for cell in cells})
     if len(clocks) > 1:
@@ -110,9 +112,8 @@ def median(values: Sequence[int]) -> int:
 
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
-    """The median of the values ``known`` and of further values that are not known, whose number is
-    ``censored``. Each of these counts as later than all known values. None when such a value is in the
-    middle.
+    """The median of the values ``known`` and of ``censored`` further values, which are not known. Each unknown value
+    counts as later than all known values. None when an unknown value is in the middle.
     """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
@@ -135,12 +136,12 @@ def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
 
 
 def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell, float | None]:
-    """Each cell's median, divided by the median of its base cell. The base cell has ``base`` as its value of
-    ``axis``, and is equal in all other fields.
+    """Each cell's median, divided by the median of its base cell. The field ``axis`` of the base cell has the value
+    ``base``, and all other fields are the same in both cells. For example, ``axis`` is ``configuration``, and ``base``
+    is ``standard``. With this axis, payload and delivery may differ, too.
 
-    ``axis`` is a field of Cell, for example ``configuration`` with the base ``standard``. The ratio is None
-    when one of the two cells has no median. Cells whose base cell is not in ``summaries`` are left out.
-    Raises MixedClocksError when the cells have several clocks.
+    The ratio is None when one of the two cells has no median. Cells whose base cell is not in ``summaries`` are left
+    out. Raises MixedClocksError when the cells have several clocks.
     """
     demand_one_clock(summaries)
     rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
@@ -161,13 +162,13 @@ def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
 
 
 def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
-    """The two-sided permutation test of the difference of medians (ours - rival). Both ``ours`` and ``rival``
-    have at least one value.
+    """The two-sided permutation test of the difference of medians (ours - rival). Both ``ours`` and ``rival`` have at
+    least one value.
 
-    A partition divides all values into two groups of the same sizes as ``ours`` and ``rival``. When there are
-    few partitions, the test uses all of them. Otherwise, the test uses 10 000 random partitions, with a fixed
-    seed, or fewer for more than 200 values. The observed partition is always counted, so that p is never 0
-    (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
+    A partition divides all values into two groups of the same sizes as ``ours`` and ``rival``. When there are few
+    partitions, the test uses all of them. Otherwise, the test uses 10 000 random partitions, with a fixed seed. For
+    more than 200 values, it uses fewer random partitions. The observed partition is always counted, so that p is never
+    0 (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
     """
     return _permutation_test(tuple(ours), tuple(rival))
 
@@ -193,8 +194,8 @@ def _permutation_test(ours: tuple[int, ...], rival: tuple[int, ...]) -> Comparis
 
 
 def _difference(pool: Sequence[tuple[int, int]], part: set[int]) -> int:
-    """The difference of the medians of the two parts of ``pool``, which has pairs of an index and a value. ``part`` has
-    the indices of the first part.
+    """The difference of the medians of two parts of ``pool``. ``pool`` has pairs of an index and a value. ``part`` has
+    the indices of the first part, and all other indices belong to the second part.
     """
     return median([value for index, value in pool if index in part]) - median(
         [value for index, value in pool if index not in part]
@@ -202,11 +203,11 @@ def _difference(pool: Sequence[tuple[int, int]], part: set[int]) -> int:
 
 
 def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
-    """An interval that contains the true median with a probability of at least ``CONFIDENCE``, for any
-    distribution of the values.
+    """An interval that contains the true median with a probability of at least ``CONFIDENCE``, for any distribution of
+    the values.
 
-    The ends of the interval are two of the values, chosen by the binomial distribution. None for fewer than
-    six values, for which no such interval exists.
+    The ends of the interval are two of the values, which are chosen by the binomial distribution. None for fewer than
+    six values, because no such interval exists for so few values.
     """
     ordered, n = sorted(values), len(values)
     # The k-th smallest and k-th largest miss the median when fewer than k values fall on one side of it.
@@ -217,12 +218,12 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
 
 
 def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric = _T_APP) -> Claim:
-    """The claim that one cell (ours) is faster than another (the rival) in T_app (or another ``metric``).
-    ``ours`` has the samples of the first cell, and ``rival`` has those of the second.
+    """The claim that one cell ("ours") is faster than another cell ("the rival") in T_app, or in another ``metric``.
+    ``ours`` has the samples of the first cell, and ``rival`` has the samples of the second cell.
 
-    On the virtual clock, the whole overlap is added to our time, and nothing to the rival's time. On a real
-    clock, the claim holds only if the permutation test (`permutation_test`) confirms the difference. Raises
-    MixedClocksError when the two cells have different clocks.
+    On the virtual clock, the whole overlap is added to our time, and nothing is added to the rival's time. The overlap
+    is the time that this clock may have failed to count. On a real clock, the claim holds only if the permutation test
+    (`permutation_test`) confirms the difference. Raises MixedClocksError when the two cells have different clocks.
     """
     demand_one_clock(sample.cell for sample in (*ours, *rival))
     virtual = any(sample.cell.clock == "virtual" for sample in ours)
@@ -232,7 +233,7 @@ def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric
         return Claim(holds=False)
     if virtual:
         return Claim(left < right, left, right)
-    # A censored run was later than all others: the test takes it as such.
+    # A censored run was later than all other runs. The test treats it as the latest run.
     last = max(metric(sample) for sample in (*ours, *rival)) + 1
     p = permutation_test(*([metric(s) if not s.censored else last for s in each] for each in (ours, rival))).p
     return Claim(left < right and p <= 1 - CONFIDENCE, left, right, p)

@@ -1,4 +1,4 @@
-"""Compute the times of one run from its time stamps (pure; paper section 4.1)."""
+"""Compute the times of one run from its time stamps (pure; section 4.1 of the QuickStart paper)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from quickstart.model import Readied
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The times of one run (paper section 4.1). Durations are in nanoseconds on the client's clock, and
-    uptimes are in nanoseconds on the guest's clock.
+    """The times of one run (section 4.1 of the QuickStart paper). Durations are in nanoseconds on the client's clock,
+    and uptimes are in nanoseconds on the guest's clock. The client is the program on the host that launches the
+    machine.
 
-    ``uptime_ns`` is the uptime in the beacon. ``ready_uptime_ns`` is the guest's uptime at the first correct
-    answer.
+    ``uptime_ns`` is the guest's uptime in the beacon, the message in which the guest reports its address.
+    ``ready_uptime_ns`` is the guest's uptime at the first correct answer.
     """
 
     configuration: str
@@ -31,7 +32,9 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Times:
-    """The times of a bench run in ns. ``before_kernel_ns`` is T_pr without the fetch."""
+    """The times of a bench run in ns. ``before_kernel_ns`` is the provisioning time T_pr without the time for fetching
+    kernel and initramfs.
+    """
 
     t_pr_ns: int
     t_app_ns: int
@@ -40,11 +43,11 @@ class Times:
 
 
 def virtual_times(readied: Readied, fetch_ns: int) -> Times:
-    """The times on the guest's clock. T_app is the guest's uptime at ready.
+    """The times on the guest's clock. The application time T_app is the guest's uptime at ready.
 
-    Under icount, the time stamp counter advances by one for each virtual nanosecond from the machine's start
-    (cpus_get_elapsed_ticks in QEMU's softmmu/cpus.c). So the difference between the counter and the uptime is
-    the time before the kernel's clock began.
+    With QEMU's option -icount, the time stamp counter advances by one for each virtual nanosecond from the machine's
+    start (cpus_get_elapsed_ticks in QEMU's softmmu/cpus.c). So the difference between the counter and the uptime is the
+    time before the kernel's clock began.
     """
     before_kernel_ns = readied.counters.tsc - readied.counters.uptime_ns
     t_pr_ns, t_app_ns = fetch_ns + before_kernel_ns, readied.ready.uptime_ns
@@ -52,10 +55,11 @@ def virtual_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def client_times(readied: Readied, fetch_ns: int) -> Times:
-    """The times on the client's clock, as in paper section 4.1. T_launch is before the fetch, and QEMU starts
-    right after the fetch.
+    """The times on the clock of the client, which is the program on the host that launches the machine (section 4.1 of
+    the QuickStart paper). T_launch, the moment of the launch, is before the fetch of kernel and initramfs.
 
-    The time of our own work between the fetch and QEMU's start (joining files for QEMU) is left out.
+    The time of our own work between the fetch and QEMU's start (joining files for QEMU) is left out. So QEMU counts as
+    started right after the fetch.
     """
     t_launch_ns = readied.launch_ns - fetch_ns
     t_pr_ns = (readied.beacon.received_ns - t_launch_ns) - readied.beacon.uptime_ns
@@ -64,7 +68,8 @@ def client_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def measure(readied: Readied, configuration: str, accelerator: str) -> Measurement:
-    """The measurement of one run. The formulas are:
+    """The measurement of one run. T_launch is the moment of the launch. T_beacon and T_probe are the moments when the
+    guest's beacon and its message about the first correct answer arrive. The formulas are:
 
     - T_pr = (T_beacon - T_launch) - uptime at the beacon
     - T_app = (T_probe - T_launch) - T_pr

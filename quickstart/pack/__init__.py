@@ -1,1 +1,3 @@
-"""Compute the start set from traces and an image, and pack it into an initramfs."""
+"""Compute the start set, which is the set of files that an application needs to become ready, and pack it into an
+initramfs.
+"""

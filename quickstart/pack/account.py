@@ -1,9 +1,10 @@
-"""Compare the files from which systemd loaded the application's units in the reference boot with the files that the
-unit reader (inspect/unit) has read.
+"""Check that systemd has loaded the application's units from the files that the unit reader (inspect/unit) has read.
 
-The unit reader takes a unit's settings from the image. But a generator or another program of the boot may add unit
-files in /run, and systemd may find unit files in another order. An early start would lack the settings in such
-files, for example settings that restrict the unit. Apart from looking up names in the image, the functions are pure.
+The unit reader takes a unit's settings from the image. But a generator or another program of a boot may add unit files
+in /run, and systemd may search the directories of unit files in another order than the unit reader. An early start uses
+only the settings that the unit reader has read. So an early start would lack the settings in other files, for example
+settings that restrict the unit. The reference boot, which is a traced boot of the image, shows the files that systemd
+has loaded. Apart from looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
 
 
 def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when systemd has loaded a unit of the stack from other files than the unit reader
-    has read. Slices that contain such a unit, and socket units that pass sockets to such a unit, are compared in the
-    same way. Also raise the error when a unit of the stack comes after a socket unit of another service.
+    """Raise UnsupportedUnitError when systemd has loaded a unit of the stack from other files than the unit reader has
+    read. The stack is the set of units that start early together. This function also compares the files of the slices
+    that contain these units, and of the socket units that pass sockets to these units. It also raises the error when a
+    unit of the stack is ordered after a socket unit of another service.
     """
     names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
     for trace in traces:
@@ -48,9 +50,10 @@ def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
 
 
 def _refuse_sockets(unit: UnitStart, loaded: Mapping[str, LoadedUnit], own: Collection[str]) -> None:
-    """Raise UnsupportedUnitError when the unit comes after a socket unit that does not belong to the stack, because
-    the application may connect to that socket. ``own`` are the names of the stack's socket units. The socket units
-    of systemd, D-Bus and syslog are allowed.
+    """Raise UnsupportedUnitError when the unit is ordered after a socket unit that does not belong to the stack, which
+    is the set of units that start early together. In this case, the application may connect to the socket before
+    systemd makes it. ``own`` has the names of the stack's socket units. The socket units of systemd, D-Bus and syslog
+    do not lead to the error.
     """
     after = loaded[unit.unit].after if unit.unit in loaded else frozenset()
     for name in sorted(after - {*own}):
@@ -70,9 +73,9 @@ def _names(unit: UnitStart) -> Iterator[str]:
 
 
 def _others(root: ImageRoot, loaded: LoadedUnit) -> Iterator[str]:
-    """The differences between the files from which the boot has loaded the unit and the unit's files in the image, as
-    words for a message. A file that only the boot had is named by its path. A drop-in that only the image has is
-    named as ``no PATH``.
+    """The differences between the files from which the reference boot loaded the unit and the unit's files in the
+    image. Each difference is a phrase for an error message. A file that only the boot had is named by its path. A
+    drop-in that only the image has is named as ``no PATH``.
     """
     try:
         own_file: PurePosixPath | None = unit_file(root, loaded.name)

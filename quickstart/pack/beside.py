@@ -1,8 +1,8 @@
-"""Find the programs that look for files beside their own executables (pure, apart from looking up names in the
-image).
+"""Find the programs that look for files beside their own executables (pure, apart from looking up names in the image).
 
-Such a program finds its own path by /proc/self/exe, or by argv[0] and PATH. If the program ran from /fast, it would
-find only the files that the archive has, in their state at the build. So the program stays on the volume.
+Such a program finds its own path by /proc/self/exe, or by argv[0] and PATH. If the program ran from /fast, the
+directory in memory with the packed files, it would find only packed files, in their state at the build. So the program
+stays on the root volume.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _SHARED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A look-up of something that is neither a library nor a program. ``places`` are its path as the process
-    spelled it, and its path without links. ``from_below`` is the directory from which the spelled path leads
-    up by `..`, or None.
+    """A look-up, by a traced process, of a path that is neither a library nor a program. ``places`` has the path as the
+    process spelled it, and the path with its links resolved. ``from_below`` is the directory before the first `..` of
+    the spelled path. ``from_below`` is None when the path has no `..`.
     """
 
     event: Event
@@ -58,11 +58,12 @@ def looking_beside(
     started: Collection[PurePosixPath],
     searched: Collection[str],
 ) -> frozenset[PurePosixPath]:
-    """The canonical paths of the programs of the start set that look for files beside themselves, and so must not be
-    executed from /fast.
+    """The canonical paths of the programs of the start set that look for files beside themselves. These programs must
+    not be executed from /fast.
 
-    ``started`` are the programs that the starter starts; their argv[0] is their ordinary path. ``searched``
-    are the names that processes searched for in PATH.
+    ``started`` are the programs that the starter, our program that starts units without systemd, executes. The starter
+    gives them their ordinary path, which is not below /fast, as argv[0]. ``searched`` are the names that processes
+    searched for in PATH.
     """
     executed = _executed(traces, root)
     looks = tuple(_looks(traces, root, executed.keys(), searched))
@@ -85,12 +86,13 @@ def looking_beside(
     def looks_beside(program: PurePosixPath) -> bool:
         """Whether ``program`` looks for files beside itself. There are three cases:
 
-        - The program looks for a file in the directory tree in which it is installed (``tree_of``).
+        - In the directory tree in which the program is installed (``tree_of``), a process looks for files, or there are
+          files that the program may look for later (``_has_more``).
         - The program looks up a path that begins with its own directory and `..` (/usr/bin/../share/app).
         - The program looks in its own directory for a file whose name has a suffix (/usr/bin/pyvenv.cfg).
 
-        In the last case, a program finds its directory by argv[0]. So this case counts only for a program that other
-        programs find by its name in PATH, as they find python.
+        In the last case, the program finds its directory by argv[0]. So this case counts only for a program that other
+        programs, and not the starter, execute after a search in PATH. An example is python.
         """
         tree = tree_of(program)
         if tree is not None and has_own_files(tree):
@@ -107,8 +109,8 @@ def looking_beside(
 
 
 def tree_of(program: PurePosixPath) -> PurePosixPath | None:
-    """The directory that has a program and the files that belong to it: /opt/app for /opt/app/bin/program.
-    None if all packages use the program's directory.
+    """The directory that contains a program and the files that belong to the program. For example, this is /opt/app for
+    /opt/app/bin/program. None if all packages use the program's directory, as they use /usr/bin.
     """
     if program.parent in _SHARED:
         return None
@@ -123,14 +125,13 @@ def _has_more(
     directory: Callable[[PurePosixPath], PurePosixPath | None],
     left: Iterator[int],
 ) -> bool:
-    """Whether the image has files below ``tree`` that are not in ``code``. No boot compares these files, and
-    a program may look for them after ready. A link to another directory of ``tree``, such as
-    /usr/local/man, does not count. For trees below /usr, except /usr/local, the result is false: the
-    distribution's packages keep a program's other files in directories such as /usr/share.
+    """Whether the image has files below ``tree`` that are not in ``code``, the programs and libraries of the start set.
+    No boot compares such a file with the file at the build, and a program may look for the file after ready. A link to
+    another directory of ``tree``, such as /usr/local/man, does not count. For trees below /usr, except /usr/local, the
+    result is false, because the distribution's packages keep a program's other files in directories such as /usr/share.
 
-    ``directory`` is the function `_directory`. ``left`` limits the number of names that are examined in all
-    trees together. When the limit is reached, the result is true, because the rest of the tree may have such
-    files.
+    ``directory`` is the function `_directory`. ``left`` limits the number of names that are examined in all trees
+    together. When the limit is reached, the result is true, because names that were not examined may be such files.
     """
     if tree.parts[1] == "usr" and _LOCAL not in (tree, *tree.parents):
         return False
@@ -144,7 +145,7 @@ def _has_more(
 
 
 def _directory(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
-    """The directory that the link ``path`` leads to. None for any other file."""
+    """The directory that the link ``path`` leads to. None if ``path`` is not a link, or leads to no directory."""
     if root.link_target(path) is None:
         return None
     to = root.resolve(path).canonical
@@ -152,7 +153,7 @@ def _directory(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _executed(traces: Sequence[Trace], root: ImageRoot) -> dict[PurePosixPath, set[str]]:
-    """The names by which each program was executed, by canonical path."""
+    """The file names under which processes executed each program. The keys are the canonical paths of the programs."""
     found: dict[PurePosixPath, set[str]] = {}
     for trace in traces:
         for event in trace.events:
@@ -169,8 +170,8 @@ def _looks(
     executed: Collection[PurePosixPath],
     searched: Collection[str],
 ) -> Iterator[_Look]:
-    """The look-ups of all processes, with and without success. Look-ups by the loader, look-ups of programs
-    and searches in PATH are left out.
+    """The look-ups of files by all traced processes, whether the look-ups succeeded or failed. The look-ups that the
+    dynamic loader made, look-ups of programs, and searches in PATH are left out.
     """
     place = functools.cache(functools.partial(_place, root))
     code = functools.cache(functools.partial(_is_code, root, executed))
@@ -196,7 +197,7 @@ def _is_loaders(path: PurePosixPath) -> bool:
 
 
 def _place(root: ImageRoot, path: PurePosixPath) -> PurePosixPath:
-    """``path`` without links, as far as its directories exist."""
+    """``path`` with its links resolved, as far as its directories exist."""
     found = root.look_up(path)
     return PurePosixPath(os.path.normpath(found.existing.joinpath(*found.missing)))
 
@@ -204,9 +205,9 @@ def _place(root: ImageRoot, path: PurePosixPath) -> PurePosixPath:
 def _is_code(
     root: ImageRoot, executed: Collection[PurePosixPath], path: PurePosixPath, operation: Op
 ) -> bool:
-    """Whether ``path`` is a program, or a directory that ``operation`` does not list. A file that is only opened
-    counts as a program only if it is in ``executed``, because a shell may also read an executable file that nobody
-    executes.
+    """Whether ``path`` is a program, or a directory. ``operation`` is what a process did with ``path``. A directory
+    that the process listed does not count. A file that the process only opened counts as a program only if it is in
+    ``executed``, because a shell may also read an executable file that nobody executes.
     """
     if root.look_up(path).canonical != path:
         return False

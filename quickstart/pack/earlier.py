@@ -1,9 +1,10 @@
-"""Refuse an early start when the application would start before a unit that a stock boot starts first.
+"""Refuse an early start when the application would start before a unit that a stock boot starts first. In an early
+start, our init starts the application before systemd runs. A stock boot is the distribution's own boot.
 
 The unit reader (inspect/unit) predicts from the image which units a boot starts before the application. This module
-uses the reference boot itself. systemd's report of that boot says which units were started, for whatever reason, and
-how they were ordered. So this module also finds a packet filter, a check or a mount that only a generator, a udev
-rule or a preset starts.
+does not predict, but uses systemd's report of the reference boot, which is a traced stock boot. The report says which
+units systemd started, for whatever reason, and how they were ordered. So this module also finds a packet filter, a
+check or a mount that only a generator, a udev rule or a preset starts.
 
 Apart from reading drop-ins of the image, the functions are pure.
 """
@@ -52,9 +53,12 @@ _MOST_CHARACTERS = 2 << 20
 
 
 def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when a traced boot started, or tried to start, another unit before one of
-    ``units``, and this other unit is not known to be harmless for an early start. Also raise it when one of
-    ``units`` waits for the whole boot, and when something other than the root volume was mounted at /.
+    """Raise UnsupportedUnitError in each of these cases. ``units`` are the units that start early.
+
+    - A traced boot started, or tried to start, another unit before one of ``units``, and this other unit is not known
+      to be harmless for an early start.
+    - One of ``units`` waits for the whole boot.
+    - A traced boot mounted something other than the root volume at /.
 
     Raises TraceError when systemd's report of a boot does not have one of ``units``.
     """
@@ -77,8 +81,9 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
 
 
 def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
-    """The units that the application comes after directly. A unit of cloud-init counts only when the application's
-    own unit names it in After=, because cloud-init orders its units before ssh on any machine.
+    """The units after which ``application`` is ordered directly, and not through other units. A unit of cloud-init
+    counts only when the application's own unit names it in After=, because cloud-init orders its units before ssh on
+    any machine.
     """
     if not any(name.startswith("cloud-") for name in application.after):
         return application.after
@@ -91,10 +96,10 @@ def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
 
 
 def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that comes after multi-user.target or graphical.target, directly or through
-    other units. Such a unit waits for all services of the boot, and it is not known what they prepare for the unit.
-    Also raise the error for a unit that comes directly after a target of cloud-init, because cloud-init runs after an
-    early start.
+    """Raise UnsupportedUnitError for a unit that is ordered after multi-user.target or graphical.target, directly or
+    through other units. Such a unit waits for all services of the boot, and QuickStart does not know what these
+    services prepare for the unit. Also raise the error for a unit that is ordered directly after a target of
+    cloud-init, because cloud-init runs after an early start.
     """
     for late in sorted(_LATE & loaded[unit].after):
         raise UnsupportedUnitError(
@@ -109,9 +114,9 @@ def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
 
 
 def _refuse_root(unit: str, roots: Sequence[RootMount]) -> None:
-    """Raise UnsupportedUnitError when the reference boot mounted something other than the whole root volume
-    as /. The scripts of overlayroot in the image's own initramfs do this, for example, and a fast start does
-    not run them.
+    """Raise UnsupportedUnitError when the reference boot mounted something other than the whole root volume as /. For
+    example, the scripts of overlayroot in the image's own initramfs mount an overlay as /. A fast start uses our
+    initramfs, and does not run these scripts.
     """
     if roots != (RootMount("/", "ext4"),):
         shown = brief(", then ".join(f"{each.inside} of {each.fs_type}" for each in roots))
@@ -133,8 +138,8 @@ def _hint(name: str) -> str:
 
 
 def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
-    """The services, mounts, automounts and sockets that come before ``unit``, and that the boot has started or has
-    examined whether to start (`_was_due`).
+    """The services, mounts, automounts and sockets that are ordered before ``unit`` and were due in the traced boot. A
+    unit was due if systemd started it, or examined whether to start it (`_was_due`).
     """
     own_us = loaded[unit].started_us
     return frozenset(
@@ -148,9 +153,11 @@ def _why_not(
     answers: Collection[str],
     has_command: Callable[[str], bool],
 ) -> str | None:
-    """The reason why the application must not start before ``unit``, as the end of a message. None when it may.
-    ``asked_for`` is the result of `_asked_for`, and ``answers`` that of `answering`. ``has_command`` says for the path of
-    a unit file or drop-in whether the file may have a command.
+    """The reason why the application must not start before ``unit``. The reason is the end of an error message. None
+    when the application may start before ``unit``.
+
+    ``asked_for`` is the result of `_asked_for`, and ``answers`` is the result of `answering`. ``has_command`` gets the
+    path of a unit file or drop-in, and returns whether this file may have a command.
     """
     if unit.name.endswith(".socket"):
         is_known = is_generated_socket(unit.name) and _is_below(unit.file, _GENERATED)
@@ -186,9 +193,9 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
-    """Whether the unit file or drop-in at ``drop_in`` may have a command. Also True when there is no file at
-    ``drop_in``. In this case, ``drop_in`` may be only a part of a path with blanks, because systemd's report
-    separates paths by blanks.
+    """Whether the unit file or drop-in at ``drop_in`` has a command (ExecStart= and the like). Also True when the image
+    has no file at ``drop_in``. In this case, ``drop_in`` may be only a part of a path that contains blanks, because
+    systemd's report separates paths by blanks.
     """
     path = PurePosixPath(drop_in)
     file = root.resolve(path).canonical if path.is_absolute() else None
@@ -202,12 +209,12 @@ def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
 
 
 def _was_due(unit: LoadedUnit, own_us: int) -> bool:
-    """Whether the boot started ``unit`` or examined the conditions for starting it. A condition that did not hold in
-    the reference boot may hold on another machine or later.
+    """Whether the boot started ``unit``, or examined the conditions for starting it (ConditionPathExists= and the
+    like). A condition that did not hold in the reference boot may hold on another machine or in a later boot.
 
-    systemd-sysext and systemd-confext count only if they were started. A mount without a unit file counts only if it
-    was started no later than the application. ``own_us`` is the uptime at which the application was started, in
-    microseconds, or 0 if it was not started.
+    The services systemd-sysext and systemd-confext count only if they were started. A mount without a unit file counts
+    only if it was started no later than the application. ``own_us`` is the uptime at which the application was started,
+    in microseconds. ``own_us`` is 0 if the application was not started.
     """
     if unit.name in _EXTENDING:
         return unit.started_us > 0
@@ -219,7 +226,7 @@ def _was_due(unit: LoadedUnit, own_us: int) -> bool:
 
 
 def _before(loaded: Mapping[str, LoadedUnit], unit: str) -> Iterator[str]:
-    """The loaded units that come before ``unit``, directly or through other units."""
+    """The units that systemd had loaded and that are ordered before ``unit``, directly or through other units."""
     left, seen = [unit], {unit}
     while left:
         found = loaded.get(left.pop())

@@ -1,9 +1,9 @@
 """Refuse an early start when the application would start before a package's unit that somebody has edited in place.
 
-An application may start before the units in pack/harmless.py, because it is known what the packages' versions of
-these units do. If somebody has changed the file of such a unit, the unit's commands may do something else, for example
-load a packet filter. Then the application must not start before this unit. Apart from reading files of the image, the
-functions are pure.
+In an early start, the application starts before systemd runs. It may start before the units that pack/harmless.py
+lists, because QuickStart knows what these units do in the form in which the packages deliver them. If somebody has
+changed the file of such a unit, the unit's commands may do something else, for example load a packet filter. Then the
+application must not start before this unit. Apart from reading files of the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from quickstart.pack.earlier import units_before
 
 def refuse_edited(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when the reference boot started a service before one of ``units``, and the service's
-    unit file in the image is not as a package has delivered it. Services in ``units`` do not count, because they
-    start early themselves.
+    unit file in the image differs from the file that its package has delivered. The services in ``units`` themselves do
+    not lead to the error, because they start early.
     """
     stack = frozenset(units)
     files: dict[PurePosixPath, str] = {}

@@ -1,5 +1,7 @@
-"""Find the parts of the application's data that the first requests of the traced boots read, and plan to request them
-when the application is ready (pure; docs/internals/prefetch.md).
+"""Find the parts of the application's data that the first requests of the traced boots read, and plan to request these
+parts when the application is ready (pure; docs/internals/prefetch.md).
+
+The first requests are a command of the profile, which sends the requests that usually come first after ready.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ _MOST_BYTES = 64 * 1024 * 1024
 def data_read(
     profile: Profile, traces: Sequence[Trace], blocks: BlockMap
 ) -> Mapping[PurePosixPath, tuple[Part, ...]]:
-    """The parts of data files that the first requests read in at least one of ``traces``, by file. The files are in the
-    order of their first reads. Data files are those that the profile's prefetch.data names and files.exclude does not.
+    """The parts of data files that the first requests read in at least one of ``traces``. The keys are the paths of the
+    files, in the order of the first reads. Data files are the files that prefetch.data of the profile names, except
+    those that files.exclude of the profile names.
 
-    ``blocks`` is the block map of the disk from which the traced boots ran. During a traced boot, a block may pass to
-    another file. Such a block still counts for the file that ``blocks`` names. This is harmless: whatever the guest
-    reports, at worst a boot reads a part that it does not need.
+    ``blocks`` is the block map of the disk from which the traced boots ran. During a traced boot, the file system may
+    give a block to another file. This function still counts the block for the file to which the block belongs in
+    ``blocks``. This error is harmless. Whatever the guest reports, at worst a later boot reads a part that it does not
+    need.
     """
     taken: dict[PurePosixPath, bool] = {}
     found: dict[PurePosixPath, list[Part]] = {}
@@ -59,10 +63,10 @@ def data_read(
 def plan_later(
     data: Mapping[PurePosixPath, tuple[Part, ...]], first: Prefetch, blocks: BlockMap
 ) -> Prefetch | None:
-    """The plan for the parts ``data`` on the volume with the block map ``blocks``: the parts in the order of
-    ``data``, and the metadata that lead to these parts. In this order, a request that needs few parts does not wait
-    until the parts for all other requests are read. Leaves out what the plan ``first`` requests. None when nothing is
-    left.
+    """The plan to request the parts ``data`` from the volume with the block map ``blocks``. The plan has the parts in
+    the order of ``data``, and the metadata of the file system that are needed to find these parts. In this order, a
+    request that needs few parts does not wait until the parts for all other requests are read. The plan does not repeat
+    what the plan ``first`` requests. None when nothing is left to request.
     """
     early = frozenset(first.files)
     every = ((path, offset, length) for path in data if path not in early for offset, length in data[path])

@@ -1,8 +1,9 @@
-"""Find out what init must await or make before it starts a unit: the machine-id, the name servers, names or the network
-(pure, apart from looking up names in the image).
+"""Find out what init must await or make before it starts a unit early (pure, apart from looking up names in the image).
 
-A boot gives these facts to a machine. An early start comes before that, and a program that looks for such a fact only
-once would go on without it.
+Init may have to await or make the machine-id, the name servers, the names of the machine and its network cards, udev's
+directory of devices, or the network. In a stock boot, other programs provide these things before the unit starts. An
+early start comes before these programs, and a program of the unit that looks for such a thing only once would continue
+without it.
 """
 
 from __future__ import annotations
@@ -38,26 +39,30 @@ _WANTS = PurePosixPath("/etc/systemd/system/network-online.target.wants")
 _WAITS = (_WANTS / "systemd-networkd-wait-online*.service", _WANTS / "ifupdown-wait-online.service")
 _AUTO = re.compile(r"^[ \t]*(?:allow-)?auto[ \t]+(?!lo[ \t]*$)\S", re.MULTILINE)
 _DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILINE)
-# prometheus-node-exporter looks for it once, and never shows a disk's model without it (diskstats_linux.go).
+# prometheus-node-exporter looks for this directory only once. If the directory is missing then, the program never shows
+# a disk's model (diskstats_linux.go).
 _UDEV_DATA = PurePosixPath("/run/udev/data")
-# machine-id(5); the second is a link to the first, or a copy, for D-Bus.
+# machine-id(5). The second file is for D-Bus. It is a link to the first file, or a copy of the first file.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
 
 def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> Given:
-    """What programs of ``units`` looked for in a traced boot, and whether a stock boot waits for the network.
+    """What init must await or make before it starts ``units``. The result depends on what the programs of ``units``
+    looked for in a traced boot, and on whether a stock boot waits for the network.
 
-    ``name_servers`` is true in two cases, provided that /etc/resolv.conf has the name servers before init starts a
-    unit (``can_await_name_servers``). In the first case, a program read the name servers after the rest of the boot
-    had written them, and the program may read them only once (trace/resolvers.py). In the second case, any program
-    looked up names, and a stock boot starts the units only when the network is up (``stock_waits``). A name that does
-    not resolve may change what a program does, for example which virtual hosts Apache has.
+    ``name_servers`` is true if init can provide /etc/resolv.conf in time (``can_await_name_servers``), and one of these
+    two cases is true:
 
-    ``network`` is true if a stock boot starts the units only when the network is up. What the programs did in a
-    traced boot does not matter: after the build, somebody may add an address or a host name to the application's
-    configuration, and some applications start without an address that is missing (redis' `bind -192.0.2.1`). In an
-    image with cloud-init, cloud-init may be the cause of the wait: in the first boot, it writes an ifupdown
-    configuration with `auto` for the card.
+    - A program read the name servers after the rest of the boot had written them. The program may read the name servers
+      only once (trace/resolvers.py).
+    - Any program looked up names, and a stock boot starts the units only when the network is up (``stock_waits``). A
+      name that does not resolve may change what a program does, for example which virtual hosts Apache has.
+
+    ``network`` is true if a stock boot starts the units only when the network is up. It does not matter whether the
+    programs used the network in a traced boot. After the build, somebody may add an address or a host name to the
+    application's configuration, and some applications start without an address that is missing (redis' `bind
+    -192.0.2.1`). In an image with cloud-init, cloud-init may be the cause of the wait. In the first boot, cloud-init
+    writes an ifupdown configuration with `auto` for the network card.
 
     ``udev`` is true if a program looked for udev's directory of devices, or for a file there.
     """
@@ -98,7 +103,7 @@ def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], ro
 
     - Programs of ``units`` use the network before ready.
     - A stock boot starts the units only when the network is up.
-    - An address of this network comes by DHCPv6, which init does not speak.
+    - ifupdown's configuration asks for an IPv6 address by DHCPv6. Init does not support DHCPv6.
     """
     of_ipv6 = (file for file in interface_files(root) if _DHCPV6.search(root.read_text(file)))
     if (
@@ -116,13 +121,12 @@ def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], ro
 def stock_waits(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace] = ()) -> bool:
     """Whether a stock boot starts one of ``units`` only when the network is up. There are three cases:
 
-    - The unit comes after networking.service, network.target or network-online.target, directly or through other
-      units, and ifupdown has an interface with `auto` (interfaces(5)). networking.service waits for such an
-      interface.
-    - The unit comes after network-online.target, and a service of networkd or ifupdown that waits for the network is
-      enabled.
-    - A traced boot started a service that waits for the network before the unit. The unit itself wants this service,
-      or a generator, such as netplan's, enabled it.
+    - The unit is ordered after networking.service, network.target or network-online.target, directly or through other
+      units, and ifupdown has an interface with `auto` (interfaces(5)). networking.service waits for such an interface.
+    - The unit is ordered after network-online.target, and a service of networkd or ifupdown that waits for the network
+      is enabled.
+    - In a traced boot, a service that waits for the network was started before the unit. This happens when the unit
+      itself wants the service (Wants=), or when a generator, such as netplan's, has enabled the service.
     """
     if any(map(is_only_waiting, _before(traces, units))):
         return True
@@ -131,8 +135,8 @@ def stock_waits(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace] =
 
 
 def _may_wait_on_a_machine(root: ImageRoot, units: Sequence[str]) -> bool:
-    """Whether a stock boot of a machine may wait for the network because of cloud-init. In the first boot, cloud-init
-    writes an ifupdown configuration with `auto` for the card.
+    """Whether a stock boot of a machine may wait for the network because of cloud-init. In the first boot of a machine,
+    cloud-init writes an ifupdown configuration with `auto` for the network card.
     """
     return (
         has_cloud_init(root)
@@ -142,7 +146,9 @@ def _may_wait_on_a_machine(root: ImageRoot, units: Sequence[str]) -> bool:
 
 
 def _come_after_network(root: ImageRoot, units: Sequence[str], *, is_auto: bool) -> bool:
-    """Whether one of ``units`` comes after what waits for the network."""
+    """Whether one of ``units`` is ordered after a unit that waits for the network. ``is_auto`` says whether ifupdown
+    has an interface with `auto`.
+    """
     waits_online = any(link for pattern in _WAITS for link in root.glob(pattern))
     if not is_auto and not waits_online:
         return False
@@ -160,8 +166,9 @@ def _before(traces: Sequence[Trace], units: Sequence[str]) -> Iterator[str]:
 
 
 def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
-    """The cards that the pairs ``names`` (MAC address, name) give the name of the recorded card, and those that they
-    give another name.
+    """The MAC addresses of the cards to which the image gives the name that the card had in the reference boot, and the
+    MAC addresses to which the image gives other names. ``names`` has the image's pairs of MAC address and name. The
+    first group is empty if none of its MAC addresses matches the card of the reference boot.
     """
     own = tuple(mac for mac, name in names if name == network.interface)
     is_named = any(fnmatchcase(network.mac, mac) for mac in own)
@@ -171,8 +178,9 @@ def _cards(network: NetworkFacts, names: Sequence[tuple[str, str]]) -> Cards:
 
 
 def _naming(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace]) -> Naming:
-    """Where a stock boot takes the name for a machine without a name, before it starts ``units``. The scripts of
-    ifupdown's DHCP clients set the name. networkd sets the name when it has the lease.
+    """The place where a stock boot finds the host name for a machine that has none, before the boot starts ``units``.
+    In an image with ifupdown, the scripts of the DHCP client set the host name. In an image with networkd, networkd
+    sets the host name when it has the DHCP lease.
     """
     network = _network(root)
     if network == "ifupdown":
@@ -189,18 +197,18 @@ def _network(root: ImageRoot) -> str:
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
-    """Whether /etc/resolv.conf has the name servers of a stock boot before init starts a unit. Either init writes the
-    name servers of its DHCP lease (take_resolver in initramfs/init/second), or the file has name servers that do not
-    depend on the lease (``keeps_resolver``). The result is False in three cases:
+    """Whether /etc/resolv.conf can have the name servers of a stock boot before init starts a unit. This is possible if
+    init writes the name servers of its DHCP lease (take_resolver in initramfs/init/second), or if the file has name
+    servers that do not depend on the lease (``keeps_resolver``). The result is False in three cases:
 
-    - /etc/resolv.conf is a link, which leads to another program's file.
+    - /etc/resolv.conf is a link to the file of another program.
     - networkd is the image's DHCP client. networkd does not write /etc/resolv.conf.
     - ifupdown's DHCP client writes something else into /etc/resolv.conf than the lease's name servers
-      (``writes_resolver``), and the file's name servers depend on the lease.
+      (``writes_resolver``), and the name servers in the file depend on the lease.
     """
     return not _is_written_by_another(root) and (writes_resolver(root) or keeps_resolver(root))
 
 
 def _is_written_by_another(root: ImageRoot) -> bool:
-    """Whether another program than ifupdown's DHCP client writes /etc/resolv.conf."""
+    """Whether a program other than ifupdown's DHCP client writes /etc/resolv.conf."""
     return root.link_target(RESOLVER) is not None or _network(root) == "networkd"

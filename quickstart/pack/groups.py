@@ -1,10 +1,10 @@
-"""Judge by the reference boot what a unit with control groups of its own (Delegate=) does that an early start cannot have
-(pure).
+"""Find out from the reference boot whether a unit that manages its own control groups (Delegate=) does something that
+an early start does not support (pure).
 
-A unit with Delegate= may make groups below its own, hand controllers on to them, and set limits there. When systemd
-adopts such a unit, systemd manages the unit's group for the first time and takes the controllers back, so the limits
-would be lost (unit_update_cgroup in systemd's src/core/cgroup.c, 252 and 257). A restart does not have this problem,
-because the group is new then.
+A unit with Delegate= may make groups below its own group, hand controllers on to these groups, and set limits there.
+After an early start, systemd adopts the unit, and manages the unit's group for the first time. systemd then takes the
+controllers back, so the limits would be lost (unit_update_cgroup in systemd's src/core/cgroup.c, 252 and 257). When the
+unit is restarted later, this does not happen, because the unit's group is new then.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MAKE_BOOTED = ("run-directory", "0755", "root", "root", str(_BOOTED))
 
 def refuse_controllers_of_own(traces: Sequence[Trace], unit: str) -> None:
     """Raise UnsupportedUnitError when a program of the units has handed controllers on from a control group to the
-    groups below this group. At each boot, init checks the units' own groups for the same (hands_controllers_on in
-    initramfs/init/hand-off).
+    groups below this group (by writing to cgroup.subtree_control). At each boot, init also checks whether the units'
+    own groups hand controllers on (hands_controllers_on in initramfs/init/hand-off).
     """
     for event in _done(traces):
         if event.op is Op.WRITE and event.path.name == _HANDING_ON and event.path.is_relative_to(_GROUPS):
@@ -41,9 +41,9 @@ def refuse_controllers_of_own(traces: Sequence[Trace], unit: str) -> None:
 
 
 def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
-    """Raise UnsupportedUnitError when a program of the stack of ``unit`` has executed dockerd, and no unit of the
-    stack names dockerd as its own program. In this case, the build does not know where dockerd keeps its containers
-    (inspect/unit/containers.py).
+    """Raise UnsupportedUnitError when a program of the units that start early has executed dockerd, and none of these
+    units names dockerd as its own program in ExecStart=. In this case, the build does not know where dockerd keeps its
+    containers (inspect/unit/containers.py).
     """
     executed = any(event.op is Op.EXEC and event.path.name == DOCKER for event in _done(traces))
     if executed and not any(is_docker(each.start) for each in unit.all_units):
@@ -54,12 +54,14 @@ def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
 
 
 def told_of_systemd(traces: Sequence[Trace], unit: UnitStart) -> UnitStart:
-    """``unit``, in certain cases with the directory by which a program finds out whether systemd runs (sd_booted(3)).
-    The directory is added if a unit of the stack has Delegate=, and one of its programs looked for the directory in a
-    traced boot. Such a program, for example dockerd, decides once who makes its control groups. The program calls
-    systemd only when it makes a control group.
+    """Return ``unit``, in some cases with a setting that makes the starter create the directory /run/systemd/system. By
+    this directory, a program finds out whether systemd runs (sd_booted(3)). The setting is added if a unit of the stack
+    has Delegate=, and a program looked for the directory in a traced boot. Such a program, for example dockerd, decides
+    only once whether systemd or the program itself makes the program's control groups. It calls systemd only later,
+    when it makes a control group.
 
-    Other programs do not get the directory, because they would call systemd at once, before systemd runs.
+    Units without Delegate= do not get the setting, because their programs would call systemd at once, before systemd
+    runs.
     """
     looked = any(path == _BOOTED for event in _done(traces) for path in (event.path, event.real))
     return _told(unit) if looked and any(each.delegates for each in unit.all_units) else unit
@@ -72,5 +74,5 @@ def _told(unit: UnitStart) -> UnitStart:
 
 
 def _done(traces: Sequence[Trace]) -> tuple[Event, ...]:
-    """What programs of the units did with success."""
+    """The successful actions of the units' programs in the traced boots."""
     return tuple(event for trace in traces for event in trace.events if event.error is None)

@@ -1,9 +1,8 @@
-"""The units that a stock boot starts before the application, and for which an early start need not wait
-(pure).
+"""List the units that a stock boot starts before the application, and for which an early start need not wait (pure).
 
-Either no application depends on such a unit, or init itself prepares what this unit prepares. The list is true only
-for unit files as the packages deliver them. The names are written out, because a pattern such as ``systemd-*`` would
-also match units that do not come from systemd.
+For each of these units, either no application depends on the unit, or our init prepares the same things as the unit.
+The list applies only to unit files as the packages deliver them. The names are written out, because a pattern such as
+``systemd-*`` would also match units that do not come from systemd.
 """
 
 from __future__ import annotations
@@ -72,21 +71,25 @@ _PATTERNS = tuple(name for name in sorted(_NAMES) if "*" in name)
 
 
 def is_harmless(name: str) -> bool:
-    """Whether the application may start before the packages' own unit of this name."""
+    """Whether the application may start before the unit with this name, provided that the unit's file comes from a
+    package.
+    """
     return name in _NAMES or any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
 
 
 def is_generated_socket(name: str) -> bool:
-    """Whether systemd's own generator makes the socket unit at each boot. The commands of such a socket unit do not
-    affect the application.
+    """Whether ``name`` is a socket unit that systemd's own generator makes at each boot. The commands of such a socket
+    unit do not affect the application.
     """
     return name in _GENERATED_SOCKETS
 
 
 def may_be_generated(name: str) -> bool:
-    """Whether a package's generator may make the service at each boot. This is true for the service for Open vSwitch,
-    which netplan's generator makes (netplan(8)), and for the one that enlarges the root file system, which systemd's
-    generator makes for `x-systemd.growfs` in fstab (systemd-fstab-generator(8)).
+    """Whether a package's generator may make the service at each boot. This is true for two services:
+
+    - netplan-ovs-cleanup.service, which netplan's generator makes for Open vSwitch (netplan(8))
+    - systemd-growfs@-.service, which systemd's generator makes for `x-systemd.growfs` in fstab to enlarge the root file
+      system (systemd-fstab-generator(8))
     """
     return name in ("netplan-ovs-cleanup.service", "systemd-growfs@-.service")
 
@@ -99,8 +102,8 @@ def may_be_copied(name: str) -> bool:
 
 
 def is_asked_for(name: str) -> bool:
-    """Whether the unit is harmless for all applications except those whose own unit names this unit in After=. Such
-    an application must not start before this unit.
+    """Whether the unit is harmless only for applications whose own unit does not name this unit in After=. An
+    application that names the unit in After= must not start before the unit.
     """
     return name in _ON_DEMAND
 

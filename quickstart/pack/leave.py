@@ -1,19 +1,19 @@
 """Decide which files of a start set stay on the root volume (pure, apart from looking up names in the image).
 
-A packed file is of use only if a process opens it below /fast. Programs find each other there by PATH, the
-loader finds libraries there by LD_LIBRARY_PATH, and the starter starts the unit's commands from there. All
-other files are opened by their ordinary paths. In the archive, such a file is a link to the volume's file, because
-nobody would use a copy, and no boot would compare the copy with the volume. The prefetch requests the content of the
-volume's file (docs/internals/prefetch.md).
+The guest finds the packed files below /fast, a directory in memory. A packed file is of use only if a process opens it
+there. Programs find each other below /fast by PATH, the loader finds libraries there by LD_LIBRARY_PATH, and the
+starter starts the unit's commands from there. Processes open all other files by their ordinary paths. In the archive,
+such a file is only a link to the volume's file, because nobody would use a copy, and no boot would compare the copy
+with the volume. The prefetch requests the content of the volume's file (docs/internals/prefetch.md).
 
-Three kinds of files that are opened below /fast stay on the volume, too:
+Three kinds of files stay on the volume although processes would open them below /fast:
 
 - programs that look for files beside themselves
-- programs by whose path others find the process
+- programs whose path is used to find their processes
 - large libraries of which a boot uses only a small part
 
-So every packed file is a packed fact (docs/users/never-stale.md), and every link in the archive leads either to a
-packed file or to the volume.
+So every packed file is a packed fact, which is a fact that must still be true for a fast start
+(docs/users/never-stale.md). Every link in the archive leads either to a packed file or to the volume.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _MOST_USED = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """How the traced boots used the image. ``by_name`` are the names of programs that were searched for in
-    PATH. ``names`` are the names of the links that lead to each file. ``started`` are the programs and
-    interpreters that the starter starts. ``by_path`` are those of ``started`` that belong to units whose processes
-    are found by the path of their program. ``beside`` are programs that look for files beside themselves, and
-    ``trees`` are the directories of these programs. ``libraries`` are the directories in which the loader
-    searches. ``bare`` are files that only processes without the unit's environment used. ``bound`` are files
-    that are bound over the volume's files. ``resident`` are the used parts of large files.
+    """How the traced boots used the image. ``by_name`` are the names of programs that processes searched for in PATH.
+    ``names`` are the names of the links that lead to each file. ``started`` are the programs and interpreters that the
+    starter starts. ``by_path`` are the programs in ``started`` whose units have init scripts that find a process by the
+    path of its program. ``beside`` are programs that look for files beside themselves, and ``trees`` are the
+    directories of these programs. ``libraries`` are the directories in which the loader searches. ``bare`` are files
+    that only processes without the unit's environment used. ``bound`` are packed files that are mounted over the
+    volume's files. ``resident`` has the used parts of each large file.
     """
 
     by_name: frozenset[str]
@@ -74,15 +74,15 @@ class _Seen:
 def leave(
     start_set: StartSet, traces: Sequence[Trace], root: ImageRoot, unit: UnitStart, *, overlay: bool
 ) -> StartSet:
-    """``start_set`` with the kind LEFT for these files:
+    """Return ``start_set`` with the kind LEFT (the file stays on the volume) for these files:
 
     - files that no process opens below /fast
     - programs that look for files beside themselves
     - large files of which a boot uses only a small part
     - links that lead only to files with the kind LEFT
 
-    Programs and libraries that a rule of the profile names stay packed, unless they look beside themselves.
-    ``overlay`` says whether packed files are bound over the volume's files (Delivery.OVERLAY).
+    Programs and libraries that a rule of the profile names stay packed, unless they look for files beside themselves.
+    ``overlay`` says whether packed files are mounted over the volume's files (Delivery.OVERLAY).
     """
     by_name, started = _searched(traces), _started(unit.all_units, root)
     firsts = {file.path: file.hard_link_to or file.path for file in start_set.files}
@@ -116,8 +116,8 @@ def leave(
 
 
 def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> StartSet:
-    """``start_set`` with the kind LEFT for links that no boot compares. When the machine boots, such a link on
-    the volume may lead elsewhere than the image's link.
+    """Return ``start_set`` with the kind LEFT for links that no boot compares with the volume. When the machine boots,
+    such a link on the volume may lead to another place than the link in the image did.
     """
     compared = {file.path for file in served_files(start_set, bound)}
     files = tuple(
@@ -132,7 +132,9 @@ def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> St
 
 
 def left_on_volume(file: StartFile, why: str | None) -> StartFile:
-    """``file`` as a left file, with the reason ``why``. When ``why`` is None, ``file`` is returned unchanged."""
+    """``file`` with the kind LEFT (the file stays on the volume) and the additional reason ``why``. When ``why`` is
+    None, ``file`` is returned unchanged.
+    """
     if why is None:
         return file
     reasons = (*file.reasons, Reason(ReasonSource.LEFT, why))
@@ -140,7 +142,7 @@ def left_on_volume(file: StartFile, why: str | None) -> StartFile:
 
 
 def _why_left(file: StartFile, seen: _Seen) -> str | None:
-    """The reason why ``file`` stays on the volume, as a text for people. None when it is packed."""
+    """The reason why ``file`` stays on the volume, as a text for people. None when ``file`` is packed."""
     named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
     # What is bound over the volume's file is opened by its ordinary path.
     is_bound = file.path in seen.bound
@@ -187,8 +189,8 @@ def _is_beside(file: StartFile, seen: _Seen) -> bool:
 
 
 def _is_library_beside(file: StartFile, seen: _Seen) -> bool:
-    """Whether the file is a library in the tree of a program that looks for files beside itself. The library
-    may also look for files beside itself ($ORIGIN, dladdr(3)).
+    """Whether the file is a library in the directory tree of a program that looks for files beside itself. Such a
+    library may also look for files beside itself ($ORIGIN, dladdr(3)).
     """
     if not is_library(file.path) or file.path.parent in seen.libraries:
         return False
@@ -196,8 +198,8 @@ def _is_library_beside(file: StartFile, seen: _Seen) -> bool:
 
 
 def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
-    """The names of the links that lead to each file. For example, a link `sh` leads to dash, so a process that
-    searches for `sh` in PATH finds dash.
+    """The names of the links that lead to each file. For example, a link `sh` leads to dash. So a process that searches
+    for `sh` in PATH finds dash.
     """
     links = links_of(start_set)
     found: dict[PurePosixPath, set[str]] = {}
@@ -208,9 +210,9 @@ def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
 
 
 def _searched(traces: Iterable[Trace]) -> frozenset[str]:
-    """The names that processes with the unit's PATH searched for in PATH. Each search first fails in the
-    first directory of PATH, which Debian's packages leave empty. The name of a program that is executed by
-    its path is not included.
+    """The names of programs that processes with the unit's PATH searched for in PATH. A search is known by its first
+    step, which fails, because Debian's packages leave the first directory of PATH empty. When a program is executed by
+    its path, no search happens, so the result does not have its name.
     """
     return frozenset(
         event.path.name
@@ -232,8 +234,8 @@ def _bare(traces: Iterable[Trace], root: ImageRoot) -> frozenset[PurePosixPath]:
 
 
 def _started(units: Iterable[UnitStart], root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The programs of the units' commands, by canonical path. For a script, the result has its interpreter,
-    which opens the script by its ordinary path.
+    """The programs of the units' commands, by canonical path. For a script, the result has the script's interpreter
+    instead of the script, because the interpreter opens the script by the script's ordinary path.
     """
     found: set[PurePosixPath] = set()
     for each in units:

@@ -1,8 +1,9 @@
-"""Find out whether a unit looked up names or users before it was ready, and which services of the machine
-answer these look-ups (pure).
+"""Find out whether a unit looked up names or users before it was ready, and which services of the machine answer these
+look-ups (pure).
 
-A resolver on the machine itself comes before most applications by way of nss-lookup.target (systemd.special(7)). This
-order does not show whether the application looks up any names. The trace shows this.
+A resolver that runs on the machine itself is ordered before most applications, by nss-lookup.target
+(systemd.special(7)). This order does not show whether an application looks up any names. The trace, which lists what
+the application did in a traced boot, shows this.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _MODULES = {"libnss_ldap.so.": "nslcd.service", "libnss_mdns": "avahi-daemon.ser
 
 
 def looks_up_names(traces: Sequence[Trace]) -> bool:
-    """Whether a program of the units looked up names before ready. Such a program read the name servers, or it had a
-    connection to nscd or unscd, which read the name servers in its place.
+    """Whether a program of the units looked up names before ready. Such a program either read the file with the name
+    servers, or connected to nscd or unscd. These two services look up names for other programs.
     """
     cache = PurePosixPath(NAME_CACHE)
     return any(
@@ -35,9 +36,10 @@ def looks_up_names(traces: Sequence[Trace]) -> bool:
 
 
 def answering(traces: Sequence[Trace], application: LoadedUnit) -> frozenset[str]:
-    """The services, in the image or not, that answer what ``application`` looked up in a traced boot.
+    """The services that answer what ``application`` looked up in a traced boot. The image need not have these services.
     systemd-resolved is not in the result, because its answers come from the network, which ``refuse_names_too_early``
-    in given.py checks. nscd and unscd are not in the result, because glibc asks by itself when they do not run.
+    in given.py checks. nscd and unscd are not in the result, because glibc itself looks up names when these services do
+    not run.
     """
     loaded = {event.path.name for trace in traces for event in trace.events if event.error is None}
     asked = (service for begin, service in _MODULES.items() if any(name.startswith(begin) for name in loaded))

@@ -1,11 +1,11 @@
 """Refuse an early start on a machine whose network differs from the network that init sets up (pure).
 
-Init gives the first network card the address that DHCP offers. When a stock boot sets up the card in another
-way (with a bridge, a bond, a second address, further routes), the application has another network there. The
-reference boot shows which network a stock boot sets up, no matter which program does it: ifupdown, networkd,
-netplan or a script.
+In an early start, our init starts the application before systemd runs, and gives the first network card the address
+that DHCP offers. A stock boot may set up the card in another way (with a bridge, a bond, a second address, further
+routes). Then the application has another network in a stock boot than in an early start. The reference boot shows which
+network a stock boot sets up, no matter which program does this: ifupdown, networkd, netplan or a script.
 
-This module does not check IPv6, which is left to the kernel and to the stock boot's own network service.
+This module does not check IPv6, because the kernel and the network service of the stock boot set up IPv6.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def refuse_other_network(traces: Sequence[Trace], unit: str) -> None:
 
 
 def _differences(wired: Wired, mac: str) -> Iterator[str]:
-    """The properties of the reference boot's network ``wired`` that DHCP alone would not have set up, each as a
-    clause for a message. ``mac`` is the MAC address that the virtual machine gave its card.
+    """The properties of the reference boot's network ``wired`` that DHCP alone would not have set up. Each property is
+    a clause for an error message. ``mac`` is the MAC address that the virtual machine gave its card.
     """
     for card in wired.cards:
         if card.mac != mac:

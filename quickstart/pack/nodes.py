@@ -1,9 +1,10 @@
-"""Refuse an early start when the unit uses a device that is not there yet (pure).
+"""Refuse an early start when the unit uses a device that does not exist yet at this time (pure).
 
-In an early start, /dev has the nodes of the kernel's own drivers and of the modules in part A, and the links that init
-makes. The rest of a boot loads more modules, makes nodes that load a module when they are opened (kmod(8),
-static-nodes), and makes links to devices (udev). A program that can do without its device, such as watchdog(8), would
-then run without the device permanently.
+In an early start, our init starts the unit before systemd runs. At this time, /dev has the nodes of the kernel's own
+drivers and of the modules in part A of our initramfs, and the links that init makes. The rest of a boot loads more
+modules, makes nodes that load a module when they are opened (kmod(8), static-nodes), and makes links to devices (udev).
+A program that can do without its device, such as watchdog(8), would not find the device in an early start. So the
+program would run without the device permanently.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _MOST_SHOWN = 3
 
 
 def refuse_late_nodes(traces: Sequence[Trace], unit: str) -> None:
-    """Raise UnsupportedUnitError when a program of the units has used something in /dev, with success, that an early
-    start does not have.
+    """Raise UnsupportedUnitError when a program of the units has successfully used a path in /dev that does not exist
+    in an early start.
     """
     used = {
         path

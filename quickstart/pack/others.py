@@ -1,9 +1,10 @@
-"""Refuse an early start when the unit uses something that the rest of the boot has made or changed before.
+"""Refuse an early start when the unit uses a file that the rest of the boot has made or changed before.
 
-The modules that read the image (inspect/) know many ways in which a boot prepares a machine: tmpfiles.d, cloud-init,
-generators, other services. The reference boot shows the results of these ways, and also of ways that no module knows.
-In an early start, a file that the rest of the boot makes would not exist yet, or would still be the file of the
-previous boot. Apart from reading tmpfiles.d and links of the image, the functions are pure.
+In an early start, our init starts the unit before systemd runs. Then a file that the rest of the boot makes would not
+exist yet, or would still be the file of the previous boot. The modules that read the image (inspect/) know many ways in
+which a boot prepares a machine, such as tmpfiles.d, cloud-init, generators and other services. The reference boot,
+which is a traced stock boot, shows the files that are made in these ways, and also files that are made in ways that no
+module knows. Apart from reading tmpfiles.d and links of the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ _OF_SYSTEMD = """
 # others append.
 _OF_OTHERS = "/run/network /etc/ld.so.cache /run/nscd /var/lib/sss/mc /var/log"
 _KNOWN = (*_OF_SYSTEMD.split(), *_OF_OTHERS.split())
-# Of these, init or the starter makes what is there before each unit with a mount namespace (initramfs/starter/mounts.c).
+# In these directories, init or the starter makes everything that a unit with a mount namespace finds there at its start
+# (initramfs/starter/mounts.c).
 _EARLY = ("/run/credentials", "/run/lock", "/run/systemd", "/run/user")
 # Files with name servers, to which the link RESOLVER may lead. A program that reads them only once would continue
 # without name servers (trace/resolvers.py).
 _NAME_SERVERS = ("/run/resolvconf", "/run/systemd/resolve")
-# systemd's directory for a unit with PrivateTmp=; the starter makes the unit's own.
+# systemd makes these directories for units with PrivateTmp=. In an early start, the starter makes the unit's directory.
 _PRIVATE_TMP = ("/tmp/systemd-private-", "/var/tmp/systemd-private-")  # noqa: S108
 # Where systemd or init may have mounted a tmpfs.
 _IN_MEMORY = ("/run", "/tmp")  # noqa: S108
@@ -49,21 +51,24 @@ _MOST_SHOWN = 3
 
 
 def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed a file or
-    directory before a program of the unit looked it up. The environment files of the unit and the paths of its mount
-    namespace, which systemd looks up, count in the same way. Paths that an early start makes itself, and paths that an
-    application can do without at its start (``_KNOWN``), do not lead to a refusal, except paths that the unit's mount
-    namespace hides or restricts, and that an early start does not make.
+    """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed a file or directory
+    before a program of the unit looked it up. systemd itself looks up the environment files of the unit and the paths
+    of the unit's mount namespace. These paths count in the same way. Two kinds of paths do not lead to the error:
 
-    For an image with cloud-init, only changes in memory (/run, /tmp) lead to a refusal. A machine of this image starts
-    early only after a complete boot with cloud-init, and then cloud-init's changes are on the volume. The exception is
-    a profile with early = "always", which wants an early start before cloud-init.
+    - paths that an early start makes itself
+    - paths that an application can do without at its start (``_KNOWN``), unless the unit's mount namespace hides or
+      restricts the path
+
+    For an image with cloud-init, only changes in memory (/run, /tmp) lead to the error. A machine of such an image
+    starts early only after a complete boot with cloud-init, and then cloud-init's changes are on the volume. The only
+    exception is a profile with early = "always". Such a profile asks for an early start even before cloud-init has run.
     """
-    # Init waits for its lease, and writes them (pack/given.py).
+    # Init waits for its DHCP lease, and then writes the name servers (pack/given.py).
     resolver = (str(RESOLVER),) if can_await_name_servers(root) else ()
     made = {*_run_directories(unit, root), *_of_sockets(unit), *_private_roots(unit), *resolver}
     own = [path for each in unit.all_units for path in _named(each, root)]
-    # What the unit is not to use, it can do without; but it could use it for a while.
+    # The unit can do without the paths that are hidden from it. But in an early start, it could use such a path for a
+    # while.
     hidden = {*hidden_paths(unit)} - made - {*_EARLY}
     used = {
         path
@@ -85,9 +90,9 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
 
 def _named(unit: UnitStart, root: ImageRoot) -> Iterator[PurePosixPath]:
     """The unit's environment files and the paths of its mount namespace. For a unit with a user or groups, the result
-    also has the tables of users and groups. systemd looks these up before it executes the unit's program
-    (docs/internals/starter.md, "The description"). For a path with links in the image, the result also has the path
-    to which the links lead.
+    also has the tables of users and groups. systemd looks up all these files before it executes the unit's program
+    (docs/internals/starter.md, "The description"). For a path with links in the image, the result also has the path to
+    which the links lead.
     """
     if any(kind in _OF_USERS for kind, *_ in unit.settings):
         yield from _USERS
@@ -117,15 +122,17 @@ def _run_directories(unit: UnitStart, root: ImageRoot) -> Iterator[str]:
 
 
 def _of_sockets(unit: UnitStart) -> Iterator[str]:
-    """The sockets of the stack that are files, and the directories above them, which init makes as systemd does."""
+    """The paths of the stack's sockets in the file system, and the directories above these paths. Init makes these
+    sockets and directories, as systemd does in a stock boot.
+    """
     for path in (socket.path for each in unit.all_units for socket in each.sockets):
         if path is not None:
             yield from map(str, (path, *path.parents))
 
 
 def _private_roots(unit: UnitStart) -> Iterator[str]:
-    """The directories in which the private directories of a unit with DynamicUser= are. systemd-tmpfiles makes them, and
-    the starter, too (docs/internals/dynamic-user.md).
+    """The directories in which units with DynamicUser= have their private directories. Both systemd-tmpfiles and the
+    starter make these directories (docs/internals/dynamic-user.md).
     """
     for kind, *words in (record for each in unit.all_units for record in each.settings):
         if kind == "private-directory":

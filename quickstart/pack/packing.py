@@ -1,8 +1,8 @@
-"""Turn a subject and its traces into the finished initramfs. Only this module has the steps of packing and
-their order.
+"""Make the finished initramfs from a subject and its traces. A subject is a profile with its reference image and root
+disk. Only this module has the steps of packing and their order.
 
-``packing_of`` makes the recipe and its disk, and ``pack`` writes the initramfs. Different verbs pack
-differently only by their ``PackOptions``.
+``packing_of`` makes the recipe, which describes the initramfs, and the disk of the recipe. ``pack`` writes the
+initramfs. All verbs of the command line pack in this way. Only their ``PackOptions`` differ.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _NO_DATA = "the first requests read nothing from the files that prefetch.data na
 class PackOptions:
     """The options for packing a subject. The defaults are those of ``build``, with the payload ``cpio``.
 
-    With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are
-    next to each other. ``times_of`` is the disk of a machine that has already run. Packed files get the times that
-    they have on this disk. Values of ``served`` other than FAST are for configurations that the bench compares:
-    VOLUME packs no start set, and MEMORY packs every file that the application opens. With VOLUME and MEMORY, there
-    is no prefetch plan.
+    With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are next to
+    each other. ``times_of`` is the disk of a machine that has already run. Packed files get the times that the same
+    files have on this disk. ``served`` has values other than FAST only for configurations that the bench compares. With
+    VOLUME, the start set is not packed. With MEMORY, every file that the application opens is packed. With VOLUME and
+    MEMORY, there is no prefetch plan.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -77,8 +77,9 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class Packing:
-    """The input of ``pack``: the recipe, to which ``pack`` adds the prefetch plan, and the traces from which
-    the recipe was made. ``data`` are the parts of data files that the first requests read.
+    """The input of ``pack``. ``recipe`` describes the initramfs, without the prefetch plan, which ``pack`` adds.
+    ``traces`` are the traces from which the recipe was made. ``data`` has the parts of data files that the first
+    requests read.
     """
 
     recipe: Recipe
@@ -88,8 +89,8 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packed:
-    """The result of ``pack``: the recipe with its prefetch plan, the traces from which the recipe was made,
-    and the initramfs.
+    """The result of ``pack``. It has the recipe with its prefetch plan, the traces from which the recipe was made, and
+    the initramfs.
     """
 
     recipe: Recipe
@@ -98,11 +99,11 @@ class Packed:
 
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
-    """The recipe of the initramfs. ``recipe.disk`` is the root disk with which the initramfs is used. This disk comes
-    from the store, or is made now.
+    """The recipe of the initramfs, with the traces and with the data that the first requests read. ``recipe.disk`` is
+    the root disk with which the initramfs is used. This disk comes from the store, or is made now.
 
-    Raises UnsupportedUnitError when a unit cannot start early, StartSetError when the start set cannot be
-    packed, and BadInputError for a file that is not on the used disk ``options.times_of``.
+    Raises UnsupportedUnitError when a unit cannot start early, StartSetError when the start set cannot be packed, and
+    BadInputError when a file is missing on the used disk ``options.times_of``.
     """
     used = options.times_of
     start_set = with_times_of(traced.start_set, used) if used else traced.start_set
@@ -125,7 +126,7 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
 
 
 def data_of(subject: Subject, traced: Traced, context: Context) -> Mapping[PurePosixPath, tuple[Part, ...]]:
-    """The parts of data files that the first requests read. Empty when the profile does not name any data to
+    """The parts of data files that the profile's first requests read. Empty when the profile does not name any data to
     prefetch.
     """
     if not subject.profile.data_prefetch.data:
@@ -173,7 +174,7 @@ def _recipe(
     refuse_peers(traced.traces, unit, root)
     refuse_names_too_early(traced.traces, units, root)
     refuse_addresses_too_early(traced.traces, units, root)
-    # Without a hand-off there is no systemd to ask.
+    # Without a hand-off, systemd never runs, so a program cannot call it.
     if options.hand_off is not HandOff.STAY:
         unit = told_of_systemd(traced.traces, unit)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
@@ -209,10 +210,8 @@ def _recipe(
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:
-    """The recipe with a disk on which the application's files are next to each other. The disk comes from the
-    store or is made now.
-
-    The new disk has the same files, inodes and superblock as the recipe's old disk.
+    """Return the recipe with a root disk on which the application's files are next to each other. This disk comes from
+    the store, or is made now. It has the same files, inodes and superblock as the disk of ``recipe``.
     """
     foreseen = _foreseen(recipe, traces)
     inputs = arranged_inputs(recipe, foreseen)
@@ -227,8 +226,8 @@ def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Contex
 
 
 def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
-    """The inputs of the stage that makes the arranged disk, a root disk on which the files that a boot reads
-    are next to each other.
+    """The inputs of the stage that makes the arranged disk. On this root disk, the files that a boot reads are next to
+    each other. The store uses the inputs to find a disk that was made from the same inputs.
     """
     return {
         "image": recipe.reference.image_hash,

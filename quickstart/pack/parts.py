@@ -12,9 +12,7 @@ Part = tuple[int, int]
 
 
 def parts_of(traces: Sequence[Trace]) -> Mapping[PurePosixPath, Resident]:
-    """The large files that are in every trace. The parts of a file are those parts that were used in at least one of
-    the traced boots.
-    """
+    """The large files that occur in every trace, each with the parts that at least one of the traced boots used."""
     found: dict[PurePosixPath, list[Resident]] = {}
     for trace in traces:
         for each in trace.resident:
@@ -29,8 +27,8 @@ def parts_of(traces: Sequence[Trace]) -> Mapping[PurePosixPath, Resident]:
 
 
 def joined(parts: Iterable[Part], gap_bytes: int = 0) -> Iterator[Part]:
-    """``parts`` as (offset, length) in bytes, in ascending order and without overlaps. Two parts with at most
-    ``gap_bytes`` between them become one.
+    """Return ``parts`` in ascending order and without overlaps. Each part is (offset, length) in bytes. Two parts with
+    at most ``gap_bytes`` between them become one part.
     """
     begin = end = -1
     for offset, length in sorted(parts):

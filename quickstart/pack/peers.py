@@ -1,9 +1,10 @@
-"""Refuse an early start when the unit, before it is ready, speaks to systemd, D-Bus or another service of the
-machine. Also refuse it when the unit runs a program that would do something else before systemd runs.
+"""Refuse an early start when the unit, before it is ready, speaks to systemd, D-Bus or another service of the machine.
+Also refuse an early start when the unit runs a program that does something else as long as systemd does not run.
 
-The unit reader (inspect/unit) sees only the words of the unit's commands. The reference boot also shows what scripts
-call and what libraries do, because `systemctl`, `hostnamectl` and every program that speaks to D-Bus connect to a
-socket that another process has bound. Apart from looking up names in the image, the functions are pure.
+In an early start, our init starts the unit before systemd runs. The unit reader (inspect/unit) sees only the words of
+the unit's commands. The reference boot, which is traced, also shows what scripts call and what libraries do. For
+example, `systemctl`, `hostnamectl` and every program that speaks to D-Bus connect to a socket that another process has
+bound. Apart from looking up names in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from quickstart.model.started import Peer
 from quickstart.parse.printable import brief
 from quickstart.trace.calls import NAME_CACHE
 
-# The starter or PID 1 binds the first (docs/internals/starter.md). Without the second, glibc looks names up itself (lookups.py).
-# refuse_names_too_early decides on the third (given.py).
+# The starter or PID 1 binds the first socket (docs/internals/starter.md). Without the second socket, glibc looks up
+# names itself (lookups.py). For the third socket, refuse_names_too_early decides (given.py).
 _SERVED = frozenset(("/run/systemd/notify", NAME_CACHE, "/run/systemd/resolve/io.systemd.Resolve"))
 # This socket knows only the users of DynamicUser= (nss-systemd(8)). A unit with such a user may look up its user's
 # name there.
@@ -50,20 +51,21 @@ _TOGETHER = "name both services in `units` of the profile, the other one first, 
 
 
 def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
-    """The files, existing or not, of certain D-Bus services. Some programs of the units have connected to the bus
-    only to call one of these services. As long as none of these files exists, an early start without the bus gives
-    such a program the same result as a stock boot.
+    """The paths of the files of certain D-Bus services, whether the files exist or not. Some programs of the units have
+    connected to D-Bus only to call these services. As long as none of these files exists, such a program gets the same
+    result in an early start, which has no D-Bus, as in a stock boot.
     """
     programs = (peer.program for trace in traces for peer in trace.peers if peer.path == _BUS)
     return frozenset(_BUS_FILES / name for each in programs for name in _PARTNERS.get(each, ()))
 
 
 def refuse_peers(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError if, in a traced boot, a program of the unit connected to a socket of another process
-    at which nobody would answer in an early start. Also raise it if the unit executed a program that would do
-    something else in an early start (``why_elsewhere``).
+    """Raise UnsupportedUnitError if, in a traced boot, a program of the unit connected to a socket of another process,
+    and nobody would answer at this socket in an early start. Also raise the error if the unit executed a program that
+    would do something else in an early start (``why_elsewhere``).
 
-    A command that an early start leaves out does not count (``pre = false``). A command is known by its program's name.
+    Connections by a command that an early start leaves out (``pre = false`` in the profile) do not count. A command is
+    recognised by the name of its program.
     """
     for trace in traces:
         for peer in _unanswered(trace.peers, unit, root):
@@ -105,6 +107,6 @@ def _unanswered(peers: Sequence[Peer], unit: UnitStart, root: ImageRoot) -> Iter
 
 
 def _asks_nobody(peer: Peer, root: ImageRoot) -> bool:
-    """Whether the program connected to D-Bus only for services that the image does not have."""
+    """Whether the program connected to D-Bus only to call services that the image does not have."""
     names = _PARTNERS.get(peer.program, ()) if peer.path == _BUS else ()
     return bool(names) and all(root.resolve(_BUS_FILES / name).canonical is None for name in names)

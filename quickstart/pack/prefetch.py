@@ -1,8 +1,8 @@
-"""Predict from traces how a fast start uses the root volume (Foreseen), and make the prefetch plan (Prefetch;
-docs/internals/prefetch.md).
+"""Make the prefetch plan (Prefetch; docs/internals/prefetch.md). For this, the module predicts from traces how a fast
+start uses the root volume (Foreseen).
 
-This module reads the image's tree and writes nothing. A wrong prediction only costs an extra read. A
-prediction never changes a result, because the guest still does its own reads.
+This module reads the image's tree and writes nothing. A wrong prediction costs an extra read, but never changes what a
+program gets, because the guest still does its own reads.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _FLEX_GROUPS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """The expected use of the root volume by the application and by init until ready. Files that come from
-    /fast are left out. All paths are canonical.
+    """The expected use of the root volume by the application and by init until ready. Files that processes find in
+    /fast, in memory, are left out. All paths are canonical.
 
-    The inodes of ``names`` are read. ``directories`` are searched for names. ``files`` are read completely.
-    ``large`` files are read in part, or with O_DIRECT. ``parts`` has the parts that the traced boots read of those
-    ``large`` files that they read through the page cache. ``left`` are the files of the start set that stay on the
-    volume. ``makes`` says whether the application creates files.
+    The inodes of ``names`` are read. ``directories`` are searched for names. ``files`` are read completely. ``large``
+    files are read in part, or with O_DIRECT. ``parts`` has the parts of large files that the traced boots read through
+    the page cache. ``left`` are the files of the start set that stay on the volume. ``makes`` says whether the
+    application creates files.
     """
 
     names: frozenset[PurePosixPath]
@@ -84,8 +84,8 @@ class Foreseen:
 
     @property
     def arranged(self) -> tuple[frozenset[PurePosixPath], ...]:
-        """The directories, files and large files that an arranged disk has next to each other. Where two large files
-        are neighbours, the last part of one and the first part of the other are one request.
+        """The directories, files and large files that are next to each other on an arranged disk. Where two large files
+        are neighbours, one request reads the last part of the first file and the first part of the second file.
         """
         large = {path for path, known in self.parts.items() if known.size_bytes <= _ARRANGED_BYTES}
         return self.directories, self.files, frozenset(large - self.files)
@@ -98,8 +98,8 @@ def foresee(
     bound: Collection[PurePosixPath] = (),
     interpreted: Collection[PurePosixPath] = (),
 ) -> Foreseen:
-    """The expected use of the root volume, from the traces. ``bound`` are the volume's files over which packed files
-    are mounted. The paths of these files are looked up on the volume, but their content is not read there.
+    """Predict the use of the root volume from the traces. ``bound`` are the volume's files over which packed files are
+    mounted. Processes look up the paths of these files on the volume, but do not read the content there.
     ``interpreted`` are scripts that are started by a packed interpreter.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT and not file.target)
@@ -143,8 +143,8 @@ def foresee(
 
 
 def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
-    """The prefetch plan for the volume with the block map ``blocks``: ranges with metadata, and files, in the
-    order of their positions on the volume.
+    """The prefetch plan for the volume with the block map ``blocks``. The plan has ranges with metadata, files, and
+    parts of large files, each in the order of their positions on the volume.
     """
     wanted = _metadata(foreseen, blocks)
     places = {
@@ -166,8 +166,8 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 def metadata_ranges(
     files: Collection[PurePosixPath], first: Prefetch, blocks: BlockMap
 ) -> tuple[tuple[int, int], ...]:
-    """The ranges of the volume with the metadata that lead to ``files`` and their content, without the blocks that the
-    plan ``first`` requests.
+    """The ranges of the volume with the metadata that are needed to find ``files`` and their content. Blocks that the
+    plan ``first`` requests are left out.
     """
     directories = frozenset(parent for path in files for parent in path.parents)
     nothing = frozenset[PurePosixPath]()
@@ -190,9 +190,9 @@ def metadata_ranges(
 
 
 def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
-    """Return ``said``, cut to the size that the file has in the image, because a guest may report anything.
-    ``said`` has the parts of a file that were in a guest's page cache. None when the path in ``said`` is not
-    the canonical path of a regular file.
+    """Return ``said``, the parts of a file that were in a guest's page cache. The parts are cut to the size that the
+    file has in the image, because a guest may report anything. None when the path in ``said`` is not the canonical path
+    of a regular file.
     """
     if root.look_up(said.path).canonical != said.path or not root.host(said.path).is_file():
         return None
@@ -203,10 +203,10 @@ def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
 
 
 class _Seen:
-    """Collects the uses of the volume. The fields with the results are those of Foreseen.
+    """Collects the expected uses of the root volume. The fields with the results are those of Foreseen.
 
-    ``interpreters`` are the ELF interpreters of programs. ``parts`` are the parts of large files that the
-    traced boots used.
+    ``interpreters`` has the ELF interpreters of programs. ``parts`` has the parts of large files that the traced boots
+    used.
     """
 
     def __init__(
@@ -225,7 +225,9 @@ class _Seen:
         self.makes = False
 
     def look(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Look up ``path`` as the kernel does. Return the path that ``path`` leads to, or None."""
+        """Look up ``path`` as the kernel does, and record this. Return the canonical path that ``path`` leads to, or
+        None.
+        """
         found = self.root.look_up(path)
         for each in (*found.links, found.existing):
             self.names.update((each, *each.parents))
@@ -236,9 +238,10 @@ class _Seen:
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
-        """Record that the file at ``path`` is read. A large file is read in part, and any other file completely. A
-        file of more than ``limit_bytes`` is large. But a file of at most 16 MiB is not large if at least a third of
-        it was in the page cache of the traced boots. An empty file is ignored.
+        """Record that a process reads the file at ``path``. A large file is read in part, and any other file
+        completely. A file is large if it has more than ``limit_bytes`` bytes. The exception is a file of at most 16
+        MiB, of which at least a third was in the page cache of the traced boots. Such a file is not large. An empty
+        file is ignored.
         """
         found = self.look(path)
         host = self.root.host(found) if found else None
@@ -250,8 +253,8 @@ class _Seen:
         return known is not None and known.size_bytes <= min(_WHOLE_BYTES, 3 * known.resident_bytes)
 
     def execute(self, path: PurePosixPath) -> None:
-        """Record what the kernel reads when it executes ``path`` on the volume: the program, and the
-        interpreters of a script and of an ELF file.
+        """Record what the kernel reads when it executes ``path`` on the volume. The kernel reads the program, the
+        interpreter of a script, and the interpreter of an ELF file.
         """
         self.read(path)
         found = self.root.resolve(path).canonical
@@ -263,8 +266,8 @@ class _Seen:
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
-    """The names of the programs that an ``exclude`` rule of the profile keeps out of the start set. Such
-    programs run only after ready.
+    """The names of the programs that an ``exclude`` rule of the profile keeps out of the start set. These programs are
+    expected to run only after ready.
     """
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     return {
@@ -277,8 +280,8 @@ def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
 def _follow(
     seen: _Seen, event: Event, served: set[PurePosixPath], interpreted: Collection[PurePosixPath]
 ) -> None:
-    """Record how ``event`` uses the volume. The look-ups of programs and libraries are left out, because
-    processes find these in /fast first.
+    """Record how ``event`` uses the volume. The look-ups of programs and libraries are left out, because processes
+    search for programs and libraries in /fast first.
     """
     if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
         return
@@ -302,11 +305,11 @@ def _follow(
 
 
 def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
-    """The numbers of the blocks with metadata that are expected to be read: parts of inode tables,
-    directories, extent trees, bitmaps.
+    """The numbers of the blocks with metadata that are expected to be read. Such metadata are parts of inode tables,
+    directories, extent trees and bitmaps.
     """
     wanted = set(blocks.inode_blocks(seen.names))
-    # Whose content comes from /fast, of that nobody reads the extents.
+    # Nobody reads the extents of a file whose content comes from /fast.
     owners = {
         Kind.DIRECTORY: seen.directories,
         Kind.EXTENTS: seen.directories | seen.files | seen.large,
@@ -318,20 +321,20 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
         if run.path in owners.get(run.kind, ()):
             wanted.update(range(run.first_block, run.first_block + run.blocks))
         elif seen.makes and run.kind in _BITMAPS and bitmaps < 2 * _FLEX_GROUPS:
-            # Where new files will lie is the allocator's choice.
+            # The allocator of the file system chooses where new files will lie.
             wanted.update(range(run.first_block, run.first_block + run.blocks))
             bitmaps += run.blocks
     return wanted
 
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """The numbers of blocks that the prefetch reads for the sake of large files that are outside the start set, and
-    that the traced boots did not read through the page cache. The volume is divided into pieces of 512 KiB
-    (_PIECE_BYTES). In each piece that has data of such a file, and from which the prefetch reads nothing else, one
-    block is chosen. At most _PIECES blocks are chosen for one file.
+    """The numbers of further blocks that the prefetch reads. Each of these blocks makes a cold volume fetch the piece
+    of 512 KiB (_PIECE_BYTES) around the block from the slow storage behind the volume. The prefetch does this for large
+    files that are outside the start set, and that the traced boots did not read through the page cache. For such files,
+    the prefetch cannot fill the page cache, because reads with O_DIRECT do not use the page cache.
 
-    The prefetch cannot fill the page cache for reads with O_DIRECT. But when the prefetch reads one block of a piece,
-    a cold volume fetches the whole piece from the slow storage behind it.
+    One block is chosen in each piece that has data of such a file, unless the prefetch already reads something else
+    from the piece. At most _PIECES blocks are chosen for one file.
     """
     in_cache = {path for path, known in foreseen.parts.items() if _is_read_through_cache(known)}
     past_cache = foreseen.large - foreseen.left - in_cache
@@ -356,8 +359,8 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 def _is_read_through_cache(known: Resident) -> bool:
     """Whether the traced boots read the file through the page cache. If so, ``known.parts`` are all parts that the
-    boots read. Of a file that is read with O_DIRECT, only the head may be in the page cache, because a program looks
-    at the head before it decides how to read the rest.
+    boots read. If a program reads a file with O_DIRECT, only the head of the file may be in the page cache, because the
+    program looks at the head before it decides how to read the rest.
     """
     return any(offset + length > _HEAD_BYTES for offset, length in known.parts)
 
@@ -365,8 +368,8 @@ def _is_read_through_cache(known: Resident) -> bool:
 def _joined(
     wanted: Iterable[int], block_bytes: int, gap_blocks: int = _GAP_BLOCKS
 ) -> Iterator[tuple[int, int]]:
-    """The blocks ``wanted`` as ranges (offset, length) in bytes. Two ranges with at most ``gap_blocks`` blocks
-    between them become one.
+    """The blocks ``wanted`` as ranges (offset, length) in bytes. Two ranges with at most ``gap_blocks`` blocks between
+    them become one range.
     """
     begin = end = -1
     for block in sorted(wanted):

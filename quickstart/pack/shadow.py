@@ -1,11 +1,11 @@
-"""Keep a library out of /fast when the loader would load it in place of another library (pure, apart from
-reading the image).
+"""Keep a library out of /fast when the loader would load it in place of another library (pure, apart from reading the
+image). /fast is the directory in memory with the packed files.
 
-LD_LIBRARY_PATH leads to /fast, and the loader searches it before DT_RUNPATH and before its default
-directories (ld.so(8)). So a library in /fast hides all other libraries of its name. If the image has another
-library of this name where the loader may look for it, no library of this name may be in /fast, not even as a
-link to the volume. The name must be missing there, so that the loader continues its search and finds the same
-library as in a stock boot. The prefetch requests these libraries from the volume.
+LD_LIBRARY_PATH leads to /fast, and the loader searches the directories of LD_LIBRARY_PATH before DT_RUNPATH and before
+its default directories (ld.so(8)). So a library in /fast hides all other libraries of the same name. If the image has
+another library of this name where the loader may look for it, no library of this name may be in /fast. Even a link to
+the volume's library may not be there. The name must be missing in /fast, so that the loader continues its search and
+finds the same library as in a stock boot. The prefetch requests these libraries from the volume.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Searched = Mapping[PurePosixPath, PurePosixPath]
 
 @dataclass(frozen=True, kw_only=True)
 class _Library:
-    """A library of the start set. ``paths`` are its own path and its hard links. ``entries`` are these paths
-    and all links of the start set that lead to the library. ``sought`` are the names by which the loader
-    would find it in /fast.
+    """A library of the start set. ``paths`` has the library's own path and its other hard links. ``entries`` has these
+    paths and all links of the start set that lead to the library. ``sought`` are the names by which the loader would
+    find the library in /fast.
     """
 
     paths: frozenset[PurePosixPath]
@@ -86,12 +86,12 @@ def executed(traces: Sequence[Trace], root: ImageRoot) -> frozenset[PurePosixPat
 
 def searched(start_set: StartSet, programs: Collection[PurePosixPath], root: ImageRoot) -> Searched:
     """The directories in DT_RPATH and DT_RUNPATH of all programs and libraries that may run with the unit's
-    environment, each with one of the programs and libraries that name it. The directories are spelled as the
-    programs and libraries name them.
+    environment. Each directory is mapped to one of the programs and libraries that name the directory. A directory is
+    spelled as this program or library names it.
 
-    The programs and libraries are those of the start set, those that a rule excludes, and the executed
-    ``programs``. Outside of the distribution's directories (in /opt/app or /usr/local), all programs and
-    libraries in the same directory trees also count, because they may run after ready.
+    These are the programs and libraries of the start set, the programs and libraries that a rule excludes, and the
+    executed ``programs``. In directory trees outside of the distribution's directories, such as /opt/app or /usr/local,
+    all other programs and libraries of the same trees also count, because they may run after ready.
     """
     image = _Image.of(root)
     found: dict[PurePosixPath, PurePosixPath] = {}
@@ -104,12 +104,12 @@ def searched(start_set: StartSet, programs: Collection[PurePosixPath], root: Ima
 
 
 def without_shadowing(start_set: StartSet, root: ImageRoot, directories: Searched) -> StartSet:
-    """``start_set`` without the libraries that would hide another library of the same name. ``directories`` is the
-    result of ``searched``.
+    """Return ``start_set`` without the libraries that would hide another library of the same name. ``directories`` is
+    the result of ``searched``.
 
-    A program or library that looks for libraries beside itself ($ORIGIN) is not used from /fast when a
-    library in that directory is not in the start set. Such a program stays on the volume, and such a library
-    is excluded.
+    Some programs and libraries look for libraries beside themselves ($ORIGIN). If the directory of such a program or
+    library has a library that is not in the start set, the program or library must not be used from /fast. Then the
+    program stays on the volume, or the library is excluded.
     """
     image = _Image.of(root)
     libraries = tuple(_libraries(start_set, image))
@@ -136,7 +136,7 @@ def without_shadowing(start_set: StartSet, root: ImageRoot, directories: Searche
 def _objects(
     start_set: StartSet, programs: Collection[PurePosixPath], root: ImageRoot
 ) -> Iterator[PurePosixPath]:
-    """The paths of all files that may be programs and libraries, and of links to them."""
+    """The paths of all files that may be programs or libraries, and of links to these files."""
     own = {file.path for file in start_set.files if file.kind is not FileKind.DIRECTORY}
     own |= {*programs, *(each.path for each in start_set.excluded)}
     trees = {tree for path in own if (tree := tree_of(path)) is not None and _is_foreign(tree)}
@@ -147,7 +147,7 @@ def _objects(
 
 
 def _is_foreign(tree: PurePosixPath) -> bool:
-    """Whether the tree has no files of the distribution."""
+    """Whether ``tree`` (for example, /opt/app) is outside of the directories that the distribution's packages use."""
     return tree.parts[1] not in (*_VOLATILE, "etc", "usr") or _LOCAL in (tree, *tree.parents)
 
 
@@ -156,7 +156,9 @@ def _is_code(root: ImageRoot, path: PurePosixPath) -> bool:
 
 
 def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
-    """The canonical path. None for a missing file, and for a loop of links, which no loader follows."""
+    """The canonical path of ``path``. None for a missing file. Also None for a loop of links, because no loader follows
+    such a loop.
+    """
     try:
         return root.resolve(path).canonical
     except StartSetError:
@@ -164,8 +166,8 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _facts(root: ImageRoot, path: PurePosixPath) -> ElfFacts | None:
-    """The ELF facts of a file. None for a file that is not ELF, and for a damaged file, which no loader
-    loads. The start set has no damaged files.
+    """The ELF facts of a file. None for a file that is not ELF. Also None for a damaged file, because no loader loads
+    such a file. The start set has no damaged files.
     """
     try:
         return read_elf(root.host(path))
@@ -174,8 +176,8 @@ def _facts(root: ImageRoot, path: PurePosixPath) -> ElfFacts | None:
 
 
 def _libraries(start_set: StartSet, image: _Image) -> Iterator[_Library]:
-    """The libraries of the start set, packed or not. The ELF interpreter is left out: nobody searches for it,
-    because each process has one from its start.
+    """The libraries of the start set, packed or not. The ELF interpreter is left out, because no process searches for
+    it. Each process already has its ELF interpreter when the process starts.
     """
     interpreters = {
         image.resolved(PurePosixPath(file.interpreter)) for file in start_set.files if file.interpreter
@@ -203,8 +205,8 @@ def _libraries(start_set: StartSet, image: _Image) -> Iterator[_Library]:
 
 
 def _plain(directory: PurePosixPath) -> PurePosixPath:
-    """Map the directory of a glibc-hwcaps variant (ld.so(8)) to the directory of the library itself. Any other
-    directory is returned unchanged.
+    """Map the directory of a glibc-hwcaps variant (ld.so(8)) to the directory of the library itself. For example, map
+    /usr/lib/glibc-hwcaps/x86-64-v3 to /usr/lib. Any other directory is returned unchanged.
     """
     return directory.parent.parent if directory.parent.name == _VARIANTS else directory
 
@@ -215,9 +217,11 @@ def _hides(
     places: Mapping[PurePosixPath, str],
     by_name: Mapping[str, Sequence[PurePosixPath]],
 ) -> str | None:
-    """A text for people that names the library that ``library`` would hide if ``library`` were in /fast. None when it
-    would hide no library. ``places`` maps each directory in DT_RUNPATH to the end of this text, which names a program
-    with this directory. ``by_name`` has the libraries of the start set and the links to them.
+    """A text for people that names the library that ``library`` would hide if ``library`` were in /fast. None when
+    ``library`` would hide no other library.
+
+    ``places`` maps each directory in DT_RUNPATH to the end of the text, which names a program that has this directory
+    in its DT_RUNPATH. ``by_name`` has the libraries of the start set and the links to these libraries.
     """
     # Variants of a library are one library to the loader.
     own = {(_plain(path.parent), path.name) for path in library.entries}
@@ -280,7 +284,9 @@ def _misplaced(
 
 
 def _beside(facts: ElfFacts | None, opened: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The directories that an object opened at ``opened`` names by $ORIGIN."""
+    """The directories that a program or library names by $ORIGIN in DT_RPATH or DT_RUNPATH. ``opened`` is the path by
+    which the program or library was opened.
+    """
     if facts is None:
         return ()
     rpath, runpath = (
@@ -291,8 +297,8 @@ def _beside(facts: ElfFacts | None, opened: PurePosixPath) -> tuple[PurePosixPat
 
 
 def _without(start_set: StartSet, rules: Mapping[PurePosixPath, str]) -> StartSet:
-    """``start_set`` in which the libraries and links in ``rules`` are excluded, and the programs in ``rules`` stay
-    on the volume.
+    """Return ``start_set`` with the libraries and links in ``rules`` excluded, and with the programs in ``rules`` left
+    on the volume. The values of ``rules`` are the reasons.
     """
     by_first = {
         file.hard_link_to or file.path: rules[file.path] for file in start_set.files if file.path in rules

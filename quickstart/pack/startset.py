@@ -1,8 +1,10 @@
-"""Compute the StartSet: traced files ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ files of profile
-rules. This module reads the image's tree and writes nothing.
+"""Compute the StartSet, the files that the application needs to become ready. The StartSet is the union of the traced
+files, their ELF closure (the libraries and ELF interpreters that they need), the interpreters of scripts, the links
+that lead to these files, and the files that the profile's rules name. This module reads the image's tree and writes
+nothing.
 
-For every file in the set, the reasons are recorded. For every traced file outside the set, the rule that
-excludes it is recorded.
+For every file in the set, the reasons are recorded. For every traced file outside the set, the rule that excludes the
+file is recorded.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ _KEY_SEARCH_BYTES = 1 << 20
 def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
     """The start set for one or more traces of the image ``root``.
 
-    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory cannot
-    be read, or a trace has lost an event. A trace has lost an event when a file that was mapped at ready is
-    neither in the set nor excluded by a rule.
+    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory cannot be read,
+    or a trace has lost an event. A trace has lost an event when a process had mapped a file at ready, and this file is
+    neither in the start set nor excluded by a rule.
     """
     try:
         return _compute(traces, root, rules)
@@ -60,8 +62,8 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
 
 @cpu_limit("the image")
 def check_includes(root: ImageRoot, rules: FileRules) -> None:
-    """Raise StartSetError when `include` rules match nothing in the image. The message names these rules. This check
-    needs no trace.
+    """Raise StartSetError when `include` rules of the profile match nothing in the image. The message names these
+    rules. This check needs no trace.
     """
     builder = _Builder(root, rules)
     _demand_named([glob for glob in rules.include if not any(builder.named_by(glob))])
@@ -90,10 +92,10 @@ def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Star
 
 
 def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The globs, each both as it is spelled and with the links before its first wildcard resolved. Each element of
-    the result is (glob, spelled glob), and messages name the spelled glob.
+    """Return each glob twice: as it is spelled, and with the links before its first wildcard resolved. Each element of
+    the result is (glob, spelled glob). Messages name the spelled glob.
 
-    So a rule for /bin/tool also applies to /usr/bin/tool in an image with a merged /usr.
+    So a rule for /bin/tool also applies to /usr/bin/tool in an image in which /bin is a link to /usr/bin.
     """
     found: dict[tuple[str, str], None] = {}
     for glob in globs:
@@ -109,7 +111,9 @@ def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]
 
 
 class _Builder:
-    """Collects the reasons for each file, by canonical path. Each path of the tree is examined once."""
+    """Collects the files of the start set and the reasons for each file, by canonical path. Each file is examined only
+    once.
+    """
 
     def __init__(self, root: ImageRoot, rules: FileRules) -> None:
         self.root = root
@@ -125,7 +129,7 @@ class _Builder:
         self._closed: set[PurePosixPath] = set()
 
     def traced(self, event: Event, number: int, suffix: str) -> None:
-        """Add the file of ``event`` if the unit opened it for reading, mapped or executed it. ``number`` is
+        """Add the file of ``event`` if the unit opened the file for reading, mapped it or executed it. ``number`` is
         the number of the trace.
         """
         if event.error is not None or event.op not in (Op.OPEN, Op.MAP, Op.EXEC):
@@ -139,13 +143,15 @@ class _Builder:
         )
         packed = self.add(event.path, reason)
         if packed is None and event.real is not None:
-            # Spelled by way of a directory that only the running system has.
+            # The path leads through a directory that only the running system has.
             packed = self.add(event.real, reason)
         if packed is not None:
             self.seen.setdefault(packed, set()).add(number)
 
     def add(self, path: PurePosixPath, reason: Reason) -> PurePosixPath | None:
-        """Add ``path`` and every link on the way to it. Return its canonical path, or None when a rule excludes it."""
+        """Add the file at ``path`` and every link on the way to the file. Return the file's canonical path. Return None
+        when there is no such file, or a rule excludes the file.
+        """
         found = self.root.resolve(path)
         file = self._file_at(found.canonical)
         if file is None:
@@ -159,7 +165,7 @@ class _Builder:
         return file
 
     def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
-        """``canonical`` if it is the path of a file of the image, or None. The result is also None for a
+        """Return ``canonical`` if it is the path of a file of the image. Return None for a missing file, for a
         directory, and for a file that every boot makes anew.
         """
         if canonical is None or len(canonical.parts) < 2 or canonical.parts[1] in _VOLATILE:
@@ -206,19 +212,19 @@ class _Builder:
         return None
 
     def _denies(self, path: PurePosixPath) -> bool:
-        """Whether the mode of a file or directory gives its owner or its group fewer rights than all other users.
-        In /fast, all files belong to root, so the owner and the group would have the others' rights there.
+        """Whether the mode of a file or directory gives its owner or its group fewer rights than all other users. In
+        /fast, all files belong to root, so the owner and the group would have the rights of all other users there.
         """
         status = self.root.host(path).lstat()
         others = status.st_mode & 0o7
-        # An ordinary user's tree is root's in the guest (store/treehash.py).
+        # If an ordinary user owns the tree, its files belong to root in the guest (store/treehash.py).
         by_owner = status.st_uid not in (0, os.geteuid()) and others & ~(status.st_mode >> 6)
         by_group = status.st_gid not in (0, os.getegid()) and others & ~(status.st_mode >> 3)
         return bool(by_owner or by_group)
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
-        """``directory`` or its nearest parent that not all users may enter, or that has an access control list. None
-        if there is no such directory.
+        """The first of ``directory`` and its parents that not all users may enter, or that has an access control list.
+        None if there is no such directory.
         """
         for each in (directory, *directory.parents):
             if not self.root.host(each).lstat().st_mode & stat.S_IXOTH or self.root.has_acl(each):
@@ -226,8 +232,8 @@ class _Builder:
         return None
 
     def close(self, traces: Sequence[Trace]) -> None:
-        """Add what the files of the set need: the interpreters of scripts, and then libraries, according to
-        the ELF closure and to the guest's ldd.
+        """Add the files that the files of the start set need. These are the interpreters of scripts, and then the
+        libraries that the ELF closure or the guest's ldd names.
         """
         self._close_added()
         for trace in traces:
@@ -252,7 +258,7 @@ class _Builder:
 
     def include(self, globs: Iterable[str]) -> list[str]:
         """Add the files that the `include` rules of the profile name, and what these files need. Return the rules that
-        name no file.
+        match no file.
         """
         unnamed = []
         for glob in dict.fromkeys(globs):
@@ -264,8 +270,8 @@ class _Builder:
         return unnamed
 
     def hard_links(self) -> None:
-        """Add the other hard links of the set's files in the image, and what a program needs when it is
-        started by such a name.
+        """Add the other hard links that the start set's files have in the image. Also add what a program needs when it
+        is started by one of these names.
         """
         linked = functools.cache(self.root.hard_links)
         seen: set[PurePosixPath] = set()
@@ -280,7 +286,7 @@ class _Builder:
             self._close_added()
 
     def _close_added(self) -> None:
-        """Add what the most recently added files need."""
+        """Add the files that the most recently added files need."""
         for path in sorted(self.reasons.keys() - self._opened):
             self._opened.add(path)
             self._add_script_interpreter(path)
@@ -296,8 +302,8 @@ class _Builder:
         self._closed.update(added)
 
     def named_by(self, glob: str) -> Iterator[PurePosixPath]:
-        """The files that ``glob`` names, spelled as in the glob. A directory that the glob names stands for
-        all files below it.
+        """The paths of the files that ``glob`` matches, spelled as in ``glob``. If ``glob`` matches a directory, all
+        files below the directory count.
         """
         head, crosses, _ = glob.partition("**")
         pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)
@@ -313,14 +319,14 @@ class _Builder:
             yield from (each for each in below if not crosses or matches(each, glob))
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
-        """The paths of all files below a directory. Directories are not included. Links are not resolved
-        here, but in ``add``.
+        """The paths of all files below a directory, without the directories. Links are not resolved here, but in
+        ``add``.
         """
         return sorted(self.root.below(directory))
 
     def check_mapped(self, trace: Trace) -> None:
-        """Raise StartSetError for a mapped file that is neither in the set nor excluded. When a rule excludes
-        such a file, record the rule.
+        """Raise StartSetError when a process had mapped a file at ready, and this file is neither in the start set nor
+        excluded. When a rule excludes such a file, record the rule.
         """
         for mapped in trace.mapped:
             file = self._file_at(self.root.resolve(mapped.path).canonical)
@@ -336,7 +342,7 @@ class _Builder:
             self.excluded[file] = rule
 
     def finish(self, traces: int) -> StartSet:
-        """The start set, with the directories that contain its files, sorted by path."""
+        """The finished start set, sorted by path. It also has the directories that contain its files."""
         parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
         for parent in parents:
             self.reasons.setdefault(parent, {})[Reason(ReasonSource.PARENT, "holds files of the set")] = None

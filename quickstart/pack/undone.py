@@ -1,9 +1,10 @@
 """Refuse an early start when the rest of the boot would undo what the unit does (pure, apart from reading sysctl.d).
 
-systemd-sysctl, systemd-tmpfiles and systemd-networkd write the image's kernel settings some seconds after an early start.
-In a stock boot, these services write the settings before the unit starts. So the value that the unit itself writes,
-as dockerd does with net.ipv4.ip_forward, stays in a stock boot. What counts is what a setting changes, and not its
-name. For example, net.ipv4.conf.all.forwarding is the same switch as net.ipv4.ip_forward.
+In an early start, our init starts the unit before systemd runs. systemd-sysctl, systemd-tmpfiles and systemd-networkd
+then write the image's kernel settings some seconds after the unit's start. In a stock boot, these services write the
+settings before the unit starts. So a value that the unit itself writes stays in a stock boot, but not after an early
+start. For example, dockerd writes net.ipv4.ip_forward. Settings are compared by what they change, and not by their
+names. For example, net.ipv4.conf.all.forwarding is the same switch as net.ipv4.ip_forward.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _SETTINGS = ("/proc/sys/", "/sys/")
 
 
 def refuse_undone_settings(traces: Sequence[Trace], unit: str, root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError when a program of the units has written a kernel setting that the image sets, too."""
+    """Raise UnsupportedUnitError when a program of the units has written a kernel setting that the image's
+    configuration also sets.
+    """
     written = {
         str(event.path)
         for trace in traces
