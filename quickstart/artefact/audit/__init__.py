@@ -1,5 +1,5 @@
-"""Check an artefact for somebody who receives it. `gather` reads OUT, and the pure function `judge` makes the
-findings (docs/users/audit.md).
+"""Check an artefact for the person who receives it. `gather` reads the directory of the artefact (OUT), and the pure
+function `judge` makes the findings. The page docs/users/audit.md describes the audit.
 """
 
 from quickstart.artefact.audit.findings import ERROR, MOST_FINDINGS, NOTE, Finding, Findings
