@@ -1,1 +1,1 @@
-"""Start guests, on a backend that implements guest.Launcher."""
+"""Start guests. The code here that starts guests on QEMU implements the protocol Launcher of guest.py."""
