@@ -44,7 +44,8 @@ _MANIFEST_BYTES = 1 * MIB
 _START_SET_BYTES = 16 * MIB
 # The limit for run.sh. Ours has 2 KiB.
 SCRIPT_BYTES = 1 << 16
-# As many as an initramfs may have members (newc_reader.Limits). The largest start set that we have met has some thousand.
+# As many as an initramfs may have members (newc_reader.Limits). The largest start set that we have met has some
+# thousand.
 _MOST_FILES = 100_000
 _GIB = 1 << 30
 # The kernel's of x86 (COMMAND_LINE_SIZE in arch/x86/include/asm/setup.h).
