@@ -1,4 +1,6 @@
-"""Define the structure of results.json as pydantic models, with keys, types and ranges (docs/users/results.md)."""
+"""Define the structure of results.json, the file with the results of a bench, as pydantic models. The models have the
+keys, types and ranges of all values (docs/users/results.md).
+"""
 
 from __future__ import annotations
 
