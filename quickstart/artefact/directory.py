@@ -102,7 +102,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
 
 
 def _check_owner(out: Path) -> None:
-    """Raise OutputExistsError when ``out`` belongs to another user, because this user may have written its manifest."""
+    """Raise OutputExistsError when ``out`` belongs to another user, who may have written the manifest."""
     for uid in (out.lstat().st_uid, out.stat().st_uid):
         if uid not in (os.geteuid(), 0):
             raise OutputExistsError(
@@ -130,8 +130,8 @@ def _is_rebuilt(artefact: Artefact) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` are the
-    strings of the enums HandOff, Delivery and Payload.
+    """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` have the
+    string values of the enums HandOff, Delivery and Payload.
 
     ``kernel_options`` are the options on the kernel's command line for a fast start. After a rebuild, ``uuid`` is
     the UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, a UUID is
@@ -314,8 +314,8 @@ def _write_run_script(directory: Path, manifest: Manifest) -> None:
 
 
 def is_artefact(directory: Path) -> bool:
-    """Whether ``directory`` is an artefact, possibly a damaged artefact. The existence of a file manifest.json does not
-    prove this, because other programs also write files with this name.
+    """Whether ``directory`` is an artefact, possibly a damaged artefact. A directory with a file manifest.json is not
+    always an artefact, because other programs also write files with this name.
 
     If manifest.json can be parsed, it must have the keys of QuickStart's manifest. If manifest.json cannot be parsed,
     ``directory`` must have an initramfs.img, and must have only files with names of an artefact's files.
@@ -328,10 +328,10 @@ def is_artefact(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Artefact:
-    """The artefact in ``directory``. The artefact's files must be regular and as large as its manifest says
+    """The artefact in ``directory``. The artefact's files must be regular and as large as the manifest says
     (docs/users/artefact.md).
 
-    Raises BadInputError when there is no artefact, or when one of its files is a link, a pipe or a device.
+    Raises BadInputError when there is no artefact, or when a file of the artefact is a link, a pipe or a device.
     Raises ArtefactError when the artefact is damaged.
     """
     manifest = read_manifest(directory)
@@ -346,8 +346,8 @@ def load(directory: Path) -> Artefact:
 
 
 def _check_disk(path: Path, manifest: Manifest) -> None:
-    """Raise ArtefactError for a disk that is smaller than at the time of the build, because the user can only have
-    enlarged the disk. Also raise it for a disk that would give the guest access to other files of this host.
+    """Raise ArtefactError for a disk that is smaller than at the time of the build (a larger disk is allowed). Also
+    raise ArtefactError for a disk that would give the guest access to other files of this host.
 
     A raw disk is safe with any content. QuickStart tells QEMU that the format is raw, so QEMU does not guess the
     format from the first bytes of the disk.

@@ -44,7 +44,7 @@ _OVERLAP_BYTES = 4096
 
 @dataclass(frozen=True)
 class Sought:
-    """A pattern to search for in the contents of the archive's members. When the content of a member matches
+    """A pattern to search for in the contents of the initramfs's members. When the content of a member matches
     ``pattern``, ``name`` is in the member's attribute ``found``. A match that is longer than 4 KiB may be missed.
 
     Every match contains ``literal``. A search for ``pattern`` takes a hundred times as long as a search for
@@ -58,7 +58,8 @@ class Sought:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One file in the archive. ``part`` is ``A``, ``B``, or ``image`` for a file in the squashfs image of part B.
+    """One file in the archive, that is, in the initramfs. ``part`` is ``A`` or ``B`` for a file in part A or B of the
+    initramfs. ``part`` is ``image`` for a file in the squashfs image that part B may contain.
 
     ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. ``crc`` is
     the CRC-32 of the content (the CRC-32 of zlib), and ``found`` has the names of the patterns that match the content.
@@ -89,8 +90,8 @@ class Member:
 
 @dataclass(frozen=True)
 class _Met:
-    """A member and its content. The content can be read only until the next member is read. ``key`` has the same value
-    for all hard links of a file, and is None for a file with a single name.
+    """A member of the initramfs and its content. The content can be read only until the caller asks for the next
+    member. ``key`` has the same value for all hard links of a file, and is None for a file with a single name.
 
     The squashfs image may store equal content of several files once. ``same`` has the same value for all these files,
     and is empty for members outside the image.
@@ -116,11 +117,11 @@ class Why:
 
 
 def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, ...]:
-    """All members of the archive in the order of the archive. Each member has the names of the ``sought`` patterns that
-    its content matches.
+    """All members of the artefact's initramfs, in the order in which the initramfs stores them. Each member has the
+    names of the ``sought`` patterns that its content matches.
 
-    The archive is read in pieces, and only up to the unpacked size in the manifest. Raises ArtefactError when
-    the archive is damaged or exceeds the unpacked size in the manifest.
+    The initramfs is read in pieces, and only up to the unpacked size in the manifest. Raises ArtefactError when the
+    initramfs is damaged or exceeds the unpacked size in the manifest.
     """
     found: list[tuple[Member, tuple[int, int] | None]] = []
     held: set[tuple[str, str]] = set()
@@ -140,11 +141,12 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members of the archive. When part B contains a squashfs image with the packed files, the image is a member,
-    and the files in the image follow as further members. These files have the names that they have in the guest.
+    """All members of the artefact's initramfs. When part B of the initramfs contains a squashfs image with the packed
+    files, the image is a member, and the files in the image follow as further members. These files have the names that
+    they have in the guest.
 
     Raises ArtefactError when part B contains further files in addition to the image, because the mounted image would
-    hide them.
+    hide these files.
     """
     hidden, has_image = "", False
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
@@ -328,8 +330,8 @@ def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
 
 
 def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
-    """The statement of start-set.json about a file of the reference image. ``directory`` is an artefact, or a
-    directory that `quickstart trace` wrote.
+    """The reasons that start-set.json gives for packing or excluding a file of the reference image. ``directory`` is an
+    artefact, or a directory that `quickstart trace` wrote.
 
     A path below /fast means the file that was packed at this path. With ``artefact``, ``path`` may also be a file of
     part A of the initramfs. Raises BadInputError for a file that start-set.json does not have.
@@ -370,7 +372,8 @@ def _through_links(document: StartSetFacts, wanted: PurePosixPath) -> PurePosixP
 
 
 def _said(document: StartSetFacts, path: PurePosixPath) -> Why | None:
-    """The statement of start-set.json about ``path``, or None when start-set.json does not have ``path``.
+    """The reasons that start-set.json gives for packing or excluding ``path``. The result is None if start-set.json
+    does not have ``path``.
 
     This function makes no table of all paths, because an untrusted start-set.json may have 200 000 paths.
     """

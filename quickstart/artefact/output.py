@@ -1,6 +1,6 @@
 """Replace an artefact's directory (OUT) safely. The new OUT is made next to the old OUT. When the new OUT is complete,
 the two directories exchange their names in one step, and then the old OUT is removed. Some file systems, such as NFS,
-cannot exchange two names. On these file systems, the old OUT is renamed first, and then the new OUT gets its name.
+cannot exchange two names. On these file systems, the old OUT is renamed first, and then the new OUT is renamed to OUT.
 Two builds at the same time do no harm, and neither does a build that is killed.
 
 The directory that contains OUT may also contain directories with these names::
@@ -89,11 +89,11 @@ def in_use(out: Path) -> Iterator[None]:
             try:
                 locked = try_lock(fd, SHARED, "OUT", _LOCK_HINT)
             except HostLacksError:
-                # Without locks no build replaces it either.
+                # On a file system without locks, no build can replace ``out``.
                 break
             if locked and _is_at(fd, out):
                 break
-            # Somebody replaces it, or has just done so.
+            # A build is replacing ``out``, or has just replaced it.
             if time.monotonic() > deadline:
                 raise HostLacksError(f"{out} is locked by another process (flock)", hint="end it")
             time.sleep(0.02)
@@ -192,7 +192,7 @@ def _copy_hint(out: Path) -> str:
 
 
 def check_unused(out: Path) -> None:
-    """Raise OutputExistsError when a machine runs from ``out``. Call this function within ``settled``."""
+    """Raise OutputExistsError when a machine runs from ``out``. Call this function within the context ``settled``."""
     with ExitStack() as stack:
         _lock_unused(out, stack)
 
@@ -245,7 +245,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
                 raise HostLacksError(f"{partial} was replaced while it was written", hint=_PLACE_HINT)
             os.fchmod(owner, 0o755)
             os.sync()
-        # The old one is locked until it is gone.
+        # The old OUT stays locked until it is removed.
         with ExitStack() as stack, settled(out):
             if out.exists():
                 if keep():
@@ -255,9 +255,9 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
             left = False
             # This happens before anybody is told that the work is done.
             sync_directory(out.parent)
-            # A machine may run from it from now on.
+            # From now on, a machine may run from the new OUT.
             unlock(owner)
-            # The old one, which nobody else can lock.
+            # This is the old OUT, which no other process can lock.
             with suppress(PermissionError):
                 remove_tree(partial)
     finally:
@@ -293,8 +293,8 @@ def _check_replaceable(partial: Path, out: Path) -> None:
 
 
 def _replace(partial: Path, out: Path) -> None:
-    """Rename the new directory ``partial`` to ``out``. If there is an old directory ``out``, it gets the name
-    ``partial``, or the name .OUT.XXXXXXXX.old on a file system that cannot exchange names.
+    """Rename the new directory ``partial`` to ``out``. If there is an old directory ``out``, the old directory gets the
+    name ``partial``, or the name .OUT.XXXXXXXX.old on a file system that cannot exchange names.
     """
     with _renaming(out):
         if out.exists():
@@ -335,14 +335,15 @@ def _locked(fd: int) -> bool:
 
 
 def _mend(out: Path) -> None:
-    """Finish or undo the replacement of ``out`` that a killed build has begun. Call this function within ``settled``.
+    """Finish or undo the replacement of ``out`` that a killed build has begun. Call this function within the context
+    ``settled``.
 
-    When ``out`` is missing, the build was killed between its two renames, so the old directory gets the name ``out``
-    back. When ``out`` exists, the old directory is removed. Directories that belong to other users are ignored,
-    because such a directory must never become ``out``.
+    When ``out`` is missing, the build was killed between the two renames of the replacement, so the old directory
+    gets the name ``out`` back. When ``out`` exists, the old directory is removed. Directories that belong to other
+    users are ignored, because such a directory must never become ``out``.
     """
     found = _left_beside(out)
-    # In another user's directory, who can mend it.
+    # In another user's directory, only this user can remove or rename the leftovers.
     with suppress(PermissionError):
         for old in [path for path, kind in found.items() if kind == "old"]:
             if not out.exists():
@@ -353,7 +354,7 @@ def _mend(out: Path) -> None:
             old.rename(partial)
             remove_tree(partial)
         for partial in [path for path, kind in found.items() if kind == "partial"]:
-            # Its owner may be done with it at this moment.
+            # At this moment, the build that owns the directory may rename or remove it.
             with suppress(FileNotFoundError), _opened(partial) as fd:
                 if _locked(fd):
                     remove_tree(partial)

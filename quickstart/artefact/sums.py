@@ -12,7 +12,7 @@ from quickstart.errors import ArtefactError
 from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import digest_of
 
-# The user may change it as he likes.
+# The user may change this script, so its sum is not checked.
 RUN_SCRIPT = "run.sh"
 
 

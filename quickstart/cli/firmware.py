@@ -170,7 +170,9 @@ def stay(verb: Verb, guest: Guest) -> None:
 
 
 def shut_down(verb: Verb, guest: Powered) -> None:
-    """Ask the guest for an orderly shutdown. Print a message if the guest does not end in time and is switched off."""
+    """Ask the guest for an orderly shutdown. If the guest does not end in time, print a message. Then the guest is
+    switched off.
+    """
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:

@@ -191,8 +191,8 @@ def _by_status(row: tuple[str, str]) -> int:
 
 def _others(name: str, context: click.Context) -> list[str]:
     """The names of related pages for the section SEE ALSO. These are the page of the parent command, and the pages of
-    the parent's other subcommands. The page of the program `quickstart` already lists all verbs, so its related pages
-    are pages of other programs.
+    the parent's other subcommands. The page of the program `quickstart` already lists all verbs, so the related pages
+    of this page are pages of other programs.
     """
     parent = context.parent
     if parent is None or not isinstance(parent.command, click.Group):

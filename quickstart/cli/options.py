@@ -99,8 +99,8 @@ def kernel_options_option(default: str) -> Option:
 
 
 def boot_options(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Add the options for a boot to a command. Their values become the parameters ``snapshot``, ``port``,
-    ``timeout_s``, ``append``, ``network``, ``keep`` and ``verbose`` of the command's function.
+    """Add the options for a boot to a command. The values of these options become the parameters ``snapshot``,
+    ``port``, ``timeout_s``, ``append``, ``network``, ``keep`` and ``verbose`` of the command's function.
     """
     for option in reversed(_BOOT):
         call = option(call)

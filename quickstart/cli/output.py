@@ -123,8 +123,8 @@ class Verb:
         return Display(self.console)
 
     def result(self, result: Mapping[str, object], text: Callable[[Console], None]) -> None:
-        """Print the result on stdout. With ``json``, print ``result`` as JSON. Otherwise, call ``text``, which prints
-        the result as text on the console that it gets.
+        """Print the result on stdout. With ``json``, print ``result`` as JSON. Otherwise, call ``text`` with a
+        console for stdout. ``text`` then prints the result as text.
         """
         if self.json:
             document = {"schema": SCHEMA, "verb": self.name, "ok": True, "result": result}
@@ -189,7 +189,8 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
     """Print ``error`` and return its exit code, if ``error`` names a file, or is about a full disk or a missing
     permission. Raise any other error again, because it comes from a mistake in QuickStart's code.
 
-    Somebody else may have put the file at the path. The verb then ends with a message and not with a traceback.
+    The file that ``error`` names may come from somebody else. So an error about this file ends the verb with a message
+    and not with a traceback.
     """
     # When a rename fails because something is in the way, this is at the second of the two names.
     path = error.filename2 or error.filename

@@ -118,8 +118,8 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
 
 
 def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
-    """The result of a boot of the artefact in ``out``. When the kernel's trace buffer was full before ready and the
-    user did not choose a size for it, the guest boots a second time, with a larger buffer.
+    """The result of a boot of the artefact in ``out``. When the kernel's trace buffer was full before ready, the guest
+    boots a second time with a larger buffer. There is no second boot if the user has chosen the size of the buffer.
 
     Raises TraceFullError when the buffer was full before ready in the last boot, too. Then the user can choose another
     size, for example with the option --append trace_buf_size=256M.
@@ -154,7 +154,7 @@ def _counted(verb: Verb, out: Path, found: boot.Counted) -> int:
 def same_options(
     artefact: Artefact, manifest: Manifest, tracing: pipeline.TraceOptions
 ) -> pipeline.BuildOptions:
-    """The options of the build that made ``artefact``. The options ``tracing`` for the build's traces are given."""
+    """The options of the build that made ``artefact``. ``tracing`` are the options for the traces of the build."""
     return pipeline.BuildOptions(
         out=artefact.directory,
         disk_format=artefact.disk_format,

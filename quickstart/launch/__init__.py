@@ -1,1 +1,1 @@
-"""Start guests. The code here that starts guests on QEMU implements the protocol Launcher of guest.py."""
+"""Start guests. The class QemuLauncher starts guests in QEMU, and implements the protocol Launcher of guest.py."""

@@ -89,8 +89,8 @@ def _verdict(kernel: Path, store: Store) -> bool:
 
 
 def _kept(path: Path) -> bool | None:
-    """The verdict in the file at ``path``. The result is None when the file does not exist or has no verdict, because
-    a power failure may leave an empty file.
+    """The result of an earlier test of KVM, which is stored in the file ``path``. None when the file does not exist
+    or is damaged. For example, a power failure may leave an empty file.
     """
     with suppress(OSError, ValueError):
         if isinstance(works := document_of(path).get("works"), bool):

@@ -76,7 +76,7 @@ class QemuLauncher:
     def launch(
         self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> QemuGuest:
-        """Return a guest that starts when its context begins. The launch archive is appended to the initramfs."""
+        """Return a guest that starts when its context begins. The launch agent is added to the guest's initramfs."""
         launch_archive = archive.launch_cpio(self.agent, ready, files)
         return QemuGuest(machine, self.accelerator, launch_archive, self.keep)
 
@@ -283,8 +283,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         raise kind(f"the guest {how} ({seen}{end})", console_tail=self.console_tail())
 
     def root_io(self) -> RootIo:
-        """QEMU's counts of the reads and writes of the root volume from the launch until now. They come from the QMP
-        command query-blockstats. All counts are 0 for a guest without a root volume.
+        """QEMU's counts of the reads and writes of the root volume from the launch until now. The counts come from
+        the QMP command query-blockstats. All counts are 0 for a guest without a root volume.
         """
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
@@ -353,7 +353,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return ended
 
     def is_running(self) -> bool:
-        """Whether the guest can still answer. It can if QEMU is running and QEMU has not stopped the machine."""
+        """Whether the guest can still answer, because QEMU is running and has not stopped the machine."""
         with suppress(GuestError):
             return self._alive() and not self._is_stopped()
         return False

@@ -1,5 +1,5 @@
 """Wait until a machine has settled. A machine has settled when the distribution's boot is complete and systemd controls
-the unit (docs/users/run.md, docs/users/hand-off.md).
+the application's unit (docs/users/run.md, docs/users/hand-off.md).
 
 The host runs `systemctl is-system-running` in the guest repeatedly. One question is not enough, because systemd may not
 have started yet, and does not answer while it reloads its units. Our init's script `settle` runs as a job of the boot,
@@ -72,9 +72,9 @@ class Settled:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer from systemd. ``finished_us`` is the guest's uptime when the boot was complete, or 0 while
-    the boot is not complete. ``jobs`` are systemd's jobs, each in the form ``UNIT KIND``. Running jobs come
-    before waiting jobs.
+    """One answer from systemd about the state of the boot. ``finished_us`` is the guest's uptime when the boot was
+    complete, or 0 while the boot is not complete. ``jobs`` are systemd's jobs, each in the form ``UNIT KIND``.
+    Running jobs come before waiting jobs.
     """
 
     state: str

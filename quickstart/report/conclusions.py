@@ -50,7 +50,7 @@ Measured = Mapping[Cell, Sequence[Sample]]
 @dataclass(frozen=True, kw_only=True)
 class Headline:
     """The first table of the report, as texts. The table has a row for each combination of an application, a machine
-    size and a time (T_app or T_total). It has a column for each storage model.
+    size and a time (T_app or T_total). The table has a column for each storage model.
     """
 
     clock: str
@@ -177,9 +177,9 @@ def conclusions(results: Results) -> tuple[Conclusions, ...]:
 
 
 def _compared(samples: Measured) -> Iterator[str]:
-    """One sentence for each other configuration, which compares the configuration quickstart with it. The sentence
-    covers all pairs of a cell of quickstart and the corresponding cell of the other configuration (see ``rival_of``,
-    which finds the corresponding cell).
+    """One sentence for each configuration other than quickstart. The sentence compares quickstart with this
+    configuration. The sentence covers all pairs of a cell of quickstart and the corresponding cell of this
+    configuration. The function ``rival_of`` finds the corresponding cell.
     """
     for rival in CONFIGURATIONS:
         if rival == OURS:

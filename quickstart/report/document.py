@@ -210,9 +210,9 @@ def _phase_entries(phases: Sequence[Phase]) -> list[Mapping[str, object]]:
 
 
 def _fact_members(facts: Facts) -> Iterator[str]:
-    """The members ``boots``, ``contents`` and ``packages`` of results.json. They have one line of JSON for each
-    configuration, initramfs and image. An initramfs has a separate line, because several configurations often share an
-    initramfs.
+    """The members ``boots``, ``contents`` and ``packages`` of results.json. These members have one line of JSON for
+    each configuration, initramfs and image. An initramfs has a separate line, because several configurations often
+    share an initramfs.
     """
     boots = {name: dataclasses.asdict(booted) for name, booted in facts.boots.items()}
     for key, table in (("boots", boots), ("contents", facts.contents), ("packages", facts.packages)):

@@ -41,8 +41,8 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
 
 
 def two_sided_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The two-sided p-value. This is the probability that chance alone makes the two series differ, in either
-    direction, by at least as much as they do.
+    """The two-sided p-value. This is the probability that chance alone makes two series differ, in either direction, at
+    least as much as ``first`` and ``second`` do.
     """
     return min(Fraction(1), 2 * min(later_p(first, second), later_p(second, first)))
 

@@ -108,7 +108,7 @@ def page(
     faults: Sequence[str],
     launches: Sequence[Drawn] = (),
 ) -> str:
-    """The page as HTML. If there are ``pictures``, the first one is at the top of the page."""
+    """The page as HTML. If there are ``pictures``, the first picture is at the top of the page."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     singles = planned_samples(results)
     chosen = overview(singles) if singles else {}
@@ -323,8 +323,8 @@ def _censored(results: Results) -> Iterator[str]:
 
 
 def _left_out(results: Results) -> Iterator[str]:
-    """Lines about the values that exist, but that the matrix of this bench does not have. There is a line for
-    configurations, for storage models, and for each other kind of value.
+    """Lines that list the known values that the matrix of this bench does not have. There is one line for
+    configurations, one line for storage models, and one line for each other kind of value.
     """
     # A bench of single machines has always been silent about patterns.
     patterns = (("pattern", PATTERNS),) if launch_report.several(results) else ()

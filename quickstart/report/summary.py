@@ -1,5 +1,5 @@
-"""Make the first five lines of the report, which are for readers who skip tables. The numbers in these lines are those
-of the report's first picture. This module has no side effects.
+"""Make the first five lines of the report, which are for readers who skip tables. The times in these lines are those in
+the report's first picture. This module has no side effects.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
 def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
-    """A text with two medians for each profile, that of the configuration ``rival`` and that of quickstart. For each
-    profile, the text also says how many times faster quickstart is at least, or that quickstart is not shown to be
-    faster. The function ``claim_faster`` decides which of the two is said.
+    """A text with two medians for each profile: the median of the configuration ``rival`` and the median of quickstart.
+    For each profile, the text also has the least factor by which quickstart is faster. If the function ``claim_faster``
+    does not find quickstart faster, the text says "not shown to be faster" instead.
     """
     return "; ".join(
         _pair(profile, other, ours, metric)

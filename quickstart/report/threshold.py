@@ -1,5 +1,5 @@
-"""Read the threshold of `quickstart bench compare`. The threshold says by how much the second result may be later than
-the first result before `bench compare` reports this (docs/users/compare.md).
+"""Read the threshold of `quickstart bench compare`. The threshold says by how much the times of the second result may
+be later without being reported as a regression (docs/users/compare.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Threshold:
 
 def threshold_of(words: Sequence[str]) -> Threshold:
     """The threshold from words such as ``100ms``, ``0.1s`` or ``3%``. ``words`` may have one time and one share. If
-    only one of them is given, the other is 0.
+    ``words`` has no time or no share, the missing value is 0.
 
     When ``words`` is empty, the result is the default threshold. Raises BadInputError when a word is not a time or a
     share, and when ``words`` has two times or two shares.

@@ -23,8 +23,8 @@ _NAME_MAX = 120
 
 
 def file_name(*words: str) -> str:
-    """The name of a figure's files, made from ``words``. The words may have any characters and any length. One of
-    them is the name of a profile, which may be the path of a directory.
+    """The name of a figure's files, made from ``words``. The words may have any characters and any length, because one
+    of the words is the name of a profile, and this name may be the path of a directory.
     """
     name = "-".join(re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in words)
     if len(name) <= _NAME_MAX:

@@ -117,8 +117,9 @@ class _Collector:
         self.peers = Peers(self.use)
 
     def check_room(self) -> None:
-        """Raise TraceError when the log has more processes, actions and changed paths than the log of any real boot, or
-        when their paths use too much memory. The guest's programs determine these numbers, so the numbers need limits.
+        """Raise TraceError when the log has more processes, actions and changed paths than the log of any real boot,
+        or when the paths in the log use too much memory. The guest's programs determine these numbers, so the numbers
+        need limits.
         """
         # A path that got new content is also a changed path, so the larger number counts.
         changed = max(len(self.made), len(self.others.changed)) + self.peers.count

@@ -1,8 +1,8 @@
 """Turn a stream of system calls into a stream of the processes' actions on paths. This module has no side effects.
 
 The reader follows the working directory and the root directory of each process, so that every path becomes a path in
-the image. A log may show a child's first calls before the fork by its parent. The child's first calls are then held
-back until the child's parent is known. No other calls are kept, so memory use does not grow with the log.
+the image. A log may show a child's first calls before its parent's fork. The child's first calls are then held back
+until the child's parent is known. No other calls are kept, so memory use does not grow with the log.
 
 The guest's programs choose the text of the log, and a hostile text must not cost much time. So each line is
 scanned only a few times. A child's inherited state is shared with its parent and is not copied.
@@ -58,8 +58,8 @@ _HELD_CALL_CHARACTERS = 256
 
 class Born(NamedTuple):
     """The item for a new process in the log. This item comes before the actions of the process. ``number`` is unique in
-    the log. (A process ID is not unique.) ``parent`` is the number of the parent process, or 0 if the parent is not
-    known.
+    the log. (A process ID is not unique.) ``parent`` is the number of the parent process, or 0 if the log does not show
+    the parent.
     """
 
     number: int
@@ -379,8 +379,8 @@ def _move(call: Call, place: Place, path: str) -> None:
 
 
 def _place_name(call: Call, name: str) -> str:
-    """The unchanged ``name`` of a directory from which paths are looked up. Raises TraceError when ``name`` is too
-    long.
+    """Return ``name``, the path of a directory from which a process looks up paths. Raise TraceError when ``name`` is
+    too long.
     """
     if len(name) > MAX_PLACE_CHARACTERS:
         raise TraceError(

@@ -22,8 +22,8 @@ Program = tuple[str, str]
 
 @dataclass
 class Resolvers:
-    """Follows the actions of programs on the files that resolvers read. Two resolvers read /etc/resolv.conf again when
-    this file changes. The log shows them by these actions:
+    """Follows the actions of programs on the files that resolvers read. Two resolvers read /etc/resolv.conf again
+    when this file changes. In the log, these two resolvers can be recognized by these actions:
 
     - glibc's resolver (resolv.conf(5)) looks up /etc/resolv.conf, and then opens it with O_CLOEXEC. Between these two
       actions, the thread does nothing else. The first time in each process is an exception, because glibc then opens
@@ -76,7 +76,7 @@ class Resolvers:
         return unexplained | paths
 
     def rest(self) -> frozenset[str]:
-        """The paths of /etc/resolv.conf for all programs that have opened this file and whose next action, which would
-        show that Go's resolver opened the file, is not in the log. Call this method at the end of the log.
+        """The paths in ``open_ended``, for all programs. Call this method at the end of the log, where no further
+        action can show that Go's resolver has opened the file.
         """
         return _NOTHING.union(*self.open_ended.values())

@@ -13,7 +13,7 @@ __all__ = ["ERROR", "LAUNCH_MARKS", "MOST_FINDINGS", "NOTE", "Finding", "Finding
 
 def audit(artefact: Artefact) -> Findings:
     """The findings about an artefact, errors first. Raises ArtefactError when the artefact is too damaged to
-    be read, and BadInputError when it takes too long to read.
+    be read, and BadInputError when reading the artefact takes too long.
     """
     with cpu_limit("OUT", INSIDE_LIMIT_S):
         return judge(gather(artefact))

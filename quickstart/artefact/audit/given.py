@@ -1,5 +1,5 @@
-"""Read the input of `judge` from an artefact, and define the patterns that the audit searches for in the contents of
-files.
+"""Read from an artefact the input of the function `judge`, which makes the findings of an audit. Define the patterns
+that the audit searches for in the contents of files.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class OutFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The input of `judge`: the mode of OUT, its files, manifest.json, start-set.json, the members of our
-    initramfs, and whether run.sh is exactly the script that QuickStart writes for this manifest.
+    """The input of the function `judge`, which makes the findings of an audit. ``mode`` and ``files`` are the mode
+    and the files of the artefact's directory (OUT). ``members`` are the members of our initramfs. ``script_is_ours``
+    says whether run.sh is exactly the script that QuickStart writes for this manifest.
     """
 
     mode: int

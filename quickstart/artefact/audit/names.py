@@ -1,7 +1,7 @@
 """Find the paths that the names and symbolic links of an initramfs's members lead to when the kernel follows the links.
 
-All names of members are plain. A plain name has no empty component, no ``.`` and no ``..``, and leads through no
-link. The code in initramfs/newc_exact.py, which reads the archive, refuses every archive with other names.
+All names of members are plain. A plain name has no empty component, no ``.`` and no ``..``, and no link as a parent
+directory. The code in initramfs/newc_exact.py, which reads the initramfs, refuses an initramfs with other names.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def is_too_long(name: str) -> bool:
 
 
 def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str, str]:
-    """For each plain name in ``names``, the nearest directory above the name that is in ``holders``. The result has no
-    entry for a name that has no such directory.
+    """For each plain name in ``names``, the nearest directory above the name that is in ``holders``. A name without
+    such a directory is left out of the result.
 
     Apart from the sorting, the time is proportional to the total length of all names. This speed is necessary,
     because each name in an untrusted archive may have two thousand components.

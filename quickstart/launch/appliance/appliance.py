@@ -1,5 +1,5 @@
-"""Start the appliance, our guest that reads a stranger's disk. Copy its description of the disk, or files of the disk,
-to the host.
+"""Start the appliance, our guest that reads a stranger's disk. Copy the appliance's description of the disk, or files
+of the disk, to the host.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def started(
 def look(guest: Executes) -> Inspected:
     """A description of the appliance's disk. The script guest/look prints this description in the appliance.
 
-    Raises GuestError when the appliance ends, or when its output is not a possible output of the script. Raises
-    TooSlowError when reading the output takes too long.
+    Raises GuestError when the appliance ends, or when the output cannot come from this script. Raises TooSlowError
+    when reading the output takes too long.
     """
     out, err = io.BytesIO(), io.BytesIO()
     status = guest.execute("look", out, err, _LOOK_S, _MOST_BYTES)
