@@ -267,8 +267,8 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
 
 
 def _check_replaceable(partial: Path, out: Path) -> None:
-    """Raise HostLacksError when ``_replace`` could not rename ``out``. This check comes before the long work of a
-    build.
+    """Raise HostLacksError when ``out`` cannot be renamed, so that a build could not replace ``out`` at its end. This
+    check comes before the long work of the build.
 
     On an overlay file system, a directory of a lower layer cannot be renamed (EXDEV). For example, an OUT that is in
     the image of a container is in a lower layer. The only way to find this out is an attempt to rename ``out``. The
