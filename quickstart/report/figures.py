@@ -387,7 +387,7 @@ def _short(text: str) -> str:
 
 
 def inline(drawn: Drawn) -> str:
-    """The figure's SVG for a page with other figures. It has the page's colours, unique ids and the role of an image."""
+    """The figure's SVG for a page with other figures. It has the page's colours, unique ids and an image's role."""
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):
