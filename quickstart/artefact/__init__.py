@@ -1,1 +1,1 @@
-"""Read and write the artefact in OUT, its files and its manifest, and implement the verbs that look inside it."""
+"""Read and write artefacts, the directories (OUT) that `quickstart build` makes, and show what is in an artefact."""

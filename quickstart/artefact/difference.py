@@ -1,4 +1,6 @@
-"""Compare the archives (initramfs) of two artefacts: the same files, with all that a guest sees of each."""
+"""Compare the initramfs archives of two artefacts. The comparison covers each file's content and every property of the
+file that a guest can see.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _OTHER_BYTES = "other bytes, though each file is the same: the form of the paylo
 @dataclass(frozen=True)
 class Difference:
     """A file that differs between two archives. ``what`` says whether the file was added, removed or changed,
-    and what has changed. When ``name`` is empty, the difference is one of the archives as a whole.
+    and which properties have changed. When ``name`` is empty, the archives differ as a whole, but no file differs.
     """
 
     name: str
@@ -25,8 +27,8 @@ class Difference:
 
 
 def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
-    """The differences between the archives of ``first`` and ``second``, sorted by name. Empty only if the archives
-    have the same bytes.
+    """The differences between the archives of ``first`` and ``second``, sorted by name. The result is empty only if
+    the archives have the same bytes.
     """
     old, new = _by_place(members(first)), _by_place(members(second))
     found = []

@@ -1,4 +1,4 @@
-"""Write, read and check the files of OUT (docs/users/artefact.md)."""
+"""Write, read and check the files of an artefact's directory, OUT (docs/users/artefact.md)."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. None when
+    """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. The result is None when
     ``out`` does not exist or may be replaced.
 
-    Raises OutputExistsError when ``out`` is not an artefact, or has other files in addition to an artefact's. Without
+    Raises OutputExistsError when ``out`` is not an artefact, or has files that do not belong to an artefact. Without
     ``force``, this error is also raised in three cases:
 
     - The artefact belongs to another user.
@@ -102,7 +102,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
 
 
 def _check_owner(out: Path) -> None:
-    """Raise OutputExistsError when OUT belongs to another user, whose manifest we must not trust as our own."""
+    """Raise OutputExistsError when ``out`` belongs to another user, who may have written the manifest."""
     for uid in (out.lstat().st_uid, out.stat().st_uid):
         if uid not in (os.geteuid(), 0):
             raise OutputExistsError(
@@ -112,7 +112,7 @@ def _check_owner(out: Path) -> None:
 
 
 def may_be_used(artefact: Artefact) -> bool:
-    """Whether a machine may have written to the artefact's disk. Always True for a disk that is not raw."""
+    """Whether a machine may have written to the artefact's disk. Always True for a disk that is not a raw image."""
     return _is_rebuilt(artefact) or artefact.disk_format != DiskFormat.RAW or not is_as_built(artefact)
 
 
@@ -122,19 +122,21 @@ def is_as_built(artefact: Artefact) -> bool:
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:
-    """Whether a rebuild made the artefact. Its root disk was in use before the rebuild (docs/users/never-stale.md)."""
+    """Whether a rebuild made the artefact. The root disk of a rebuilt artefact was in use before the rebuild
+    (docs/users/never-stale.md).
+    """
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` are the
-    strings of the enums HandOff, Delivery and Payload.
+    """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` have the
+    string values of the enums HandOff, Delivery and Payload.
 
     ``kernel_options`` are the options on the kernel's command line for a fast start. After a rebuild, ``uuid`` is
-    the UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, the
-    machine gets a UUID that is computed from ``build_key``.
+    the UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, a UUID is
+    computed from ``build_key``.
     """
 
     profile: Profile
@@ -155,8 +157,8 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Write OUT's files into ``directory``, which already has the initramfs and, except in a `build` without --image,
-    the disk.
+    """Write the artefact's files into ``directory``, which already has the initramfs. If ``directory`` does not have
+    the disk yet, the disk is copied into it.
     """
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     name = WHOLE_DISK if made.target is Target.DISK else f"root.{disk_format}"
@@ -201,14 +203,14 @@ def write(directory: Path, made: Made) -> None:
         "budget": dataclasses.asdict(profile.root_budget),
     }
     write_start_set(directory, made.start_set, made.traces)
-    # What nobody could open again is not to become OUT.
+    # An artefact with a manifest that cannot be read again must not become OUT.
     _write_run_script(directory, validated(manifest, directory / MANIFEST))
     files[RUN_SCRIPT] = file_facts(directory / RUN_SCRIPT)
     _write_json(directory / MANIFEST, manifest)
 
 
 def _origin(reference: ReferenceImage, traces: Sequence[Trace]) -> Mapping[str, object]:
-    """The entries of the manifest about the origin of the image and about its reference boots."""
+    """The manifest's entries about the origin of the reference image and about the image's reference boots."""
     return {
         "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
         "kernel_version": reference.kernel_version,
@@ -230,7 +232,9 @@ def _sizes(initramfs: Initramfs, start_set: StartSet) -> Mapping[str, int]:
 
 
 def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, object]:
-    """The manifest's entries about cloud-init: whether the image has it, which machines start early, and the UUID."""
+    """The manifest's entries about cloud-init. These entries say whether the image has cloud-init, which machines start
+    early, and which UUID the machine has.
+    """
     cloud_init = has_cloud_init(root)
     return {
         "cloud_init": cloud_init,
@@ -285,7 +289,7 @@ def _copy_disk(source: Path, target: Path, disk_format: DiskFormat) -> None:
 
 
 def run_script(manifest: Manifest) -> str:
-    """The text of run.sh for the manifest. The manifest's model allows no value that a shell would interpret."""
+    """The text of run.sh for the manifest. The class Manifest accepts no value that a shell would interpret."""
     text = resources.files("quickstart.artefact").joinpath(RUN_SCRIPT).read_text()
     values = {
         "NAME": manifest.profile,
@@ -311,10 +315,10 @@ def _write_run_script(directory: Path, manifest: Manifest) -> None:
 
 
 def is_artefact(directory: Path) -> bool:
-    """Whether ``directory`` is an artefact, possibly a damaged one. A file manifest.json does not prove this,
-    because other programs also write files with this name.
+    """Whether ``directory`` is an artefact, possibly a damaged artefact. A directory with a file manifest.json is not
+    always an artefact, because other programs also write files with this name.
 
-    A manifest that can be parsed must have the keys of QuickStart's manifest. If it cannot be parsed,
+    If manifest.json can be parsed, it must have the keys of QuickStart's manifest. If manifest.json cannot be parsed,
     ``directory`` must have an initramfs.img, and must have only files with names of an artefact's files.
     """
     ours = is_ours(directory)
@@ -325,10 +329,10 @@ def is_artefact(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Artefact:
-    """The artefact in ``directory``. The artefact's files must be regular and as large as its manifest says
+    """The artefact in ``directory``. The artefact's files must be regular and as large as the manifest says
     (docs/users/artefact.md).
 
-    Raises BadInputError when there is no artefact, or when one of its files is a link, a pipe or a device.
+    Raises BadInputError when there is no artefact, or when a file of the artefact is a link, a pipe or a device.
     Raises ArtefactError when the artefact is damaged.
     """
     manifest = read_manifest(directory)
@@ -343,11 +347,11 @@ def load(directory: Path) -> Artefact:
 
 
 def _check_disk(path: Path, manifest: Manifest) -> None:
-    """Raise ArtefactError for a disk that is smaller than when it was built, or that would give the guest access
-    to other files of this host. The user may have enlarged the disk.
+    """Raise ArtefactError for a disk that is smaller than at the time of the build (a larger disk is allowed). Also
+    raise ArtefactError for a disk that would give the guest access to other files of this host.
 
-    A raw disk is safe whatever its first bytes are. QuickStart tells QEMU the format, so QEMU does not guess the
-    format from these bytes.
+    A raw disk is safe with any content. QuickStart tells QEMU that the format is raw, so QEMU does not guess the
+    format from the first bytes of the disk.
     """
     with opened_file(path) as fd:
         size_bytes = os.fstat(fd).st_size

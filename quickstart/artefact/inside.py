@@ -1,4 +1,6 @@
-"""Look inside an artefact: the contents of its initramfs ("archive" here), and the reasons for each file."""
+"""Read what is inside an artefact: the members of its initramfs, and the reasons why each file is packed. In this
+module, "the archive" means the initramfs.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,11 @@ _OVERLAP_BYTES = 4096
 
 @dataclass(frozen=True)
 class Sought:
-    """A pattern to search for in the contents of members. When the content of a member matches ``pattern``,
-    ``name`` is in `Member.found`. A match that is longer than 4 KiB may be missed.
+    """A pattern to search for in the contents of the initramfs's members. When the content of a member matches
+    ``pattern``, ``name`` is in the member's attribute ``found``. A match that is longer than 4 KiB may be missed.
 
     Every match contains ``literal``. A search for ``pattern`` takes a hundred times as long as a search for
-    ``literal``, so only content that has the literal is searched for the pattern.
+    ``literal``. So content is searched for ``pattern`` only if it contains ``literal``.
     """
 
     name: str
@@ -56,14 +58,18 @@ class Sought:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One file in the archive. ``part`` is ``A``, ``B``, or ``image`` for a file in the squashfs image of part B.
+    """One file in the archive, that is, in the initramfs. ``part`` is ``A`` or ``B`` for a file in part A or B of the
+    initramfs. ``part`` is ``image`` for a file in the squashfs image that part B may contain.
 
     ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. ``crc`` is
-    the content's CRC-32 (as in zlib), and ``found`` has the names of the patterns that match the content. ``data``
-    has the content only for init's configuration, the list of digests, and the last file of part B, which names
-    the build. `content` reads all other files. ``place`` identifies the member by two numbers. For a file in the
-    image, these are the image's number in the archive and the file's number in the image. For any other member, they
-    are the member's number and 0.
+    the CRC-32 of the content (the CRC-32 of zlib), and ``found`` has the names of the patterns that match the content.
+
+    ``data`` has the content of only three files: init's configuration, the list of digests, and the last file of
+    part B, which names the build. The function `content` reads the content of any other file.
+
+    ``place`` has two numbers, which identify the member. For a file in the squashfs image, the two numbers are the
+    image's number in the archive and the file's number in the image. For any other member, the two numbers are the
+    member's number in the archive and 0.
     """
 
     name: str
@@ -84,9 +90,11 @@ class Member:
 
 @dataclass(frozen=True)
 class _Met:
-    """A member and its content, which can be read only until the next member. ``key`` is the same for all hard
-    links of a file, and None for a file with a single name. ``same`` is the same for files of the image with equal
-    content that is stored once, and empty for other members.
+    """A member of the initramfs and its content. The content can be read only until the caller asks for the next
+    member. ``key`` has the same value for all hard links of a file, and is None for a file with a single name.
+
+    The squashfs image may store equal content of several files once. ``same`` has the same value for all these files,
+    and is empty for members outside the image.
     """
 
     member: Member
@@ -97,9 +105,9 @@ class _Met:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a file of the image is in the start set (``reasons``), or which rule excludes it (``excluded``).
+    """The reasons why a file of the image is in the start set, or the rule that excludes the file (``excluded``).
 
-    ``package`` is the Debian package that owns the file, or empty.
+    ``package`` is the Debian package that owns the file. It is empty when no package owns the file.
     """
 
     path: PurePosixPath
@@ -109,11 +117,11 @@ class Why:
 
 
 def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, ...]:
-    """All members of the archive, in order, each with the names of the ``sought`` patterns that occur in its
-    content.
+    """All members of the artefact's initramfs, in the order in which the initramfs stores them. Each member has the
+    names of the ``sought`` patterns that its content matches.
 
-    The archive is read in pieces, and only up to the unpacked size in the manifest. Raises ArtefactError when
-    the archive is damaged or exceeds this size.
+    The initramfs is read in pieces, and only up to the unpacked size in the manifest. Raises ArtefactError when the
+    initramfs is damaged or exceeds the unpacked size in the manifest.
     """
     found: list[tuple[Member, tuple[int, int] | None]] = []
     held: set[tuple[str, str]] = set()
@@ -133,8 +141,12 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members of the archive. The squashfs image of part B is followed by the files in it, with their names in the
-    guest. Raises ArtefactError for other files in part B beside this image, because the mounted image would hide them.
+    """All members of the artefact's initramfs. When part B of the initramfs contains a squashfs image with the packed
+    files, the image is a member, and the files in the image follow as further members. These files have the names that
+    they have in the guest.
+
+    Raises ArtefactError when part B contains further files in addition to the image, because the mounted image would
+    hide these files.
     """
     hidden, has_image = "", False
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
@@ -239,7 +251,9 @@ def _with_content(member: Member, other: Member) -> Member:
 
 
 def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
-    """The content of a regular file in the archive, in pieces of at most 1 MiB. Raises ArtefactError as `members` does."""
+    """The content of a regular file in the archive, in pieces of at most 1 MiB. Raises ArtefactError when the archive
+    is damaged or exceeds the unpacked size in the manifest.
+    """
     for met in _walk(artefact):
         if met.member.place == member.place:
             yield from met.pieces
@@ -247,8 +261,8 @@ def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
 
 
 def find(artefact: Artefact, path: str) -> Member:
-    """The member at ``path``. The path is spelled as in the archive (fast/usr/…), in the guest (/fast/usr/…)
-    or on the root volume (/usr/…).
+    """The member of the archive at ``path``. The path may have the form of the archive (fast/usr/…), of the guest
+    (/fast/usr/…) or of the root volume (/usr/…).
 
     Links inside the archive are followed. Raises BadInputError when the archive does not have the file, or has
     only a link to the root volume's file.
@@ -270,8 +284,8 @@ def find(artefact: Artefact, path: str) -> Member:
 
 
 def _printing(path: str) -> str | None:
-    """The hint with the command that prints the file ``path`` of the root volume. Somebody else may have chosen
-    the path. So the result is None if the path has characters that a user should not paste into a shell.
+    """A hint for the user with the command that prints the file ``path`` of the root volume. Somebody else may have
+    chosen the path. So the result is None if the path has characters that a user should not paste into a shell.
     """
     inside = command("cat", path)
     whole = command("quickstart", "run", "OUT", "--snapshot", "--exec", inside) if inside else None
@@ -279,15 +293,16 @@ def _printing(path: str) -> str | None:
 
 
 def _stays(member: Member) -> bool:
-    """Whether ``member`` is a link to the file of the same path on the root volume, as for a left file
-    (docs/adr/0017-left.md).
+    """Whether ``member`` is a link to the file of the same path on the root volume. Such a link stands for a left file,
+    which is a file of the start set that is not packed (docs/adr/0017-left.md).
     """
     return f"{_FAST}{member.target}" == member.name
 
 
 def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
-    """The member that ``name`` leads to, through links in any of its components, or None. A link to the root volume's
-    file of the same name is not followed, but returned. Raises ArtefactError for a loop of links.
+    """The member that ``name`` leads to. Links in all components of ``name`` are followed. A link to the root volume's
+    file of the same path is not followed, but returned. The result is None when there is no such member. Raises
+    ArtefactError for a loop of links.
     """
     if depth > _MAX_LINKS:
         raise ArtefactError(f"{brief(name)} is a loop of links")
@@ -315,11 +330,11 @@ def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
 
 
 def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
-    """What start-set.json says about a file of the reference image. ``directory`` is an artefact, or a
-    directory that `quickstart trace` wrote.
+    """The reasons that start-set.json gives for packing or excluding a file of the reference image. ``directory`` is an
+    artefact, or a directory that `quickstart trace` wrote.
 
-    A path below /fast means the file that was packed at this path. With ``artefact``, the function also
-    answers for the files of part A. Raises BadInputError for a file that start-set.json does not have.
+    A path below /fast means the file that was packed at this path. With ``artefact``, ``path`` may also be a file of
+    part A of the initramfs. Raises BadInputError for a file that start-set.json does not have.
     """
     asked = PurePosixPath("/", path.lstrip("/"))
     if artefact is not None and _is_ours(artefact, asked):
@@ -332,7 +347,9 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
 
 
 def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
-    """Whether part A has a file at this path. False for a directory, which may belong to the start set, too."""
+    """Whether part A of the initramfs has a file at the path ``asked``. The result is False for a directory, because a
+    directory may belong to the start set, too.
+    """
     name = str(asked)[1:]
     return any(
         each.part == "A" and each.name == name and not stat.S_ISDIR(each.mode) for each in members(artefact)
@@ -340,7 +357,7 @@ def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
 
 
 def _through_links(document: StartSetFacts, wanted: PurePosixPath) -> PurePosixPath:
-    """``wanted`` with the links of the start set followed. For example, /bin/sh becomes /usr/bin/dash."""
+    """The path that ``wanted`` leads to through links of the start set. For example, /bin/sh becomes /usr/bin/dash."""
     links = {file.path: file.target for file in document.files if file.target}
     name = str(wanted)[1:]
     for _ in range(_MAX_LINKS):
@@ -355,9 +372,10 @@ def _through_links(document: StartSetFacts, wanted: PurePosixPath) -> PurePosixP
 
 
 def _said(document: StartSetFacts, path: PurePosixPath) -> Why | None:
-    """What start-set.json says about ``path``. None when it says nothing.
+    """The reasons that start-set.json gives for packing or excluding ``path``. The result is None if start-set.json
+    does not have ``path``.
 
-    The function makes no table of all paths, because an untrusted start-set.json may have 200 000 paths.
+    This function makes no table of all paths, because an untrusted start-set.json may have 200 000 paths.
     """
     name = str(path)
     for file in reversed(document.files):

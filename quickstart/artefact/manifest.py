@@ -1,11 +1,13 @@
 """Define the models of manifest.json and start-set.json: the types, ranges and patterns of all values that an
 artefact records about itself.
 
-OUT may come from an untrusted party. The values in OUT become arguments of QEMU and of the agent, text on a
-console, names of files, and sizes to read. So a value is used only if these models have accepted it
-(docs/users/artefact.md). Unknown keys come from a newer version of QuickStart. They are ignored, except in
-tables that become dataclasses of QuickStart, where unknown keys are refused. Keys that older versions did not
-write have defaults.
+An artefact's directory (OUT) may come from an untrusted party. The values in OUT become arguments of QEMU and of the
+launch agent, text on a console, names of files, and sizes to read. So a value is used only if these models have
+accepted the value (docs/users/artefact.md).
+
+A newer version of QuickStart may have written keys that this version does not know. Such unknown keys are ignored in
+most tables, and refused in tables that become dataclasses of QuickStart. Keys that older versions did not write have
+defaults.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _MANIFEST_BYTES = 1 * MIB
 _START_SET_BYTES = 16 * MIB
 # The limit for run.sh. Ours has 2 KiB.
 SCRIPT_BYTES = 1 << 16
-# As many as an initramfs may have members (newc_reader.Limits). The largest start set that we have met has some thousand.
+# As many as an initramfs may have members (newc_reader.Limits). The largest start set that we have met has some
+# thousand.
 _MOST_FILES = 100_000
 _GIB = 1 << 30
 # The kernel's of x86 (COMMAND_LINE_SIZE in arch/x86/include/asm/setup.h).
@@ -84,7 +87,7 @@ _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
 class _Open(Table):
-    """A table to which later versions may add keys. Unknown keys in it are ignored."""
+    """A JSON object to which later versions of QuickStart may add keys. Unknown keys in the object are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -170,7 +173,7 @@ class _Budget(Table):
 
 class Manifest(_Open):
     """The content of manifest.json (docs/users/artefact.md). ``hand_off``, ``delivery``, ``payload`` and
-    ``kernel_options`` are the strings of the enums HandOff, Delivery, Payload and KernelOptions.
+    ``kernel_options`` have the string values of the enums HandOff, Delivery, Payload and KernelOptions.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
@@ -225,9 +228,9 @@ class Manifest(_Open):
 
     @property
     def unpacked_bytes(self) -> int:
-        """The total unpacked size of the initramfs's archives, including padding. The first versions of QuickStart
-        did not record this size, and did not compress the initramfs. For artefacts of these versions, the value
-        is the size of the initramfs file.
+        """The total unpacked size of the cpio archives in the initramfs, including padding. The first versions of
+        QuickStart did not record this size, and did not compress the initramfs. For artefacts of the first versions,
+        the value is the size of the initramfs file.
         """
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 
@@ -261,8 +264,10 @@ class Manifest(_Open):
 
 class StartFileFacts(_Open):
     """A file of the start set in start-set.json. ``seen_in`` is the number of traces in which the file was used.
-    The first versions of QuickStart did not write ``seen_in`` and ``package``, so both have a default. ``hard_link_to``
-    is the first name of the same file, for its further names.
+    The first versions of QuickStart did not write ``seen_in`` and ``package``, so these two fields have a default.
+
+    When a file has several names (hard links), each name except the first has ``hard_link_to``, which is the first
+    name.
     """
 
     path: _Path
@@ -284,7 +289,7 @@ class Excluded(_Open):
 
 
 class StartSetFacts(_Open):
-    """The part of start-set.json that quickstart reads."""
+    """The part of start-set.json that QuickStart reads."""
 
     files: Annotated[tuple[StartFileFacts, ...], Field(strict=False, max_length=_MOST_FILES, fail_fast=True)]
     excluded: Annotated[tuple[Excluded, ...], Field(strict=False, max_length=_MOST_FILES, fail_fast=True)]
@@ -311,7 +316,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def validated(document: object, path: Path) -> Manifest:
-    """The manifest in the JSON value ``document``. ``path`` is the path of manifest.json, for messages.
+    """The manifest in the JSON value ``document``. ``path`` is the path of manifest.json, which error messages name.
     Raises ArtefactError when the document is invalid.
     """
     schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
@@ -328,7 +333,7 @@ def is_ours(directory: Path) -> bool | None:
     """Whether ``directory`` has a manifest.json with the keys of QuickStart's manifest. Other programs also write
     files with this name.
 
-    The result is None when the file is regular, but is too large or is not valid JSON.
+    The result is None when manifest.json is a regular file, but is too large or is not valid JSON.
     """
     try:
         document = jsondoc.parse(read_bounded(directory / MANIFEST, _MANIFEST_BYTES))
@@ -365,7 +370,7 @@ def read_start_set(directory: Path) -> StartSetFacts:
 
 
 def _first(problems: list[str]) -> str:
-    """The first fault and the number of further faults, in one line."""
+    """One line with the first of ``problems`` and the number of further problems."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{problems[0]}{more}"
 

@@ -1,15 +1,16 @@
-"""Replace OUT safely. The new OUT is made next to the old one. When the new OUT is complete, the old and the new OUT
-exchange their names in one step, and then the old OUT is removed. On a file system without such an exchange (NFS),
-the old OUT is renamed first, and then the new one gets the name OUT. Two builds at the same time, or a build that is
-killed, do no harm.
+"""Replace an artefact's directory (OUT) safely. The new OUT is made next to the old OUT. When the new OUT is complete,
+the two directories exchange their names in one step, and then the old OUT is removed. Some file systems, such as NFS,
+cannot exchange two names. On these file systems, the old OUT is renamed first, and then the new OUT is renamed to OUT.
+Two builds at the same time do no harm, and neither does a build that is killed.
 
-Names in the directory that contains OUT::
+The directory that contains OUT may also contain directories with these names::
 
-    .OUT.XXXXXXXX.partial    a new OUT, or an old one that is being removed, on which its build holds a lock (flock(2));
-                             without a lock, a leftover that is removed
+    .OUT.XXXXXXXX.partial    a new OUT that is being written, or an old OUT that is being removed; the build that
+                             does this holds a lock on the directory (flock(2)); without a lock, the directory is a
+                             leftover of a killed build, and the next build removes it
     .OUT.XXXXXXXX.old        the old OUT, between the two renames
 
-OUT itself is also locked: a running machine holds a shared lock, and a build that replaces OUT holds an
+OUT itself is also locked. A running machine holds a shared lock on OUT, and a build that replaces OUT holds an
 exclusive lock.
 """
 
@@ -48,11 +49,11 @@ _FULL_HINT = "free some space, or choose another -o"
 
 @contextmanager
 def settled(out: Path) -> Iterator[None]:
-    """A context during which no other build renames ``out``. When the context begins and when it ends, leftovers
-    of killed builds are removed, or renamed back to ``out``.
+    """A context during which no other build renames ``out``. When the context begins and when the context ends,
+    leftovers of killed builds are removed, or renamed back to ``out``.
 
-    Raises BadInputError when the directory of ``out`` is missing or another user could replace it. Raises
-    HostLacksError when another process keeps the directory locked.
+    Raises BadInputError when the parent directory of ``out`` is missing or another user could replace this directory.
+    Raises HostLacksError when another process keeps the parent directory locked.
     """
     if not out.parent.is_dir():
         raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
@@ -76,8 +77,8 @@ def settled(out: Path) -> Iterator[None]:
 def in_use(out: Path) -> Iterator[None]:
     """A context during which no build replaces ``out``. Enter the context before ``out`` is read.
 
-    When ``out`` cannot be opened, this function raises no error, because the caller gets an error when it reads
-    ``out``. Raises BadInputError when another user could replace ``out`` or a file in it. Raises HostLacksError
+    When ``out`` cannot be opened, this function raises no error, because the caller gets an error when the caller reads
+    ``out``. Raises BadInputError when another user could replace ``out`` or a file in ``out``. Raises HostLacksError
     when another process keeps ``out`` locked.
     """
     check_own(out)
@@ -88,11 +89,11 @@ def in_use(out: Path) -> Iterator[None]:
             try:
                 locked = try_lock(fd, SHARED, "OUT", _LOCK_HINT)
             except HostLacksError:
-                # Without locks no build replaces it either.
+                # On a file system without locks, no build can replace ``out``.
                 break
             if locked and _is_at(fd, out):
                 break
-            # Somebody replaces it, or has just done so.
+            # A build is replacing ``out``, or has just replaced it.
             if time.monotonic() > deadline:
                 raise HostLacksError(f"{out} is locked by another process (flock)", hint="end it")
             time.sleep(0.02)
@@ -100,10 +101,11 @@ def in_use(out: Path) -> Iterator[None]:
 
 
 def _wait_for_rebuild(out: Path) -> None:
-    """Return when no directory beside ``out`` has another name of a file of ``out``, or after some time.
+    """Wait until no directory next to ``out`` has a hard link to a file of ``out``. The wait ends after _LIMIT_S
+    seconds at the latest.
 
-    A rebuild gives the new OUT another name of the disk, which QEMU then does not open for writing. When the rebuild was
-    killed, the leftover with this name is removed here. Otherwise, the new OUT has its place soon.
+    While a rebuild makes the new OUT, the new OUT has a hard link to the disk of the old OUT. When the rebuild was
+    killed, this function removes the leftover with the hard link. Otherwise, the new OUT replaces ``out`` soon.
     """
     deadline = time.monotonic() + _LIMIT_S
     with suppress(QuickStartError, OSError):
@@ -114,7 +116,7 @@ def _wait_for_rebuild(out: Path) -> None:
 
 
 def _is_shared(out: Path) -> bool:
-    """Whether a leftover of ``out``, or a new OUT in the making, has another name of one of its files."""
+    """Whether a file of ``out`` has a hard link in a leftover of a killed build, or in a new OUT that is being made."""
     with suppress(OSError):
         linked = [path for path in out.iterdir() if path.lstat().st_nlink > 1]
         for beside in _left_beside(out) if linked else ():
@@ -126,11 +128,11 @@ def _is_shared(out: Path) -> bool:
 
 
 def check_place(out: Path) -> Path:
-    """The path that ``out`` leads to. When ``out`` is a link, OUT is replaced at the link's target. Raises
-    BadInputError when another user could replace a directory or link of this path.
+    """The path that ``out`` leads to. When ``out`` is a link, a build replaces the directory at the link's target.
+    Raises BadInputError when another user could replace a directory or link of this path.
 
-    Without this check, another user could make root write to a place of that user's choice. When ``out`` itself
-    is a link, the link is also checked, because it decides where OUT is.
+    Without this check, another user could make root write to a place that this user chooses. When ``out`` itself
+    is a link, the link is also checked, because the link decides where the directory is.
     """
     place, fault = place_of(out)
     _check_swapped(fault, out)
@@ -141,17 +143,17 @@ def check_into(directory: Path) -> None:
     """Raise BadInputError when another user could replace ``directory``, into which files are to be written.
     The directory need not exist.
 
-    Without this check, the owner of a parent directory could replace a directory by a symbolic link, and so
-    make root write elsewhere.
+    Without this check, the owner of a parent directory could replace ``directory`` by a symbolic link, and so make
+    root write to another place.
     """
     _check_swapped(swapped_by_others(directory), directory)
 
 
 def make_into(directory: Path) -> None:
-    """Make ``directory``, into which files are to be written, and its missing parents. Raises BadInputError when
-    another user could replace one of these directories.
+    """Make ``directory`` and its missing parent directories, so that files can be written into ``directory``. Raises
+    BadInputError when another user could replace one of these directories.
 
-    Each directory is made in a directory that was checked, so no link can lead us elsewhere.
+    Each directory is made in a parent directory that was checked before, so no link can lead us to another place.
     """
     try:
         fault = make_directories(directory)
@@ -166,11 +168,11 @@ def _check_swapped(fault: str, directory: Path) -> None:
 
 
 def check_own(out: Path) -> None:
-    """Raise BadInputError when another user could replace ``out``, or a file in it, before a machine starts
+    """Raise BadInputError when another user could replace ``out``, or a file in ``out``, before a machine starts
     from ``out``.
 
-    Without this check, another user could give the guest another disk. Verbs that only look into an artefact do
-    not need the check.
+    Without this check, another user could give the guest another disk. Verbs of `quickstart` that only read an
+    artefact do not need the check.
     """
     fault = swapped_by_others(out)
     with suppress(OSError):
@@ -190,7 +192,7 @@ def _copy_hint(out: Path) -> str:
 
 
 def check_unused(out: Path) -> None:
-    """Raise OutputExistsError when a machine runs from ``out``. Call this function within ``settled``."""
+    """Raise OutputExistsError when a machine runs from ``out``. Call this function within the context ``settled``."""
     with ExitStack() as stack:
         _lock_unused(out, stack)
 
@@ -218,12 +220,14 @@ def _is_at(fd: int, out: Path) -> bool:
 
 @contextmanager
 def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterator[Path]:
-    """A new directory next to ``out``. When the context ends without an error, the directory is renamed to
-    ``out``. Otherwise, it is removed.
+    """A context with a new directory next to ``out``. When the context ends without an error, the new directory is
+    renamed to ``out``. When the context ends with an error, the new directory is removed.
 
     When ``out`` exists at the end of the context, ``keep`` is called. If ``keep`` returns True or raises an
-    exception, ``out`` stays and the new directory is removed. Raises OutputExistsError when a machine runs from
-    ``out``, HostLacksError when the disk is full or ``out`` cannot be renamed, and the errors of ``settled``.
+    exception, ``out`` stays and the new directory is removed.
+
+    Raises OutputExistsError when a machine runs from ``out``. Raises HostLacksError when the disk is full or ``out``
+    cannot be renamed. Also raises the errors of the function ``settled``.
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
@@ -236,12 +240,12 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
         _check_replaceable(partial, out)
         with full_disk_named(out.parent, "OUT in", _FULL_HINT):
             yield partial
-            # The check is by descriptor, because a link of this name would be followed.
+            # The check compares with the descriptor, because a check of the name alone would follow a link.
             if not _is_at(owner, partial) or partial.is_symlink():
                 raise HostLacksError(f"{partial} was replaced while it was written", hint=_PLACE_HINT)
             os.fchmod(owner, 0o755)
             os.sync()
-        # The old one is locked until it is gone.
+        # The old OUT stays locked until it is removed.
         with ExitStack() as stack, settled(out):
             if out.exists():
                 if keep():
@@ -251,9 +255,9 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
             left = False
             # This happens before anybody is told that the work is done.
             sync_directory(out.parent)
-            # A machine may run from it from now on.
+            # From now on, a machine may run from the new OUT.
             unlock(owner)
-            # The old one, which nobody else can lock.
+            # This is the old OUT, which no other process can lock.
             with suppress(PermissionError):
                 remove_tree(partial)
     finally:
@@ -263,11 +267,12 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
 
 
 def _check_replaceable(partial: Path, out: Path) -> None:
-    """Raise HostLacksError when ``_replace`` could not rename ``out``, before the long work.
+    """Raise HostLacksError when ``out`` cannot be renamed, so that a build could not replace ``out`` at its end. This
+    check comes before the long work of the build.
 
-    On an overlay file system, a directory of a lower layer cannot be renamed (EXDEV). An OUT in the image of a
-    container is such a directory. Only an attempt to rename ``out`` shows this. The attempt changes nothing, because
-    rename(2) does not replace a directory that is not empty.
+    On an overlay file system, a directory of a lower layer cannot be renamed (EXDEV). For example, an OUT that is in
+    the image of a container is in a lower layer. The only way to find this out is an attempt to rename ``out``. The
+    attempt changes nothing, because rename(2) does not replace a directory that is not empty.
     """
     if not out.exists():
         return
@@ -288,7 +293,9 @@ def _check_replaceable(partial: Path, out: Path) -> None:
 
 
 def _replace(partial: Path, out: Path) -> None:
-    """Give the new OUT ``partial`` its name. An old OUT gets the name ``partial``, or another name of a leftover."""
+    """Rename the new directory ``partial`` to ``out``. If there is an old directory ``out``, the old directory gets the
+    name ``partial``, or the name .OUT.XXXXXXXX.old on a file system that cannot exchange names.
+    """
     with _renaming(out):
         if out.exists():
             if exchange(partial, out):
@@ -328,31 +335,35 @@ def _locked(fd: int) -> bool:
 
 
 def _mend(out: Path) -> None:
-    """Finish or undo the replacement of OUT by a killed build. Call this function within ``settled``.
+    """Finish or undo the replacement of ``out`` that a killed build has begun. Call this function within the context
+    ``settled``.
 
-    When OUT is missing, the build was killed between its two renames, so the old OUT gets its name back. When
-    OUT exists, the old OUT is removed. Directories of other users are ignored, so that none of them becomes OUT.
+    When ``out`` is missing, the build was killed between the two renames of the replacement, so the old directory
+    gets the name ``out`` back. When ``out`` exists, the old directory is removed. Directories that belong to other
+    users are ignored, because such a directory must never become ``out``.
     """
     found = _left_beside(out)
-    # In another user's directory, who can mend it.
+    # In another user's directory, only this user can remove or rename the leftovers.
     with suppress(PermissionError):
         for old in [path for path, kind in found.items() if kind == "old"]:
             if not out.exists():
                 old.rename(out)
                 continue
-            # Half removed, it must never be taken for a whole one.
+            # After the rename, nobody can mistake the half-removed directory for a whole one.
             partial = _beside(out, "partial")
             old.rename(partial)
             remove_tree(partial)
         for partial in [path for path, kind in found.items() if kind == "partial"]:
-            # Its owner may be done with it at this moment.
+            # At this moment, the build that owns the directory may rename or remove it.
             with suppress(FileNotFoundError), _opened(partial) as fd:
                 if _locked(fd):
                     remove_tree(partial)
 
 
 def _left_beside(out: Path) -> Mapping[Path, str]:
-    """Our directories beside ``out`` with names of leftovers, each with its kind, ``partial`` or ``old``."""
+    """Our own directories next to ``out`` that have the name of a leftover. The result maps each directory's path to
+    the kind of leftover, ``partial`` or ``old``.
+    """
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
     return {
         path: match[1]

@@ -1,4 +1,4 @@
-"""Compute the sums of OUT's files, and compare them with what the manifest says."""
+"""Compute the SHA-256 sums of an artefact's files, and compare the sums with the manifest."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from quickstart.errors import ArtefactError
 from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import digest_of
 
-# The user may change it as he likes.
+# The user may change this script, so its sum is not checked.
 RUN_SCRIPT = "run.sh"
 
 
 def file_facts(path: Path) -> Mapping[str, int | str]:
-    """The size and the SHA-256 of a regular file, as the manifest has them."""
+    """The size and the SHA-256 of a regular file, under the keys that the manifest uses."""
     with opened_regular(path) as fd:
         return {"size_bytes": os.fstat(fd).st_size, "sha256": digest_of(fd, path)}
 
 
 def check_sums(directory: Path) -> None:
-    """Raise ArtefactError when the kernel or an initramfs has changed since the build, or start-set.json is missing."""
+    """Raise ArtefactError when the kernel or an initramfs has changed since the build. Also raise ArtefactError when
+    start-set.json is missing.
+    """
     for name, fact in read_manifest(directory).facts.items():
         if name != RUN_SCRIPT and file_facts(directory / name) != fact.model_dump():
             raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
@@ -32,8 +34,9 @@ def check_sums(directory: Path) -> None:
 
 
 def made_digests(directory: Path) -> Mapping[str, str]:
-    """The SHA-256 of each file of OUT that a rebuild makes, and of manifest.json, which has all other facts. run.sh is
-    not among them. Raises BadInputError as `check_sums` does, and when a file is missing.
+    """The SHA-256 of each file of the artefact in ``directory``, except the root disk and run.sh. A rebuild makes all
+    these files. Raises ArtefactError when one of these files is missing, and BadInputError when one of these files is
+    not a regular file.
     """
     names = {MANIFEST, START_SET, *read_manifest(directory).facts} - {RUN_SCRIPT}
     found: dict[str, str] = {}
@@ -45,8 +48,8 @@ def made_digests(directory: Path) -> Mapping[str, str]:
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[int]:
-    """The open file of OUT at ``path``. Raises ArtefactError when it is missing, and BadInputError when it is not a
-    regular file.
+    """A context with the descriptor of the open file ``path`` of an artefact. Raises ArtefactError when the file is
+    missing, and BadInputError when the file is not a regular file.
     """
     try:
         with opened_regular(path) as fd:

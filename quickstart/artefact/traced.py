@@ -1,4 +1,6 @@
-"""Write the result of `quickstart trace -o`: a directory that has only ``start-set.json``, and no artefact."""
+"""Write the result of `quickstart trace -o`. The result is a directory that has only ``start-set.json``. So this
+directory is not an artefact.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ def check_traced_place(out: Path) -> None:
 
 
 def keep_traced(start_set: StartSet, traces: Sequence[Trace], out: Path) -> None:
-    """Write ``start-set.json`` into a new directory ``out``. An existing directory is replaced if it is empty
-    or has only a file start-set.json.
+    """Write ``start-set.json`` into a new directory ``out``. An existing directory ``out`` is replaced if the directory
+    is empty or has only a file start-set.json. Otherwise, OutputExistsError is raised.
     """
 
     def refuse() -> bool:

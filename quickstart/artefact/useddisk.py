@@ -1,9 +1,9 @@
-"""Copy the present root file system of a machine from its disk while the machine is off. The copy is the
+"""Copy the present root file system of a machine from the machine's disk while the machine is off. The copy is the
 reference image of a rebuild.
 
-The machine's root user may have written any byte of the disk. So an unprivileged process reads the disk, and
-our own process, which refuses bad names, writes the copy (inspect/foreign). Device nodes, FIFOs and sockets
-are not copied.
+The machine's root user may have written any bytes to the disk. So an unprivileged process reads the disk. Our own
+process writes the copy and refuses bad names (see the package inspect/foreign). Device nodes, FIFOs and sockets are
+not copied.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _STAT_BLOCK_BYTES = 512
 
 @dataclass(frozen=True)
 class UsedDisk:
-    """A raw root disk whose machine is off. ``digest`` is a hash of its bytes
-    (host.unchanged.digest_of_data), and ``superblock`` is its ext4 superblock.
+    """A raw root disk whose machine is off. ``digest`` is a hash of the disk's bytes (see digest_of_data in
+    host/unchanged.py, which computes this hash). ``superblock`` is the ext4 superblock of the disk.
 
-    ``seen`` is the state of the disk's file (host.unchanged.Seen). The file did not change between the
-    reading of the superblock and the end of the hashing.
+    ``seen`` is the state of the disk's file, which shows later whether the file has changed (see Seen in
+    host/unchanged.py). The file did not change between the reading of the superblock and the end of the hashing.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class UsedDisk:
 
 
 def examine_disk(path: Path) -> UsedDisk:
-    """The disk at ``path``. Raises BadInputError when its machine was not shut down properly, or when another
+    """The disk at ``path``. Raises BadInputError when the disk's machine was not shut down properly, or when another
     process writes to the disk.
     """
     with opened_regular(path) as fd:
@@ -69,9 +69,9 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
     """The content of ``disk`` as a reference image. If the store does not have this image, the content of ``disk``
     is copied into the store. Copying needs root, so that files keep their owners.
 
-    ``planned_bytes`` is the size of the disk in the profile. The data of the copy is limited to ``planned_bytes``
-    or to the bytes that the disk's file uses on this host, whichever is larger. Raises BadInputError when the
-    copy would have more data, and when the disk has no kernel or no initramfs.
+    ``planned_bytes`` is the size of the disk in the profile. The data of the copy has a limit, which is the larger of
+    ``planned_bytes`` and the bytes that the disk's file uses on this host. Raises BadInputError when the data of the
+    copy would exceed the limit, and when the disk has no kernel or no initramfs.
     """
     inputs = {
         "kind": USED_DISK,
@@ -106,19 +106,19 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
 
 
 def _limits(disk: Path, planned_bytes: int) -> Limits:
-    """The limits for the copy. A single file may have up to 16 TiB, as in ext4, because a sparse file may be much
-    larger than the disk.
+    """The limits for the copy. A single file may have up to 16 TiB, the largest size of a file in ext4, because a
+    sparse file may be much larger than the disk.
 
-    The total size of the files on the disk would be no limit for the data, because a small disk can have files with
-    terabytes of holes, and many files that claim the same blocks.
+    The limit for the data of the copy does not depend on the total size of the files on the disk. A small disk can
+    have files with terabytes of holes, and many files that claim the same blocks.
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
     return Limits(data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
 
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
-    """``start_set`` with the modification and change times that its files have on the used disk. Init compares
-    these times at boot. Raises BadInputError when a file of the start set is not on the disk.
+    """A copy of ``start_set`` in which each file has the modification and change time that the file has on the used
+    disk. Init compares these times at boot. Raises BadInputError when a file of the start set is not on the disk.
     """
     disk, wanted = used.path, {str(file.path).lstrip("/") for file in start_set.files}
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:

@@ -1,4 +1,4 @@
-"""An OUT whose disk has a partition table and a boot loader (the target DISK)."""
+"""An artefact whose disk has a partition table and a boot loader. Such an artefact has the target DISK."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ WHOLE_DISK = "disk.raw"
 
 
 def demand_root_volume(artefact: Artefact, verb: str) -> None:
-    """Raise BadInputError when the artefact's disk is a disk with a boot loader, which ``verb`` does not know so far."""
+    """Raise BadInputError when the artefact's disk has a boot loader. The verb of `quickstart` with the name ``verb``
+    does not support such a disk yet.
+    """
     if artefact.target is Target.DISK:
         raise BadInputError(
             f"{artefact.directory} is of `build --image`, which `{verb}` does not know so far",

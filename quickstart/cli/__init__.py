@@ -1,1 +1,3 @@
-"""The command line, with one module for each verb. Only this package turns errors into exit codes."""
+"""The command line of QuickStart. Each verb, such as `build` or `run`, has a module. Only this package turns errors
+into exit codes.
+"""

@@ -1,4 +1,6 @@
-"""`quickstart bench`: measure a matrix of profiles, configurations, storage models and clocks; write results and report."""
+"""`quickstart bench`: measure a matrix of profiles, configurations, storage models and clocks. Write the results and a
+report.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,8 @@ _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 
 
 class _Verbs(click.Group):
-    """The group `bench`, which is also a verb of its own: `bench` measures unless its first argument is a sub-verb,
-    such as `compare`. The options after a sub-verb belong to the sub-verb.
+    """The command `bench`, which is a verb and also a group of sub-verbs. If the first argument is a sub-verb, such as
+    `compare`, click calls the sub-verb with all options after it. Otherwise, `bench` makes a measurement.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

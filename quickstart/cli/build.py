@@ -209,7 +209,7 @@ def _build_image(
 
 
 def _refuse_beside_image() -> None:
-    """Raise BadInputError when an option was given that `build --image` does not have."""
+    """Raise BadInputError when the user has given an option that cannot be used together with `build --image`."""
     context = click.get_current_context()
     for name, option in _NOT_OF_IMAGES.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:

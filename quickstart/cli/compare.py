@@ -1,5 +1,6 @@
-"""`quickstart bench compare`: compare two results.json with the same cells. The exit status is 1 when the guests of
-a cell have become slower.
+"""`quickstart bench compare`: compare two files results.json that have the same cells. A cell is a combination of
+measured values, such as a profile, a configuration and a storage model. The exit status is 1 when the guests of a cell
+have become slower.
 """
 
 from __future__ import annotations
@@ -137,8 +138,9 @@ def _is_named(phase: PhaseDifference, found: Compared, kind: str) -> bool:
 
 
 def _of_kind(kind: str, named: Sequence[Cause], phases: Sequence[PhaseDifference]) -> Iterator[str]:
-    """Lines about the changes of the kind ``kind``, for example of packages. The first line has the phases of the
-    boot that these changes may affect. One line for each change follows.
+    """Lines of text about changes of the kind ``kind``, such as changes of packages. The first line has the phases of
+    the boot that these changes may affect. Then there is one line for each change. If there are more than _NAMED
+    changes, the last line has the number of the other changes.
     """
     of = f"{_differences(phases)}: " if phases else "in no phase that it belongs to: "
     yield f"  {of}{kind.replace('_', ' ')}, {len(named)} changed"
@@ -154,7 +156,7 @@ def _differences(phases: Sequence[PhaseDifference]) -> str:
 
 
 def _runs(found: Compared) -> str:
-    """A text that says, for A and for B, how many runs became ready and how many did not."""
+    """A text that says how many runs became ready and how many runs did not, for each of the two results."""
     ready = [n - c for n, c in zip(found.runs, found.censored, strict=True)]
     lost = f", censored {found.censored[0]} and {found.censored[1]}" if any(found.censored) else ""
     return f"{ready[0]} and {ready[1]} runs{lost}"

@@ -1,4 +1,6 @@
-"""`quickstart completion`: print the script by which a shell completes our verbs, options, profiles and artefacts."""
+"""`quickstart completion`: print a script for a shell. With this script, the shell completes QuickStart's verbs and
+options, and the names of profiles and artefacts.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _PLAIN = re.compile(r"(?:[\w.+@%:,=/-]*/)?[\w.+@%:,][\w.+@%:,=-]*")
 def profile_names(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The profiles whose name or path begins with ``incomplete``: profiles that come with QuickStart, and
-    directories that contain a profile.toml. When no profile matches, the shell completes directory names.
+    """The completions for a profile. These are profiles that come with QuickStart and directories that contain a
+    profile.toml, if their name or path begins with ``incomplete``. When no profile matches, the shell completes
+    directory names.
     """
     known = [CompletionItem(name) for name in known_profiles() if name.startswith(incomplete)]
     return [*known, *_holders("profile.toml", incomplete)] or [CompletionItem(incomplete, type="dir")]
@@ -32,17 +35,18 @@ def profile_names(
 def artefacts_here(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The directories that contain a manifest.json and whose path begins with ``incomplete``. When no such
-    directory exists, the shell completes directory names.
+    """The completions for an artefact. These are directories that contain a manifest.json, if their path begins with
+    ``incomplete``. When no artefact matches, the shell completes directory names.
     """
     return _holders("manifest.json", incomplete) or [CompletionItem(incomplete, type="dir")]
 
 
 def _holders(file: str, incomplete: str) -> list[CompletionItem]:
-    """The directories that contain a file named ``file`` and whose path begins with ``incomplete``.
+    """The completions for a directory with a file named ``file``. These are the paths of such directories that begin
+    with ``incomplete``.
 
-    In a directory such as /tmp, another user may choose the names. So names with a character that a shell may
-    interpret are left out. When the result is empty, the callers let the shell complete and quote the names.
+    In a directory such as /tmp, another user may choose the names of subdirectories. So names with a character that a
+    shell may interpret are left out. When the result is empty, the callers let the shell complete and quote the names.
     """
     parent, _, start = incomplete.rpartition("/")
     place = Path(f"{parent}/") if "/" in incomplete else Path()

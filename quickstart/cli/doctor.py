@@ -1,4 +1,4 @@
-"""`quickstart doctor`: say what this host has and what is missing on it."""
+"""`quickstart doctor`: say which of the things that QuickStart needs this host has, and which are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run --firmware`: boot a disk as a machine's firmware does, by the disk's own boot loader."""
+"""`quickstart run --firmware`: boot a disk by the disk's own boot loader, in a machine with a BIOS or UEFI."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ FIRMWARE: Option = click.option(
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The command-line options of a run. The function moment.moment says what None means for ``when``."""
+    """The command-line options of `quickstart run`. ``when`` is None when the user did not give the option --when. Then
+    the function moment in moment.py chooses the moment for which the run waits.
+    """
 
     stock: bool
     beside_stock: bool
@@ -59,8 +61,9 @@ class RunOptions:
 
 
 def run_by_firmware(verb: Verb, out: Path, firmware: Firmware, options: RunOptions) -> int:
-    """Boot the disk of ``out`` by itself, and wait until this host gets the application's answer. Nothing of QuickStart
-    runs in the machine but what is on the disk, so the times are those of this host's clock.
+    """Boot the disk of ``out`` by the disk's own boot loader, and wait until this host gets the application's answer.
+    The machine runs only code that is on the disk, so no agent of QuickStart measures times in the machine. The times
+    are measured on this host's clock.
     """
     with output.in_use(out), Store(default_root(), verb.display().note) as store:
         artefact = artefacts.load(out)
@@ -115,7 +118,9 @@ def _check(artefact: Artefact, options: RunOptions) -> None:
 
 
 def _answered(verb: Verb, artefact: Artefact, guest: Guest, options: RunOptions) -> int:
-    """The time from the launch to the application's first correct answer, in ns of this host's clock."""
+    """Wait for the application's first correct answer. Return the time from the launch until this answer, in ns of this
+    host's clock.
+    """
     limit_s = options.timeout_s or artefact.ready.timeout_s
     begin_ns = time.monotonic_ns()
     wanted = f" {artefact.ready.status}"
@@ -155,7 +160,7 @@ def _show(console: Console, facts: Mapping[str, object]) -> None:
 
 
 def stay(verb: Verb, guest: Guest) -> None:
-    """Wait until Ctrl-C, or until the guest ends by itself."""
+    """Wait until the user presses Ctrl-C, or until the guest ends by itself."""
     verb.display().note("Ctrl-C shuts the machine down")
     try:
         while not guest.wait(1.0):
@@ -165,7 +170,9 @@ def stay(verb: Verb, guest: Guest) -> None:
 
 
 def shut_down(verb: Verb, guest: Powered) -> None:
-    """Ask the guest for an orderly shutdown. Print a message if the guest did not end in time and was switched off."""
+    """Ask the guest for an orderly shutdown. If the guest does not end in time, print a message. Then the guest is
+    switched off.
+    """
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:

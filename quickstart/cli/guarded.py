@@ -1,5 +1,5 @@
-"""Outputs for bytes from a guest. One output protects a terminal, so that the guest cannot control the terminal. The
-other output keeps a limited number of bytes in memory.
+"""Two kinds of output streams for bytes from a guest. A `Printable` writes to a terminal, and prevents the guest from
+controlling the terminal. A `Kept` keeps a limited number of bytes in memory.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from quickstart.parse.printable import console_shown
 
 
 def guarded(stream: TextIO) -> BinaryIO:
-    """An output for a guest's bytes. If ``stream`` is a terminal, control characters are escaped. Otherwise,
-    the bytes go to ``stream`` unchanged.
+    """An output stream that writes a guest's bytes to ``stream``. If ``stream`` is a terminal, control characters are
+    escaped. Otherwise, the bytes are written unchanged.
     """
     if not stream.isatty():
         return stream.buffer
@@ -20,11 +20,11 @@ def guarded(stream: TextIO) -> BinaryIO:
 
 
 class Printable:
-    """An output that makes a guest's text harmless and then writes it to a terminal. `console_shown` keeps colours
-    and replaces every other control character by a visible escape such as ``\\x1b``.
+    """An output stream that makes a guest's text harmless and then writes the text to a terminal. The function
+    `console_shown` keeps colours, and replaces every other control character by a visible escape such as ``\\x1b``.
 
-    A terminal obeys control sequences. They can set the terminal's title or clipboard, or make the terminal send
-    input in the user's place (console_codes(4)).
+    A terminal obeys control sequences (console_codes(4)). A control sequence can set the terminal's title or clipboard,
+    or make the terminal send input in the user's place.
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -42,7 +42,7 @@ class Printable:
 
 
 class Kept:
-    """An output that keeps the first ``limit_bytes`` bytes, and counts the bytes after them."""
+    """An output stream that keeps the first ``limit_bytes`` bytes in memory, and only counts the further bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -56,4 +56,4 @@ class Kept:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing, because nothing is buffered."""
+        """Do nothing, because this stream has no buffer that could be flushed."""

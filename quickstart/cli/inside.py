@@ -1,4 +1,4 @@
-"""`quickstart ls|cat|why|diff`: look inside an artefact."""
+"""`quickstart ls|cat|why|diff`: show what is inside an artefact."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def cat(out: Path, path: str, as_json: bool) -> None:
 
 
 def _nothing(console: Console) -> None:
-    """Print nothing. `Verb.result` gets this function from a caller that uses it only for the JSON result."""
+    """Print nothing. `Verb.result` needs a function that prints the result as text. A caller that only wants the result
+    as JSON passes this function.
+    """
 
 
 @click.command("why")

@@ -1,4 +1,4 @@
-"""`quickstart inspect`: say what a disk is, and whether it could be made fast in place."""
+"""`quickstart inspect`: say what is on a disk, and whether QuickStart could make the disk start fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quickstart`: the group of verbs."""
+"""The command `quickstart`, a group with all verbs as its subcommands."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ group.add_command(completion)
 
 
 def entry_point() -> None:
-    """The entry point of the installed command. After wrong usage, click exits with status 2, which is also
-    the status for bad input.
+    """The entry point of the installed command `quickstart`. When the user's command line is wrong, click exits with
+    status 2. This is also the status for other bad input.
     """
     handle_signals()
     sys.exit(group())
 
 
 def handle_signals() -> None:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, because context managers clean up after an exception,
-    but not when a signal kills the process.
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt. Context managers clean up after an exception such as
+    KeyboardInterrupt, but cannot clean up when a signal kills the process.
     """
-    # Ignored under nohup(1), which is to go on.
+    # nohup(1) lets its program ignore SIGHUP, so such a signal stays ignored.
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
 

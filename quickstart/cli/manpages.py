@@ -1,4 +1,5 @@
-"""Make manual pages (man(7)) from the commands: `python -m quickstart.cli.manpages DIRECTORY` writes them.
+"""Make manual pages (man(7)) from QuickStart's commands. `python -m quickstart.cli.manpages DIRECTORY` writes the pages
+to DIRECTORY.
 
 `make man` calls this module. The pages have no date, so that the same commands always give the same bytes.
 """
@@ -75,8 +76,8 @@ _FILES = (
 
 
 def pages() -> Mapping[str, str]:
-    """The text of every page, by file name: one page for the program, one for each verb, and one for each
-    sub-verb.
+    """The text of every manual page, under the page's file name. There is one page for the program, one for each verb,
+    and one for each sub-verb.
     """
     context = click.Context(group, info_name=PROGRAM, **group.context_settings)
     return {f"{name}.1": _page(name, each) for name, each in _commands(PROGRAM, context)}
@@ -117,7 +118,9 @@ def _page(name: str, context: click.Context) -> str:
 
 
 def _called(context: click.Context) -> str:
-    """The words that call the command, without the arguments of the commands above it: a subcommand takes none of them."""
+    """The words that call the command, such as `quickstart bench compare`. The words do not include arguments of the
+    parent commands, because a call of a subcommand has no such arguments.
+    """
     above = _called(context.parent) if context.parent is not None else ""
     return f"{above} {context.info_name}".strip()
 
@@ -187,8 +190,9 @@ def _by_status(row: tuple[str, str]) -> int:
 
 
 def _others(name: str, context: click.Context) -> list[str]:
-    """The related pages for SEE ALSO: the page of the parent command, and the pages of the parent's other
-    verbs. The program's own page already lists all verbs, so its related pages are those of other programs.
+    """The names of related pages for the section SEE ALSO. These are the page of the parent command, and the pages of
+    the parent's other subcommands. The page of the program `quickstart` already lists all verbs, so the related pages
+    of this page are pages of other programs.
     """
     parent = context.parent
     if parent is None or not isinstance(parent.command, click.Group):
@@ -206,8 +210,9 @@ def _table(title: str, rows: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """``text`` in roff's syntax. Backslashes, hyphens and quotes are printed as they are, and roff reads no
-    line as one of its requests.
+    """``text`` in the syntax of roff, the language of manual pages. Backslashes, hyphens and quotes are escaped, so
+    that roff prints them unchanged. A leading period is escaped, too, so that roff does not take the text for a
+    request.
     """
     plain = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("'", r"\(aq")
     plain = plain.replace("~", r"\(ti").replace("^", r"\(ha").replace("…", "...").replace("→", r"\(->")

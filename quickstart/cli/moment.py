@@ -1,4 +1,6 @@
-"""The option `--when`, which chooses the moment for which a run waits before it runs its command or ends."""
+"""The option `--when` of `quickstart run`. This option chooses the moment for which a run waits. After this moment, the
+run executes the command of `--exec`, or ends.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from quickstart.model import Artefact
 
 
 class When(enum.Enum):
-    """The moments for which a run can wait. READY is the application's first correct answer. SETTLED is the moment
-    when the distribution's boot is complete and systemd controls the application's unit.
+    """The moments for which a run can wait. READY is the moment of the application's first correct answer. SETTLED is
+    the moment when the distribution's boot is complete and systemd controls the application's unit.
     """
 
     READY = "ready"
@@ -41,8 +43,8 @@ SETTLE_TIMEOUT: Option = click.option(
 
 
 def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_command: bool) -> When:
-    """The moment for which a run waits: the user's choice ``when`` if there is one. Otherwise, a run with a
-    command waits for SETTLED if the machine can settle, and any other run waits for READY.
+    """The moment for which a run waits. If ``when`` is not None, the run waits for ``when``, the user's choice.
+    Otherwise, a run with a command waits for SETTLED if the machine can settle, and any other run waits for READY.
     """
     if when is not None:
         return when
@@ -50,7 +52,7 @@ def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_
 
 
 def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: str) -> None:
-    """Raise BadInputError when the user chose SETTLED for a machine that can never settle."""
+    """Raise BadInputError when the user has chosen SETTLED for a machine that can never settle."""
     if when is When.SETTLED and not _settles(artefact, stock, append):
         raise BadInputError(
             f"{artefact.directory} never settles: without a hand-off the distribution's boot does not begin",
@@ -59,16 +61,16 @@ def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: 
 
 
 def _settles(artefact: Artefact, stock: bool, append: str) -> bool:
-    """Whether the machine can settle. A machine settles only if systemd runs in it, that is, in a stock boot or
-    after a hand-off.
+    """Whether the machine can settle. A machine settles only if systemd runs in the machine. systemd runs in a stock
+    boot, and after a hand-off from our init to systemd.
     """
     words = f"{artefact.cmdline} {append}"
     return stock or hands_over(read_manifest(artefact.directory).hand_off, words)
 
 
 def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
-    """Wait until the machine has settled, and print one line about the settled machine. Raises the errors of
-    `wait_settled`.
+    """Wait until the machine has settled, and print one line about the settled machine. Raises NotSettledError when the
+    machine does not settle in time, and GuestError when the machine does not answer.
     """
     with verb.display().step("wait for the whole machine"):
         settled = wait_settled(guest, timeout_s or LIMIT_S)
@@ -77,15 +79,15 @@ def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
 
 
 def settled_line(settled: Settled) -> str:
-    """A line of text about a settled machine: systemd's state, the guest's uptime when the boot was complete,
-    and the failed units.
+    """A line of text about a settled machine. The line has systemd's state, the guest's uptime when the boot was
+    complete, and the failed units.
     """
     failed = f"; failed: {' '.join(settled.failed_units)}" if settled.failed_units else ""
     return f"settled: {settled.state}, {settled.uptime_ns / 1e9:.2f} s after the machine's start{failed}"
 
 
 def settled_facts(settled: Settled | None) -> Mapping[str, object]:
-    """The fields of the JSON result that describe the settled machine. They are null when ``settled`` is None."""
+    """The fields of the JSON result about the settled machine. The fields are null when ``settled`` is None."""
     return {
         "settled": settled.state if settled else None,
         "settled_uptime_ns": settled.uptime_ns if settled else None,
@@ -94,7 +96,7 @@ def settled_facts(settled: Settled | None) -> Mapping[str, object]:
 
 
 def settled_cell(settled: Settled | None) -> str:
-    """The text of a table cell: the guest's uptime when the boot was complete, and systemd's state. Empty
-    when ``settled`` is None.
+    """The text for the settled machine in a table. The text has the guest's uptime when the boot was complete, and
+    systemd's state. The text is empty when ``settled`` is None.
     """
     return f"{settled.uptime_ns / 1e9:.2f} s ({settled.state})" if settled else ""

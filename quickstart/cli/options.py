@@ -60,7 +60,9 @@ _BOOT: tuple[Option, ...] = (
 
 
 def profile_option(text: str, *, required: bool = False) -> Option:
-    """The option ``--profile``, whose value is the parameter ``profile_name``: a profile's name or its directory."""
+    """The option ``--profile``. The value of the option, a profile's name or directory, becomes the parameter
+    ``profile_name`` of the command's function.
+    """
     return click.option(
         "--profile",
         "profile_name",
@@ -76,8 +78,8 @@ def rootfs_option(text: str = "Your own root file system, in place of debootstra
 
 
 def guest_package_option(text: str) -> Option:
-    """The option ``--no-guest-package``, which sets the parameter ``guest_package`` to False. Without the
-    option, the parameter is True.
+    """The option ``--no-guest-package``. This option sets the parameter ``guest_package`` of the command's function to
+    False. Without the option, the parameter is True.
     """
     return click.option(
         "--no-guest-package", "guest_package", is_flag=True, flag_value=False, default=True, help=text
@@ -85,8 +87,8 @@ def guest_package_option(text: str) -> Option:
 
 
 def kernel_options_option(default: str) -> Option:
-    """The option ``--kernel-options``, whose value is the parameter ``kernel_options``: one of the choices,
-    or None. ``default`` is the help text that says what None means.
+    """The option ``--kernel-options``. Its value becomes the parameter ``kernel_options`` of the command's function.
+    Without the option, this parameter is None. ``default`` is the part of the help text that says what None means.
     """
     return click.option(
         "--kernel-options",
@@ -97,8 +99,8 @@ def kernel_options_option(default: str) -> Option:
 
 
 def boot_options(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Add the options of a boot to a command: ``snapshot``, ``port``, ``timeout_s``, ``append``, ``network``,
-    ``keep`` and ``verbose``.
+    """Add the options for a boot to a command. The values of these options become the parameters ``snapshot``,
+    ``port``, ``timeout_s``, ``append``, ``network``, ``keep`` and ``verbose`` of the command's function.
     """
     for option in reversed(_BOOT):
         call = option(call)

@@ -49,8 +49,8 @@ _MOST_DETAILS = 200
 
 
 class Plain(Console):
-    """A console for untrusted strings, also in tables. It does not interpret markup, emoji names or control
-    sequences.
+    """A console that prints untrusted strings, also in tables. This console does not interpret markup, emoji names or
+    control sequences.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -61,15 +61,16 @@ class Plain(Console):
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print ``text`` on one line, however wide the terminal is. ``text`` may contain any file names, because
-    `shown` escapes it and no markup is interpreted.
+    """Print ``text`` on one line, even if the terminal is narrower than the text. ``text`` may contain any file names,
+    because the function `shown` escapes ``text``, and no markup is interpreted.
     """
     console.print(shown(text), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Display:
-    """The progress display on stderr, which implements host.progress.Progress. On a terminal, it shows the running
-    step and the time since its beginning. When a step that took 0.1 s or more is complete, a line is printed.
+    """The progress display on stderr. This class implements the protocol Progress of host/progress.py. On a terminal,
+    the display shows the name of the running step and the time since the beginning of the step. When a step that took
+    0.1 s or more is complete, a line is printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -100,9 +101,10 @@ class _Shown(logging.Formatter):
 
 @dataclass(frozen=True)
 class Verb:
-    """The settings of one call of a verb. ``json`` asks for the machine-readable result.
+    """The settings of one call of a verb, such as `build`. ``json`` says that the result is printed as JSON.
 
-    ``out`` is the path, with links resolved, of the OUT that the verb writes, or None when it writes no OUT.
+    ``out`` is the path of OUT, the directory that the verb writes. Links in this path are resolved. ``out`` is None
+    when the verb writes no OUT.
     """
 
     name: str
@@ -112,7 +114,7 @@ class Verb:
 
     @property
     def place(self) -> Path:
-        """The path ``out``, for a verb that always writes an OUT."""
+        """The path ``out``. Only verbs that always write an OUT use this property, because ``out`` must not be None."""
         if self.out is None:
             raise AssertionError(f"{self.name} was called without a place")
         return self.out
@@ -121,7 +123,9 @@ class Verb:
         return Display(self.console)
 
     def result(self, result: Mapping[str, object], text: Callable[[Console], None]) -> None:
-        """Show the result: as JSON on stdout, or by calling ``text`` with a console for stdout."""
+        """Print the result on stdout. With ``json``, print ``result`` as JSON. Otherwise, call ``text`` with a
+        console for stdout. ``text`` then prints the result as text.
+        """
         if self.json:
             document = {"schema": SCHEMA, "verb": self.name, "ok": True, "result": result}
             sys.stdout.write(json.dumps(document, indent=1) + "\n")
@@ -139,20 +143,19 @@ def run_verb(
     out: Callable[[], Path | None] = lambda: None,
     into: Callable[[], Path] | None = None,
 ) -> int:
-    """Call ``work`` and return the exit code: the code that ``work`` returns, or the code of the error that
+    """Call ``work``, and return the exit code. This is the code that ``work`` returns, or the code of the error that
     ``work`` raises.
 
-    ``as_root``, or what it returns, says that the verb sets file owners or runs programs in images. An ordinary
-    user then first becomes root of a user namespace. Before that, `run_verb` checks whether another user could
-    replace the store, OUT or the directory ``into``. This check must come first, because inside the namespace, a
-    directory of root looks like a directory of another user. The temporary directory is checked before the work of
-    every verb.
+    ``as_root`` is True, or returns True, if the verb sets file owners or runs programs in images. An ordinary user
+    then first becomes root of a user namespace. Before that, `run_verb` checks whether another user could replace the
+    store, OUT or the directory ``into``. This check must come first, because inside the namespace, a directory of root
+    looks like a directory of another user. The temporary directory is checked before the work of every verb.
 
-    The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the
-    resolved path `Verb.out`, because a link in the original path may be changed later. ``into`` returns a
-    directory into which the verb writes single files, without replacing the directory.
+    The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the path
+    `Verb.out`, in which links are resolved, because somebody may change a link in the original path later. ``into``
+    returns a directory into which the verb writes single files. The verb does not replace this directory.
 
-    With ``verbose``, every subprocess is named on stderr when it starts.
+    With ``verbose``, the name of every subprocess is printed on stderr when the subprocess starts.
     """
     verb = Verb(name, as_json, Plain(stderr=True))
     if verbose:
@@ -183,10 +186,11 @@ def run_verb(
 
 
 def _failed_on_a_file(verb: Verb, error: OSError) -> int:
-    """Print ``error`` and return its exit code, if the error names a file, or is about a full disk or a missing
-    permission. Raise any other error again: it is a fault of ours.
+    """Print ``error`` and return its exit code, if ``error`` names a file, or is about a full disk or a missing
+    permission. Raise any other error again, because it comes from a mistake in QuickStart's code.
 
-    Whatever is at a path, which somebody else may have put there, ends a verb with a message.
+    The file that ``error`` names may come from somebody else. So an error about this file ends the verb with a message
+    and not with a traceback.
     """
     # When a rename fails because something is in the way, this is at the second of the two names.
     path = error.filename2 or error.filename
@@ -205,16 +209,16 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
 
 
 def _line(text: str) -> str:
-    """``text`` as one line. A text of more than _MOST_LINE_CHARACTERS characters is cut and ends with an
-    ellipsis. Line breaks and other control characters come from untrusted names, so they become escapes.
-    Escapes that are already in ``text`` stay the same.
+    """``text`` as one line. A text of more than _MOST_LINE_CHARACTERS characters is cut off and ends with an ellipsis.
+    Line breaks and other control characters come from untrusted names. So these characters are replaced by escape
+    sequences. Escape sequences that are already in ``text`` stay the same.
     """
     most = _MOST_LINE_CHARACTERS
     return shown(text if len(text) <= most else f"{text[:most]}…")
 
 
 def _details(details: Sequence[str]) -> list[str]:
-    """The first _MOST_DETAILS of ``details`` as lines, and a line that says how many more there are."""
+    """The first _MOST_DETAILS of ``details`` as lines. If there are more details, a last line has their number."""
     # What a program has printed may have tabs.
     lines = [_line(each.expandtabs()) for each in details[:_MOST_DETAILS]]
     more = len(details) - len(lines)
@@ -224,11 +228,11 @@ def _details(details: Sequence[str]) -> list[str]:
 def _failed(
     verb: Verb, message: str, hint: str | None, kind: str, code: int, details: Sequence[str] = ()
 ) -> int:
-    """Print an error: one line for its message, one for each of the details, and one for its hint.
+    """Print an error. There is one line for its message, one line for each of the details, and one line for its hint.
 
-    Only this function prints errors, so it escapes the untrusted text in all of them. Each detail begins with
-    the mark ``|``. A detail may be a line that another program printed. Without the mark, a user could take
-    such a line for QuickStart's own hint, and follow it.
+    Only this function prints errors, so it escapes the untrusted text in all errors. Each detail begins with the mark
+    ``|``. A detail may be a line that another program printed. Without the mark, a user could mistake this line for a
+    hint of QuickStart, and follow the hint.
     """
     message, hint, lines = _line(message), _line(hint) if hint else hint, _details(details)
     if verb.json:

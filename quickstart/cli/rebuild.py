@@ -86,8 +86,9 @@ def rebuild(
 
 
 def _profile_of(artefact: Artefact) -> Profile:
-    """The profile of OUT, which must be one that comes with QuickStart. When OUT never starts early, the profile gets
-    ``early = "never"``. OUT never starts early, for example, if the trial in its build showed no benefit.
+    """The profile of ``artefact``, which must be a profile that comes with QuickStart. When ``artefact`` never starts
+    early, the returned profile has ``early = "never"``. For example, an artefact never starts early if a trial at the
+    end of its build showed no benefit.
     """
     profile = load_ours(artefact.profile_name)
     return dataclasses.replace(profile, early=Early.NEVER) if artefact.early is Early.NEVER else profile

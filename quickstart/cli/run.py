@@ -58,12 +58,12 @@ _FETCH_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One boot that became ready. ``page`` is the HTTP status line of the answer to a GET request that this host
-    sent to ``url``, or empty. The fields ``exec_*`` are the result of `--exec`. ``fallback`` says why the stock
-    boot took the place of the fast start, or is empty.
+    """One boot of a guest that became ready. ``page`` is the HTTP status line of the answer to a GET request that this
+    host sent to ``url``. ``page`` is empty without an answer. ``fallback`` says why a stock boot took the place of the
+    fast start, and is otherwise empty.
 
-    ``settled`` is None when the run did not wait until the machine had settled. ``exec_truncated`` says that
-    the command's output was cut off.
+    ``settled`` is None when the run did not wait until the machine had settled. The fields ``exec_*`` are the result of
+    the command of `--exec`. ``exec_truncated`` says that the command's output was cut off.
     """
 
     measurement: Measurement
@@ -263,8 +263,8 @@ def _execute(verb: Verb, guest: Executes, command: str, ran: Ran) -> Ran:
 
 
 def _page(port: int, path: str) -> str:
-    """Send a GET request for ``path`` to the host's ``port``, which is forwarded to the guest, and return the HTTP
-    status line of the answer. The result is empty when no answer came within _FETCH_S seconds.
+    """Send an HTTP request GET for ``path`` to the guest, through the host's port ``port``. Return the HTTP status
+    line of the answer. The result is empty when no answer arrived within _FETCH_S seconds.
     """
     deadline = time.monotonic() + _FETCH_S
     while time.monotonic() < deadline:

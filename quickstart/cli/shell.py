@@ -40,7 +40,7 @@ _SAID_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ShellOptions:
-    """The command-line options of a shell in a guest."""
+    """The command-line options of `quickstart shell` for a shell in a guest."""
 
     stock: bool
     snapshot: bool

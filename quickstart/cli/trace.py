@@ -1,4 +1,6 @@
-"""`quickstart trace`: find the start set of any service, without building an artefact."""
+"""`quickstart trace`: find the start set of any service, that is, the files that the service needs to become ready. No
+artefact is built.
+"""
 
 from __future__ import annotations
 

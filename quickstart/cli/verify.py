@@ -43,7 +43,7 @@ from quickstart.verify.untilclean import Round, include_list, read_own_includes,
 
 @dataclass(frozen=True)
 class _Building:
-    """The inputs of the builds that `--until-clean` makes."""
+    """The inputs of the builds that `quickstart verify --until-clean` makes."""
 
     profile: Profile
     rootfs: Path | None
@@ -118,8 +118,11 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
 
 
 def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
-    """The result of one boot, or of a second one with a larger trace buffer. Raises TraceFullError when this buffer was
-    full before ready, too, because the user can ask for another (--append trace_buf_size=256M).
+    """The result of a boot of the artefact in ``out``. When the kernel's trace buffer was full before ready, the guest
+    boots a second time with a larger buffer. There is no second boot if the user has chosen the size of the buffer.
+
+    Raises TraceFullError when the buffer was full before ready in the last boot, too. Then the user can choose another
+    size, for example with the option --append trace_buf_size=256M.
     """
     with output.settled(out):
         # Its disk would change while we read it.
@@ -134,8 +137,8 @@ def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.
 
 
 def _counted(verb: Verb, out: Path, found: boot.Counted) -> int:
-    """Show the result for a guest whose kernel cannot trace: the number of reads, compared with the root
-    budget. Return the exit status.
+    """Print the result for a guest whose kernel cannot trace requests. The result is the number of reads of the root
+    volume, compared with the limit in the profile (the root budget). Return the exit status.
     """
     budget = read_manifest(out).root_budget
     result = shown.counted_document(found, budget)
@@ -151,7 +154,7 @@ def _counted(verb: Verb, out: Path, found: boot.Counted) -> int:
 def same_options(
     artefact: Artefact, manifest: Manifest, tracing: pipeline.TraceOptions
 ) -> pipeline.BuildOptions:
-    """The options of the build that has made the artefact, with the options ``tracing`` of its traces (pure)."""
+    """The options of the build that made ``artefact``. ``tracing`` are the options for the traces of the build."""
     return pipeline.BuildOptions(
         out=artefact.directory,
         disk_format=artefact.disk_format,

@@ -1,1 +1,1 @@
-"""Start guests, on a backend that implements guest.Launcher."""
+"""Start guests. The class QemuLauncher starts guests in QEMU, and implements the protocol Launcher of guest.py."""

@@ -1,8 +1,9 @@
-"""Choose an accelerator. The result is KVM if a guest was *seen* to boot with KVM on this host, and otherwise TCG.
+"""Choose an accelerator for QEMU. The result is KVM if a test guest has booted with KVM on this host, and otherwise
+TCG.
 
-The existence of /dev/kvm is not enough, because nested KVM can hang or abort. So a tiny guest (the kernel and
-a BusyBox init that prints one line) must boot within a time limit. The result is kept in the store, and is
-valid until the host reboots, or until the kernel, QEMU or our launch code changes.
+The existence of /dev/kvm is not enough, because nested KVM can hang or abort. So a tiny guest must boot within a time
+limit. The tiny guest consists of the kernel and of an init script for BusyBox that prints one line. The result is kept
+in the store, and is valid until the host reboots, or until the kernel, QEMU or our launch code changes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ echo quickstart-accelerator-works
 
 @dataclass(frozen=True)
 class Accelerator:
-    """An accelerator. ``qemu`` are the arguments with which QEMU uses it. ``why`` is the reason for the choice."""
+    """An accelerator. ``qemu`` are QEMU's arguments for this accelerator. ``why`` is the reason for the choice."""
 
     name: str
     qemu: tuple[str, ...]
@@ -52,7 +53,9 @@ def _kvm(why: str) -> Accelerator:
 
 
 def choose(kernel: Path, store: Store) -> Accelerator:
-    """KVM if a tiny guest with ``kernel`` was seen to boot with it, or else TCG. The result has the reason."""
+    """The accelerator KVM if a tiny guest with ``kernel`` has booted with KVM, and otherwise TCG. The result also has
+    the reason for the choice.
+    """
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return tcg("/dev/kvm is not there or not ours to use")
     works = _verdict(kernel, store)
@@ -86,7 +89,9 @@ def _verdict(kernel: Path, store: Store) -> bool:
 
 
 def _kept(path: Path) -> bool | None:
-    """The verdict in the file at ``path``. None when there is none: a power failure may leave an empty file."""
+    """The result of an earlier test of KVM, which is stored in the file ``path``. None when the file does not exist
+    or is damaged. For example, a power failure may leave an empty file.
+    """
     with suppress(OSError, ValueError):
         if isinstance(works := document_of(path).get("works"), bool):
             return works

@@ -1,9 +1,9 @@
-"""Make the launch archive, a cpio archive with the agent and hooks that a launch appends to the initramfs.
-The launch archive is never part of OUT.
+"""Make the launch archive, a cpio archive with the launch agent and hooks. QuickStart appends the launch archive to the
+initramfs when it starts a guest. The launch archive is never part of an artefact.
 
 Two kinds of initramfs can use the launch archive. The init of our initramfs sources `/launch/hooks/*` when
 the bus drivers are loaded. The init of the stock initramfs (initramfs-tools) sources `/conf/param.conf` after
-each of its scripts, and this file sources the hooks once.
+each of its scripts. The file param.conf sources the hooks once.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
 
 
 def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path]) -> bytes:
-    """The launch archive with the agent. ``extra`` has further files, such as hooks and programs, by their
-    names below /launch. All these files get mode 0755.
+    """The launch archive with the launch agent. ``extra`` has further files, such as hooks and programs, under their
+    names below /launch. All files below /launch get mode 0755.
     """
     words = " ".join(shlex.quote(word) for word in agent_words(ready))
     files: dict[str, bytes | Path] = {
@@ -85,12 +85,12 @@ def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes 
 def join_initrd(
     parts: tuple[Path, ...], launch_archive: bytes, target: Path, sizes: Mapping[Path, int]
 ) -> None:
-    """Write the initramfs files ``parts`` and the launch archive one after the other into ``target``. Each of
-    these begins at a multiple of 512 bytes in ``target``, because the kernel finds an uncompressed cpio
-    archive only at a multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
+    """Write the initramfs files ``parts`` and then the launch archive into ``target``. Each file and the launch archive
+    begin at a multiple of 512 bytes in ``target``, because the kernel finds an uncompressed cpio archive only at a
+    multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-    Raises BadInputError for a file whose size differs from the size in ``sizes``, and when another process
-    writes to a file during the call.
+    Raises BadInputError when the size of a file differs from the file's size in ``sizes``. Also raises BadInputError
+    when another process writes to a file during the call.
     """
     with target.open("wb") as out:
         for part in parts:

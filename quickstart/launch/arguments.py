@@ -1,9 +1,9 @@
-"""Make QEMU's command line for a machine (pure). Each value is a number, one of a few words, or a text
-without commas, so no value can add an option.
+"""Make QEMU's command line for a machine. All functions of this module are pure. Each value on the command line is a
+number, one of a few words, or a text without commas, so no value can add an option.
 
-QEMU splits the value of an option at commas (qemu(1)). An untrusted manifest must never be able to add a
-`guestfwd=`, which runs a program on the host. So this module refuses every value of the wrong kind, even if
-another module has already checked it.
+QEMU splits the value of an option at commas (qemu(1)). An untrusted manifest must never be able to add the option
+`guestfwd=`, which runs a program on the host. So this module refuses every value of the wrong kind, even if another
+module has already checked the value.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _DISK_SET, _CONSOLE_SET = 1, 2
 
 @dataclass(frozen=True)
 class Files:
-    """A machine's files as its QEMU sees them: the disk by its descriptor, the others by their names in the jail.
-    ``boot`` are kernel and initramfs, or, for a machine with UEFI, the firmware's code and variables. A BIOS is
-    QEMU's own.
+    """The files that QEMU uses for a machine. ``disk`` is the descriptor of the disk. ``boot`` are names of files in
+    QEMU's jail: the kernel and the initramfs or, for a machine with UEFI, the firmware's code and variables. For a
+    machine with a BIOS, ``boot`` is empty, because QEMU has its own BIOS.
     """
 
     boot: tuple[Path, ...]
@@ -48,8 +48,8 @@ class Files:
 
 @dataclass(frozen=True)
 class Channels:
-    """The descriptors of the channels to QEMU: connected sockets for the monitor and the agent, the console's
-    listening socket, and the console's log.
+    """The descriptors of the channels to QEMU. ``monitor`` and ``agent`` are connected sockets for QEMU's monitor and
+    for the launch agent. ``console`` is the listening socket of the console, and ``console_log`` is the console's log.
     """
 
     monitor: int
@@ -59,12 +59,12 @@ class Channels:
 
 
 def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) -> tuple[str, ...]:
-    """QEMU's arguments for ``machine``. The arguments give the guest no channel to the host except network
+    """QEMU's arguments for ``machine``. These arguments give the guest no channel to the host except network
     and disk.
 
-    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every
-    boot. Raises BadInputError when a field of ``machine`` is out of its range or does not have the required form, for
-    example a MAC address that QEMU would read as further options.
+    Because of fixed PCI addresses, the network interface has the same predictable name in every boot
+    (systemd.net-naming-scheme(7)). Raises BadInputError when a field of ``machine`` is out of its range or does not
+    have the required form. An example is a MAC address that QEMU would read as further options.
     """
     uuid = ("-uuid", _matching("uuid", machine.uuid, _UUID)) if machine.uuid else ()
     return (
@@ -86,8 +86,8 @@ def channel_arguments(channels: Channels) -> tuple[str, ...]:
     """
     log = f"logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"
     return (
-        # Whoever connects to the socket uses the guest's first serial line. The log has all of its output in any
-        # case.
+        # A client that connects to the socket uses the guest's first serial line. The log has all output of the line,
+        # with or without a client.
         *("-add-fd", f"fd={channels.console_log},set={_CONSOLE_SET}"),
         *("-chardev", f"socket,id=console,fd={channels.console},server=on,wait=off,{log}"),
         *("-serial", "chardev:console"),
@@ -99,8 +99,8 @@ def channel_arguments(channels: Channels) -> tuple[str, ...]:
 
 
 def named_as_the_host_does(text: str, machine: Machine) -> str:
-    """QEMU's message ``text``, with the disk's path in place of the name that QEMU has for the disk's
-    descriptor.
+    """QEMU's message ``text`` with the disk's path. QEMU itself names the disk by a descriptor, and this function
+    replaces QEMU's name by the path.
     """
     return text.replace(f"/dev/fdset/{_DISK_SET}", str(machine.disk))
 
@@ -144,8 +144,8 @@ def _drive(disk_format: str) -> str:
 
 
 def _network(machine: Machine) -> str:
-    """QEMU's argument for the user-mode network. From a closed network, the guest reaches nothing. A
-    forwarded port is open on this host's loopback address, whether the network is closed or not.
+    """QEMU's argument for the user-mode network. In a closed network, the guest can reach no other machine. A
+    forwarded port is open on this host's loopback address, even if the network is closed.
     """
     closed = "off" if machine.network is Network.OPEN else "on"
     words = f"user,id=net,restrict={closed}"

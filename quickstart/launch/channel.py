@@ -1,5 +1,5 @@
-"""The host's end of the launch agent's stream (docs/internals/agent.md). This module parses the agent's messages
-(pure), and talks to the agent.
+"""Talk to the launch agent, which runs in the guest, from the host. This module sends commands to the agent, and parses
+the stream of the agent's messages (docs/internals/agent.md).
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ _SIZE_AT = {"out": 1, "err": 1, "counters": 3}
 
 @dataclass
 class Decoder:
-    """Turns the bytes of the agent's stream into messages. The bytes may arrive in pieces of any size."""
+    """Turns the bytes from the launch agent into messages. The bytes may arrive in pieces of any size."""
 
     _pending: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes, received_ns: int) -> Iterator[Message]:
-        """The messages that ``data`` completes. Raises GuestError for bytes that are not a valid message."""
+        """The messages that are complete when ``data`` is appended to the bytes before. Raises GuestError for bytes
+        that are not a valid message.
+        """
         self._pending += data
         while (end := self._pending.find(b"\n", 0, _MAX_LINE_BYTES)) >= 0:
             words = self._pending[:end].decode(errors="replace").split(" ")
@@ -104,8 +106,8 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
 
 
 class Channel:
-    """A connection to the agent, through the UNIX socket of the virtio-serial port on the host. The Channel
-    owns the socket, and closes it.
+    """A connection to the launch agent, which uses a virtio-serial port in the guest. On the host, the port is a UNIX
+    socket. The Channel owns the socket, and closes it.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -115,7 +117,9 @@ class Channel:
 
     @property
     def busy(self) -> bool:
-        """Whether a command is running. The agent starts the next command only when this command has ended."""
+        """Whether a command is running in the guest. The agent starts the next command only when the running command
+        has ended.
+        """
         return self._running > 0
 
     def close(self) -> None:
@@ -147,9 +151,9 @@ class Channel:
         """Start ``command`` in the guest. `messages` then yields the command's output and, at the command's
         end, an Exit.
 
-        Raises GuestError for a command that is longer than the agent accepts. Raises OSError when the guest
-        has ended, or does not read the command within ``limit_s``. (A hostile guest that reports ends of
-        commands without reading any command can fill the socket.)
+        Raises GuestError for a command that is longer than the agent accepts. Raises OSError when the guest has ended,
+        or does not read the command within ``limit_s``. The limit is necessary because of hostile guests. A hostile
+        guest may report the ends of commands without reading any command, until the socket is full.
         """
         encoded = command.encode()
         if len(encoded) > _MAX_COMMAND_BYTES:
@@ -175,11 +179,11 @@ class Channel:
         alive: Callable[[], bool],
         limit_bytes: int | None = None,
     ) -> int | None:
-        """Run ``command`` in the guest. Return its exit status, or None when the guest ended or ``timeout_s``
-        was over.
+        """Run ``command`` in the guest. Return the command's exit status. Return None when the guest has ended or when
+        ``timeout_s`` is over.
 
-        The guest has ``timeout_s`` to read and run the command, and at most `SEND_LIMIT_S` of this time to
-        read it. Raises GuestError when the output is longer than ``limit_bytes``.
+        The guest has ``timeout_s`` to read and run the command. Of this time, the guest has at most `SEND_LIMIT_S` to
+        read the command. Raises GuestError when the command's output is longer than ``limit_bytes``.
         """
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         try:

@@ -1,9 +1,9 @@
-"""Keep the output of a guest and its QEMU within limits. The beginning of the output is kept in a file, and the
-newest part in memory.
+"""Write the output of a guest and of its QEMU to logs of limited size. A log keeps the beginning of the output in a
+file, and the newest part of the output in memory.
 
-QEMU writes into pipes, and one of our threads reads them at once, so the guest never waits for a reader. A
-guest may write gigabytes, but while it runs, a log takes at most HEAD_BYTES on the host's disk and about
-twice NEWEST_BYTES in memory.
+QEMU writes into pipes. One of our threads reads from the pipes without delay, so the guest never waits for a reader. A
+guest may write gigabytes. While the guest runs, a log takes at most HEAD_BYTES on the host's disk and about twice
+NEWEST_BYTES in memory.
 """
 
 from __future__ import annotations
@@ -55,17 +55,19 @@ def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_text(data: bytes) -> str:
-    """A console's output as text that can be searched. Its lines are those that `whole_lines` yields."""
+    """A console's output as text that can be searched. The text has the lines that `whole_lines` yields, so a line of
+    the kernel does not interrupt a program's line.
+    """
     return b"\n".join(whole_lines(data.split(b"\n"))).decode(errors="replace")
 
 
 class BoundedLog:
-    """A log of any length. The file ``path`` has the first ``head_bytes`` bytes, and memory has at least the
-    last ``newest_bytes`` bytes.
+    """A log of any length, of which only the beginning and the end are kept. The file ``path`` has the first
+    ``head_bytes`` bytes of the log, and memory has at least the last ``newest_bytes`` bytes.
 
     When the log is closed, the newest part is appended to the file, after a line with the number of bytes
     that were left out. When the file system is full, the file has fewer than ``head_bytes`` bytes, but
-    writers and readers continue.
+    the log can still be written and read.
     """
 
     def __init__(self, path: Path, head_bytes: int, newest_bytes: int) -> None:
@@ -87,7 +89,7 @@ class BoundedLog:
         with self._lock:
             self._size_bytes += len(data)
             self._newest += data
-            # Twice as much for a moment: so each byte is moved once.
+            # The buffer may grow to twice the limit, so that each byte is moved only once.
             if len(self._newest) > 2 * self._newest_limit:
                 del self._newest[: -self._newest_limit]
             self._keep(data[: self._head_limit - self._head_bytes])
@@ -119,8 +121,9 @@ class BoundedLog:
             return Piece(begin, bytes(self._newest[begin - oldest : begin - oldest + limit_bytes]))
 
     def lines(self, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-        """The first match of ``pattern`` in each line that is still kept, in the file or in memory. The lines
-        are those of `whole_lines`. In a long line, only the beginning is searched.
+        """The first match of ``pattern`` in each line that the file or memory still has. The function `whole_lines`
+        puts a program's line together if a line of the kernel interrupts it. In a long line, only the beginning is
+        searched.
         """
         return (match for line in whole_lines(self._lines()) if (match := pattern.search(line)))
 
@@ -154,8 +157,8 @@ class BoundedLog:
 
 
 class Drain:
-    """The reading ends of pipes, each with the log for its data. A thread reads from the pipes until all
-    writers have closed their ends.
+    """The reading ends of pipes. Each reading end has a log, to which a thread writes the data from the pipe. The
+    thread reads until all writers have closed their ends of the pipes.
     """
 
     def __init__(self, logs: Mapping[int, BoundedLog]) -> None:
@@ -180,7 +183,7 @@ class Drain:
                     left -= 1
 
     def catch_up(self, limit_s: float = _END_S) -> None:
-        """Wait up to ``limit_s`` until all output that was written before this call is in the logs."""
+        """Wait until all output that was written before this call is in the logs. Wait for at most ``limit_s``."""
         end_s = time.monotonic() + limit_s
         with self._lock:
             sizes = {reader: log.size_bytes + _waiting_bytes(reader) for reader, log in self._logs.items()}
@@ -191,8 +194,8 @@ class Drain:
             time.sleep(_POLL_S)
 
     def join(self, limit_s: float = _END_S) -> bool:
-        """Wait until all writers have closed their ends and all output is in the logs. Return False when a
-        writer still has its end open after ``limit_s``.
+        """Wait until all writers have closed their ends of the pipes and all output is in the logs. Return False when a
+        writer still has its end of a pipe open after ``limit_s``.
         """
         self._thread.join(limit_s)
         return not self._thread.is_alive()
@@ -207,10 +210,10 @@ def _waiting_bytes(reader: int) -> int:
 
 @dataclass(frozen=True)
 class Drained:
-    """The logs of a process, and the thread that fills them. ``writers`` are the writing ends of the pipes,
-    in the order of the logs.
+    """The logs of a process, and the thread that fills the logs. Each log has a pipe, into which the process writes.
+    ``writers`` are the writing ends of the pipes in the order of the logs.
 
-    ``open_writers`` are the writing ends that we have not closed yet.
+    ``open_writers`` are the writing ends that our own process has not closed yet.
     """
 
     logs: tuple[BoundedLog, ...]
@@ -221,8 +224,8 @@ class Drained:
 
 @contextmanager
 def drained(*paths: Path) -> Iterator[Drained]:
-    """A pipe and a log for each of ``paths``, and a thread that fills the logs. The caller closes our writing
-    ends with `hand_over`.
+    """A context with a pipe and a log for each of ``paths``, and with a thread that fills the logs. When the process
+    that writes has started, the caller closes our copies of the writing ends with `hand_over`.
 
     The process that writes must have ended before the context ends.
     """
@@ -249,8 +252,8 @@ def drained(*paths: Path) -> Iterator[Drained]:
 
 
 def hand_over(pipes: Drained) -> None:
-    """Close our writing ends. Call this function when the process has its own copies of the writing ends. Then all
-    pipes end when the process ends.
+    """Close our copies of the writing ends of ``pipes``. Call this function when the process that writes has its own
+    copies. Then all pipes end when this process ends.
     """
     for writer in pipes.open_writers:
         os.close(writer)

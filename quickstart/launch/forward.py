@@ -19,7 +19,9 @@ _STEP_S = 2.0
 
 
 def demand_port(port: int | None) -> None:
-    """Raise BadInputError for a port that only root may listen on, because QEMU never runs as root (ip(7))."""
+    """Raise BadInputError for a port on which only root may listen (ip(7)). QEMU never runs as root, so QEMU cannot
+    forward such a port.
+    """
     if port is None:
         return
     first = int(_FIRST_FREE.read_text()) if _FIRST_FREE.exists() else 0
@@ -31,11 +33,10 @@ def demand_port(port: int | None) -> None:
 
 
 def status_line(port: int, path: str, limit_s: float = _STEP_S) -> str:
-    """The status line of the answer to a GET request for ``path`` through ``port``. Empty when no answer came
-    within ``limit_s``.
+    """The status line of the answer to an HTTP request GET for ``path`` through ``port``. The result is empty when no
+    answer arrived within ``limit_s``.
 
-    Only the beginning of the answer is read, however long the answer is, and only printable characters are
-    returned.
+    Only the beginning of a long answer is read, and only printable characters are returned.
     """
     found = _LINE.match(_first_bytes(port, path, limit_s)) if _PATH.fullmatch(path) else None
     if found is None:

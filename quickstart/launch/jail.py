@@ -1,10 +1,10 @@
-"""Make the jail in which QEMU runs, because a hostile guest may take over its QEMU. The jail restricts QEMU's
-system calls, user, files and descriptors.
+"""Make the jail in which QEMU runs. The jail is necessary because a hostile guest may take over the QEMU in which the
+guest runs. The jail restricts QEMU's system calls, user, files and descriptors.
 
 QEMU gets its disk, its sockets and the pipes of its logs as descriptors. QEMU can open the kernel and the
-initramfs only by name, so these files are copied into a directory that only this QEMU uses. QEMU starts in
-this directory, and makes its temporary files there. So QEMU can run as an unprivileged user whatever modes
-the host's files have, and never opens a path that an untrusted party chose.
+initramfs only by name, so these files are copied into a directory that only this QEMU process uses. QEMU starts in
+this directory, and makes its temporary files there. So QEMU can run as an unprivileged user, even if this user may
+not read the files on the host. QEMU never opens a path that an untrusted party chose.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Jail:
-    """A jail: the user as whom QEMU runs, and the directory in which it must start. QEMU has no access to
-    the parent directory.
+    """A jail. ``identity`` is the user as whom QEMU runs, and ``directory`` is the directory in which QEMU must start.
+    QEMU has no access to the parent directory of ``directory``.
     """
 
     directory: Path
@@ -56,16 +56,18 @@ class Jail:
 
     @property
     def environment(self) -> dict[str, str]:
-        """QEMU's environment, with the directory for temporary files, such as the overlay of snapshot=on."""
+        """The environment variables for QEMU. TMPDIR names the jail's directory, so QEMU makes its temporary files
+        there. One of these files is the overlay of QEMU's option snapshot=on.
+        """
         return {"TMPDIR": ".", "HOME": "."}
 
 
 @contextmanager
 def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
-    """A jail for one program. The jail's directory is made in our directory ``workspace``. The program must
-    have ended before the context ends.
+    """A context with a jail for one program. The jail's directory is made in our directory ``workspace``. The program
+    must have ended before the context ends.
 
-    With ``kvm``, the program can use /dev/kvm if our process can use it.
+    With ``kvm``, the program can use /dev/kvm if our own process can use /dev/kvm.
     """
     with unprivileged(kvm_group() if kvm else None) as identity:
         jail = Jail(workspace / "machine", identity)
@@ -76,8 +78,8 @@ def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
 
 
 def kvm_group() -> int | None:
-    """The ID of the group that may use /dev/kvm. None when all users or only root may use it. QEMU never gets
-    the group root.
+    """The ID of the group that may use /dev/kvm. The result is None when all users or only root may use /dev/kvm. The
+    result is never the ID of the group root, because QEMU must not get this group.
     """
     try:
         status = _KVM.stat()
@@ -89,10 +91,10 @@ def kvm_group() -> int | None:
 
 
 def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> Path:
-    """Copy ``kernel`` into the jail, and return its name there.
+    """Copy the file ``kernel`` into the jail, and return the name of the copy in the jail.
 
     Raises BadInputError when the file is not regular, is too large for a kernel, or does not have ``expected_bytes``
-    bytes. Also raises it when another process writes to the file during the call.
+    bytes. Also raises BadInputError when another process writes to the file during the call.
     """
     with opened_regular(kernel) as fd:
         size_bytes = os.fstat(fd).st_size
@@ -105,8 +107,9 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
 
 
 def put_firmware(jail: Jail) -> tuple[Path, Path]:
-    """Copy the host's UEFI into the jail: its code, and its variables, which QEMU may change. Return their names
-    there. Raises MissingToolError when the host has no UEFI.
+    """Copy the host's UEFI firmware for guests into the jail. The firmware consists of a file with its code and a file
+    with its variables, which QEMU may change. Return the names of the two copies in the jail. Raises MissingToolError
+    when the host has no UEFI firmware.
     """
     code, variables = (_copied_firmware(jail, name) for name in (_UEFI_CODE, _UEFI_VARIABLES))
     if jail.identity.uid is not None and jail.identity.gid is not None:
@@ -122,8 +125,8 @@ def _copied_firmware(jail: Jail, name: str) -> Path:
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """Let the jail's user read ``path``, which is our file in the jail's directory. Return the name that the file
-    has in the jail.
+    """Let the jail's user read the file ``path``, which our process has written into the jail's directory. Return the
+    file's name in the jail.
     """
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
@@ -132,13 +135,14 @@ def given(jail: Jail, path: Path) -> Path:
 
 
 def largest_file(disk: int | None, disk_format: str, *, read_only: bool = False) -> int:
-    """The largest size in bytes of any file that QEMU may write. ``disk`` is the descriptor of the open disk
-    or of a connection to its server, or None.
+    """The limit in bytes for the size of every file that QEMU writes. ``disk`` is the descriptor of the open disk or of
+    a connection to the disk's NBD server. For a machine without a disk, ``disk`` is None.
 
-    The largest file is the disk's overlay or the qcow2 disk itself. Such a file has at most the content of
-    the whole disk and the format's tables. The tables need far less than 1/64 of the size of the content
-    (docs/interop/qcow2.txt of QEMU). A qcow2 file may also have unused clusters. When QEMU opens the disk
-    ``read_only``, it makes no overlay. Raises BadInputError for a qcow2 file that is damaged or has a backing file.
+    The largest file that QEMU writes is the disk's overlay or the qcow2 disk itself. This file has at most the content
+    of the whole disk and the tables of the format qcow2. The tables need far less than 1/64 of the size of the content
+    (docs/interop/qcow2.txt of QEMU). A qcow2 file may also have unused clusters. When QEMU opens the disk only for
+    reading (``read_only``), QEMU makes no overlay. Raises BadInputError for a qcow2 file that is damaged or has a
+    backing file.
     """
     status = None if disk is None else os.fstat(disk)
     if disk is None or status is None or not stat.S_ISREG(status.st_mode):
@@ -161,9 +165,9 @@ def limited(
     tool: str = "qemu-system-x86_64",
     memory_bytes: int | None = None,
 ) -> tuple[str, ...]:
-    """The argv of QEMU, or of ``tool``, with the arguments ``words``, under prlimit(1). No file may grow beyond
-    ``file_bytes`` bytes (setrlimit(2)), and no core is dumped. The program has at most ``memory_bytes`` bytes of
-    address space. By default, its memory is not limited.
+    """The argv that runs the program ``tool`` (by default QEMU) with the arguments ``words`` under prlimit(1). The
+    program cannot write a file of more than ``file_bytes`` bytes (setrlimit(2)), and dumps no core. The program has at
+    most ``memory_bytes`` bytes of address space. By default, the address space is not limited.
     """
     memory = () if memory_bytes is None else (f"--as={memory_bytes}",)
     limits = (f"--fsize={file_bytes}", door.core_limit(), *memory)
@@ -171,11 +175,11 @@ def limited(
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:
-    """Raise BadInputError for initramfs files that do not fit into the machine's memory. Without this check, such
-    files would be copied into the jail, which is in the temporary directory, before QEMU refuses them.
+    """Raise BadInputError when the initramfs files ``initrds`` do not fit into the machine's memory. Without this
+    check, the files would be copied into the jail, which is a temporary directory, before QEMU refuses the files.
 
-    Raise HostLacksError for a machine with unusually much memory that the host does not have. If the guest used all
-    this memory, the host's kernel would kill some process.
+    Raise HostLacksError when the machine has unusually much memory and the host does not have this memory available.
+    If the guest used all its memory, the host's kernel would kill some process.
     """
     available_mib = available_bytes() // MIB
     if memory_mib > max(_USUAL_MIB, available_mib):

@@ -1,4 +1,6 @@
-"""Open what QEMU gets from us as descriptors: the root volume, and the ends of channels."""
+"""Open the descriptors that our process passes to QEMU. These are descriptors of the root volume and of the channels
+between QEMU and us.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from quickstart.model.machine import Machine, NbdSocket
 
 
 def lent_disk(machine: Machine, lent: ExitStack) -> int | None:
-    """The descriptor of the root volume for QEMU: the open disk file, or a connection to the volume's server."""
+    """The descriptor of the root volume for QEMU. The descriptor is that of the open disk file, or of a connection to
+    the volume's NBD server. The result is None for a machine without a disk.
+    """
     if machine.disk is None:
         return None
     if isinstance(machine.disk, NbdSocket):
@@ -28,8 +32,8 @@ def lent_disk(machine: Machine, lent: ExitStack) -> int | None:
 
 
 def lent_pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """A connection between us and QEMU, as (our end, QEMU's end). QEMU's end is open in our process only
-    until QEMU has it.
+    """The two ends of a connection between our process and QEMU, as (our end, QEMU's end). Our process closes QEMU's
+    end as soon as QEMU has a copy of this end.
     """
     ours, theirs = socket.socketpair()
     return stack.enter_context(ours), lent.enter_context(theirs)

@@ -1,7 +1,7 @@
 """Connect to QEMU's sockets, and talk to its monitor (QMP).
 
-A hostile guest may have taken over its QEMU. So each step has a time limit, and only the expected answer is
-kept.
+A hostile guest may have taken over the QEMU in which the guest runs. So each exchange with QEMU has a time limit, and
+everything except the expected answer is discarded.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _Found = TypeVar("_Found")
 def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.socket:
     """A connection to the UNIX socket ``path`` of a process that was started shortly before.
 
-    The connection is tried repeatedly, because the socket's file may not exist yet, and exists a moment
-    before the process listens. Raises the OSError of the last attempt at ``deadline_ns`` (on the clock
-    time.monotonic_ns), or when ``alive`` returns False.
+    This function tries to connect repeatedly, because the socket's file may not exist yet, and the process may not
+    listen yet. The attempts end at ``deadline_ns`` (on the clock time.monotonic_ns), or when ``alive`` returns False.
+    Then this function raises the OSError of the last attempt.
     """
     while True:
         with ExitStack() as stack:
@@ -47,8 +47,8 @@ def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.soc
 
 
 class Monitor:
-    """QEMU's monitor on a connected socket, which this object then owns. An answer may take at most
-    ``limit_s``.
+    """QEMU's monitor on the connected socket ``connected``. This object owns the socket, and closes it. QEMU must give
+    each answer within ``limit_s``.
 
     Raises GuestError when QEMU does not answer in time, has ended, or reports an error.
     """

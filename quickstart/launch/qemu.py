@@ -1,5 +1,5 @@
-"""Run guests in QEMU, as a PC with a virtio disk, a network interface and a virtio-serial port for the agent.
-QEMU counts the reads of the root volume.
+"""Run guests in QEMU. A guest is a PC with a virtio disk, a network interface and a virtio-serial port for the launch
+agent. QEMU counts how often the guest reads from the root volume.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ _LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 
 @dataclass(frozen=True)
 class QemuLauncher:
-    """Starts guests in QEMU (guest.Launcher). With ``keep``, a guest's workspace (console.log, qemu.log) is
-    not removed, and ``keep`` is called with its path.
+    """Starts guests in QEMU, and implements the protocol Launcher of guest.py. Each guest has a temporary directory,
+    its workspace, with the logs console.log and qemu.log. With ``keep``, the workspace is not removed, and ``keep``
+    is called with the path of the workspace.
     """
 
     accelerator: Accelerator
@@ -75,13 +76,13 @@ class QemuLauncher:
     def launch(
         self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> QemuGuest:
-        """Return a guest as guest.Launcher.launch says. The launch archive is appended to the initramfs."""
+        """Return a guest that starts when its context begins. The launch agent is added to the guest's initramfs."""
         launch_archive = archive.launch_cpio(self.agent, ready, files)
         return QemuGuest(machine, self.accelerator, launch_archive, self.keep)
 
 
 class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
-    """A guest in QEMU. It implements all protocols for guests in guest.py."""
+    """A guest in QEMU. This class implements all protocols for guests that guest.py defines."""
 
     def __init__(
         self,
@@ -122,8 +123,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self
 
     def _start(self, stack: ExitStack, said: Drained) -> None:
-        """Start QEMU in its jail, with descriptors for everything that it uses. Our copies of these
-        descriptors are closed as soon as QEMU has them.
+        """Start QEMU in its jail. QEMU gets descriptors of the disk and of its channels. Our process closes its own
+        copies of these descriptors as soon as QEMU has its copies.
         """
         cell = stack.enter_context(jail.made_jail(self._workspace, kvm=self._accelerator.name == "kvm"))
         with ExitStack() as lent:
@@ -150,8 +151,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             hand_over(said)
 
     def _copied(self, cell: jail.Jail) -> tuple[Path, ...]:
-        """Copy the kernel and the joined parts of the initramfs into the jail, or the files of a UEFI. Return the names of
-        the files in the jail.
+        """Copy the files that the machine boots from into the jail. These are the kernel and the joined parts of the
+        initramfs or, for a machine with UEFI, the files of the firmware. Return the names of the files in the jail.
         """
         if self.machine.firmware is not None:
             return jail.put_firmware(cell) if self.machine.firmware is Firmware.UEFI else ()
@@ -163,7 +164,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             return jail.put_kernel(cell, kernel, sizes.get(kernel)), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
-        """QEMU's ends of the channels, which are open in our process only until QEMU has them. We keep our own ends."""
+        """QEMU's ends of the channels between QEMU and us. Our process closes QEMU's ends as soon as QEMU has copies of
+        them, and keeps our own ends open.
+        """
         (monitor_end, monitor), (agent_end, agent) = lent_pair(stack, lent), lent_pair(stack, lent)
         self._monitor_end, self._channel = monitor_end, Channel(agent_end)
         console = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -214,7 +217,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self._process is not None and self._process.poll() is None
 
     def _goes_on(self) -> bool:
-        """Whether QEMU is still running. Raises GuestError as `demand_running` does when QEMU has stopped the machine."""
+        """Whether QEMU is still running. Raises GuestError when QEMU has stopped the machine because the host had no
+        space for a write.
+        """
         if not self._alive():
             return False
         if time.monotonic() >= self._look_again_s:
@@ -223,7 +228,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return True
 
     def demand_running(self) -> None:
-        """Raise GuestError when QEMU has stopped the machine because the host had no space for a write (`werror=enospc`)."""
+        """Raise GuestError when QEMU has stopped the machine because the host had no space for a write (ENOSPC)."""
         if isinstance(self.machine.disk, Path) and self._is_stopped():
             place = "the temporary directory" if self.machine.snapshot else str(self.machine.disk)
             raise GuestError(
@@ -278,8 +283,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         raise kind(f"the guest {how} ({seen}{end})", console_tail=self.console_tail())
 
     def root_io(self) -> RootIo:
-        """The counters of QEMU's block layer for the root volume, from the launch until now (QMP
-        query-blockstats). All counts are 0 for a guest without a root volume.
+        """QEMU's counts of the reads and writes of the root volume from the launch until now. The counts come from
+        the QMP command query-blockstats. All counts are 0 for a guest without a root volume.
         """
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
@@ -326,8 +331,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         """Run the guest's own `poweroff`, as a user would. When the agent is busy with a command, send
         Ctrl-Alt-Del instead.
 
-        Our init and systemd react to Ctrl-Alt-Del with an orderly shutdown, and QEMU exits when the guest
-        reboots (-no-reboot). During the hand-off, neither reacts, so the keys are sent again.
+        Our init and systemd react to Ctrl-Alt-Del with an orderly shutdown, and QEMU exits when the guest reboots
+        (-no-reboot). During the hand-off from our init to systemd, neither init nor systemd reacts, so the keys are
+        sent again.
         """
         deadline_s = time.monotonic() + timeout_s
         # The agent ends with the guest, in the middle of its answer.
@@ -347,7 +353,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return ended
 
     def is_running(self) -> bool:
-        """Whether the guest can still answer: QEMU is running, and has not stopped the machine."""
+        """Whether the guest can still answer, because QEMU is running and has not stopped the machine."""
         with suppress(GuestError):
             return self._alive() and not self._is_stopped()
         return False
@@ -369,8 +375,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self._said.logs[0]
 
     def fallback(self) -> str:
-        """The reason why init gave up the fast start and executed the distribution's init (fallback 1;
-        docs/internals/guest.md). Empty when there was no fallback until now.
+        """The reason why our init gave up the fast start and executed the distribution's init. docs/internals/guest.md
+        calls this case fallback 1. The result is empty when there was no fallback until now.
         """
         match = next(self.console.lines(_FALLBACK), None)
         return match[1].decode(errors="replace") if match else ""
@@ -382,7 +388,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
 
 def _root_io(stats: object) -> RootIo:
-    """QEMU's counters of a block device as RootIo. Each number is checked, because a guest may have taken over QEMU."""
+    """QEMU's counters of a block device as a RootIo. Each number is checked, because a hostile guest may have taken
+    over its QEMU.
+    """
     names = ("rd_operations", "rd_bytes", "wr_operations", "wr_bytes")
     counted = [stats.get(name) for name in names] if isinstance(stats, dict) else []
     numbers = [each for each in counted if type(each) is int and 0 <= each < 1 << 64]

@@ -1,8 +1,8 @@
 """Convert a root disk from the format qcow2 to a raw image. The disk may come from somebody else.
 
-qemu-img reads untrusted bytes, so it runs in a jail with a copy of the file, as a user of its own and without
-privileges, as QEMU does. Limits apply to its memory and to the files that it writes. qemu-img needs no network and no
-other processes, so it gets namespaces of its own where the host allows them.
+qemu-img reads untrusted bytes, so it runs in a jail with a copy of the disk's file. In the jail, qemu-img runs as a
+separate user without privileges. Limits apply to the memory of qemu-img and to the files that qemu-img writes.
+qemu-img needs no network and no other processes. So qemu-img also runs in separate namespaces if the host allows them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ _HINT = "build it again, with --format raw"
 
 def made_raw(disk: Path, place: Path) -> Path:
     """Convert the qcow2 image ``disk`` to a raw image in our directory ``place``. Return the path of the raw
-    image. The disk may be larger than the manifest says, because its user may have enlarged it. Parts of the disk
-    without data become holes of the raw image.
+    image. The disk may be larger than the manifest says, because the user may have enlarged the disk. Parts of the
+    disk without data become holes of the raw image.
 
     Raises:
 
-    - ArtefactError when the disk is not as `build` makes it, is damaged, or stands for more data than its file has
-    - HostLacksError when the raw image has no room on the host
+    - ArtefactError when the disk has a form that `build` does not make, is damaged, or refers to more data than its
+      file has
+    - HostLacksError when the host has too little space for the raw image
     - BadInputError when another process writes to ``disk`` during the call
     """
     with jail.made_jail(place) as cell:
@@ -55,7 +56,7 @@ def made_raw(disk: Path, place: Path) -> Path:
             _check(fd, disk)
             with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
                 copy = _copied(fd, disk, cell)
-        # What counts is the copy: nobody else can change it any more.
+        # The copy is checked again, because only the copy cannot be changed by other processes.
         with opened_regular(copy) as fd:
             size_bytes = _check(fd, disk)
         try:
@@ -71,8 +72,8 @@ def made_raw(disk: Path, place: Path) -> Path:
 
 
 def _check(fd: int, disk: Path) -> int:
-    """The size in bytes of the disk in the image that is open as ``fd``. Raises ArtefactError and
-    HostLacksError as `made_raw` does.
+    """The virtual size in bytes of the qcow2 image that is open as ``fd``. Raises ArtefactError for an image that
+    cannot be converted, and HostLacksError when the host has too little space for the image's data.
     """
     room_bytes = _room()
     try:
@@ -98,7 +99,7 @@ def _no_room(disk: Path) -> HostLacksError:
 
 
 def _copied(fd: int, disk: Path, cell: jail.Jail) -> Path:
-    """Copy the open file ``fd`` into the jail, without its holes. Return the path of the copy."""
+    """Copy the open file ``fd`` into the jail. The copy has the same holes as the file. Return the path of the copy."""
     copy, before, left_bytes = cell.directory / _COPY, seen(fd), _room()
     with copy.open("xb", buffering=0) as target:
         for offset, chunk in data_chunks(fd, before.size_bytes):
@@ -115,8 +116,8 @@ def _copied(fd: int, disk: Path, cell: jail.Jail) -> Path:
 
 
 def _convert(cell: jail.Jail, most_bytes: int) -> None:
-    """Run qemu-img in the jail. The raw image has at most ``most_bytes`` bytes. Raises CommandError, with the
-    beginning of qemu-img's messages, when qemu-img fails.
+    """Run qemu-img in the jail. The raw image may have at most ``most_bytes`` bytes. Raises CommandError when qemu-img
+    fails. The error has the beginning of qemu-img's messages.
     """
     words = ("convert", "-f", "qcow2", "-O", "raw", _COPY, _RAW)
     argv = jail.limited(words, most_bytes, tool="qemu-img", memory_bytes=_MEMORY_BYTES)
@@ -131,8 +132,9 @@ def _may_be_alone(cell: jail.Jail) -> bool:
 
 
 def _ended(cell: jail.Jail, argv: Sequence[str | Path], limit_s: float) -> tuple[int | None, str]:
-    """Run ``argv`` in the jail. Return its exit status and the beginning of its messages. When the command did not
-    end within ``limit_s`` seconds, the status is None, and the text says so.
+    """Run the command ``argv`` in the jail. Return the command's exit status and the beginning of its messages. When
+    the command did not end within ``limit_s`` seconds, the returned status is None, and the returned text says that
+    the command did not end.
     """
     end_s = time.monotonic() + limit_s
     ours, theirs = os.pipe2(os.O_CLOEXEC)
@@ -152,8 +154,9 @@ def _ended(cell: jail.Jail, argv: Sequence[str | Path], limit_s: float) -> tuple
 
 
 def _first_words(pipe: int, end_s: float) -> str:
-    """The first _WORDS_BYTES bytes that are written into ``pipe``, as text. The function reads until the pipe's end
-    or until ``end_s`` (on the clock time.monotonic). It discards the further bytes, so that the writer never waits.
+    """The first _WORDS_BYTES bytes that a program writes into ``pipe``, as text. This function reads until the pipe's
+    end or until ``end_s`` (on the clock time.monotonic). The function also reads all further bytes and discards them,
+    so that the program never waits.
     """
     said = b""
     while (left_s := end_s - time.monotonic()) > 0 and select.select([pipe], [], [], left_s)[0]:
@@ -165,8 +168,8 @@ def _first_words(pipe: int, end_s: float) -> str:
 
 
 def _taken_out(cell: jail.Jail, target: Path, size_bytes: int) -> Path:
-    """Move the raw image from the jail to ``target``, and make us its owner. Return its new path. Raises
-    BadInputError when the raw image does not have ``size_bytes`` bytes.
+    """Move the raw image from the jail to ``target``, and make our own user the owner of the image. Return the new
+    path. Raises BadInputError when the raw image does not have ``size_bytes`` bytes.
     """
     (cell.directory / _RAW).rename(target)
     with opened_regular(target, writable=True) as fd:

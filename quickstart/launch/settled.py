@@ -1,12 +1,12 @@
-"""Wait until a machine has settled: the distribution's boot is complete, and systemd controls the unit
-(run.md, hand-off.md).
+"""Wait until a machine has settled. A machine has settled when the distribution's boot is complete and systemd controls
+the application's unit (docs/users/run.md, docs/users/hand-off.md).
 
-The host asks systemd repeatedly (systemctl(1), is-system-running), because systemd may not have started yet,
-and does not answer while it reloads its units. Init's script `settle` runs as a job of the boot, so the work
-of the hand-off is complete when the last job is done.
+The host runs `systemctl is-system-running` in the guest repeatedly. One question is not enough, because systemd may not
+have started yet, and does not answer while it reloads its units. Our init's script `settle` runs as a job of the boot,
+so the hand-off from our init to systemd is complete when the last job of the boot is done.
 
-The guest is not trusted. So the host limits the number of questions, their total time, and the length of each
-answer.
+The guest is not trusted. So the host limits the number of questions, the total time of all questions, and the length
+of each answer.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ esac
 
 @dataclass(frozen=True)
 class Settled:
-    """A settled machine: systemd's state of the whole machine (``running`` or ``degraded``), the guest's
-    uptime when the boot was complete, and the failed units.
+    """The facts about a settled machine. ``state`` is systemd's state of the whole machine (``running`` or
+    ``degraded``). ``uptime_ns`` is the guest's uptime when the boot was complete.
     """
 
     state: str
@@ -72,9 +72,9 @@ class Settled:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer from systemd. ``finished_us`` is the guest's uptime when the boot was complete, or 0 while
-    the boot is not complete. ``jobs`` are systemd's jobs, each in the form ``UNIT KIND``. Running jobs come
-    before waiting jobs.
+    """One answer from systemd about the state of the boot. ``finished_us`` is the guest's uptime when the boot was
+    complete, or 0 while the boot is not complete. ``jobs`` are systemd's jobs, each in the form ``UNIT KIND``.
+    Running jobs come before waiting jobs.
     """
 
     state: str
@@ -84,14 +84,16 @@ class Answer:
 
 
 def hands_over(hand_off: str, words: str) -> bool:
-    """Whether the distribution's init takes over the machine. This depends on ``hand_off`` of the manifest
-    and on the words of the kernel's command line (pure).
+    """Whether the distribution's init takes over the machine from our init. The result depends on the value
+    ``hand_off`` of the manifest, and on the words of the kernel's command line.
     """
     return hand_off != "no" and "quickstart=stay" not in words.split()
 
 
 def parse(text: str) -> Answer:
-    """The answer to `ASK` (pure). The guest may print anything, so lines that `ASK` does not print are ignored."""
+    """The answer in ``text``, which is the output of the shell script `ASK` in the guest. A guest may print anything,
+    so lines that the script cannot print are ignored.
+    """
     state, finished_us = "unknown", 0
     failed: list[str] = []
     jobs: list[tuple[bool, str]] = []
@@ -110,8 +112,8 @@ def parse(text: str) -> Answer:
 
 
 def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
-    """Wait until the machine has settled. ``timeout_s`` counts from the call, on this host's clock. The wait
-    ends at most 30 s after ``timeout_s`` is over.
+    """Wait until the machine has settled. ``timeout_s`` begins with the call and is measured on this host's clock. The
+    wait ends at most 30 s after ``timeout_s`` is over.
 
     Raises NotSettledError when the machine has not settled at the end of the wait, or can never settle.
     Raises GuestError when the machine does not answer, or when its answer is too long.
@@ -138,9 +140,9 @@ def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
 
 
 def _ask(guest: Executes, deadline_s: float) -> Answer | None:
-    """The answer to one question (`ASK`). None when no answer came before ``deadline_s``. Raises
-    NotSettledError when the guest ended, and GuestError when the guest does not answer in the time for one
-    question.
+    """The answer to one question, for which the shell script `ASK` runs in the guest. The result is None when
+    ``deadline_s`` is over and no answer has arrived. Raises NotSettledError when the guest has ended. Raises GuestError
+    when the guest does not answer in the time for one question.
     """
     said, sink = io.BytesIO(), io.BytesIO()
     left_s = max(0.0, deadline_s - time.monotonic())

@@ -1,1 +1,1 @@
-"""Turn results into documents, tables, figures and comparisons."""
+"""Turn the results of a bench into documents, tables, figures and comparisons."""

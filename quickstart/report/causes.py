@@ -1,5 +1,5 @@
-"""Find what changed between two measurements in the files and options that the machines boot. Such a change
-may explain a difference between the times of the two measurements (pure; compare.md).
+"""Find the changes between two measurements in the files that the machines boot and in the kernel's options. A change
+may explain why the times of the two measurements differ (docs/users/compare.md). This module has no side effects.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _FEW_BYTES = 256 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One fact that changed between the two results. ``kind`` is a key of PHASES_OF. ``change`` is ``new``,
-    ``gone`` or ``changed``.
+    """One fact that differs between the two compared results. ``kind`` is the kind of the fact, a key of PHASES_OF.
+    ``change`` is ``new``, ``gone`` or ``changed``.
 
-    ``a`` and ``b`` are the values in the first and second result, or None when a result has no value. Numbers
-    are bytes, nanoseconds or requests. ``text`` describes the change in words.
+    ``a`` is the value of the fact in the first result, and ``b`` is the value in the second result. A value is None
+    when the result does not have the fact. Numbers are bytes, nanoseconds or requests. ``text`` describes the change
+    in words.
     """
 
     kind: str
@@ -58,8 +59,9 @@ T = TypeVar("T", int, str)
 def causes(
     first: Results, second: Results, cells: tuple[Cell, Cell], runs: tuple[Runs, Runs]
 ) -> tuple[Cause, ...]:
-    """The changes for one cell, ordered by kind. Within a kind, the largest change comes first. ``cells`` and
-    ``runs`` have one item for each of the two results.
+    """The changes for one cell of the bench, ordered by kind. Within a kind, the largest change comes first. A cell
+    is a combination such as nginx, `quickstart`, `ebs-cold`, `virtual`. ``cells`` has the cell of each of the two
+    results, and ``runs`` has the cell's runs in each of the two results.
     """
     before, after = booted(first, cells[0]), booted(second, cells[1])
     ready = tuple([each for each in side if not each.censored] for side in runs)
@@ -81,8 +83,8 @@ def _initramfs(first: Results, before: Booted, second: Results, after: Booted) -
 
 
 def _form(before: Booted, after: Booted, ready: Sequence[Sequence[Sample]]) -> Iterator[Cause]:
-    """The change of an initramfs that has the same files in another form, for example because it is now
-    compressed.
+    """The change between two initramfs that have the same files in different forms. For example, only the second
+    initramfs is compressed.
     """
     if before.initramfs != after.initramfs and all(ready):
         old, new = (max(each.initramfs_bytes for each in side) for side in ready)
@@ -161,7 +163,7 @@ def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
 
 
 def _units(before: Runs, after: Runs) -> Iterator[Cause]:
-    """The changes of the median time that each systemd unit takes to start. In a run without the unit, the
+    """The changes of the median time that a systemd unit takes to start, for each unit. In a run without the unit, the
     unit's time is 0. Small changes are left out.
     """
     if not before or not after:
@@ -181,7 +183,9 @@ def _units(before: Runs, after: Runs) -> Iterator[Cause]:
 
 
 def _unit_times(runs: Runs) -> Mapping[str, list[int]]:
-    """The times of each unit in the runs that have it. A unit that a run has several times counts with the sum."""
+    """The start times of each unit, one time for each run that has the unit. If a run has a unit several times, the sum
+    of the times counts.
+    """
     found: dict[str, list[int]] = {}
     for run in runs:
         sums: Counter[str] = Counter()
@@ -193,7 +197,9 @@ def _unit_times(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _median_of(times: Sequence[int], runs: int) -> int:
-    """The median of the times of ``runs`` runs, of which those beyond ``times`` are 0."""
+    """The median of the times of ``runs`` runs. ``times`` has the times of some of the runs. The times of the other
+    runs are 0.
+    """
     below = sorted(each for each in times if each < 0)
     above = sorted(each for each in times if each >= 0)
     zeros = runs - len(times)
@@ -232,9 +238,9 @@ def _packages(first: Results, before: Booted, second: Results, after: Booted) ->
 
 
 def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
-    """The changes of two numbers: the read requests to the root volume before ready, and the bytes that they
-    read. A change is reported only when every run of one result has a greater number than every run of the
-    other result.
+    """The changes of two numbers: the read requests to the root volume before ready, and the bytes that these requests
+    read. A change is reported only when every run of one result has a greater number than every run of the other
+    result.
     """
     if not before or not after:
         return

@@ -1,4 +1,6 @@
-"""Decide whether two results may be compared, and which of their cells correspond (pure; docs/users/compare.md)."""
+"""Decide whether two results of a bench may be compared, and which cells of the two results correspond. The page
+docs/users/compare.md describes the rules. This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _NOT_RECORDED = "not recorded"
 
 
 def plain(cell: Cell) -> Cell:
-    """``cell``, with its profile given by name. A cell may give its profile by the path of a directory, which
-    may differ on another host.
+    """A copy of ``cell`` that has its profile's name. A cell may have the path of the profile's directory instead,
+    which may differ on another host.
     """
     return replace(cell, profile=profile_name(cell.profile))
 
@@ -32,18 +34,18 @@ def paired(first: Results, second: Results) -> tuple[tuple[Cell, Cell], ...]:
     """The pairs of corresponding cells, as (cell of ``first``, cell of ``second``), in the order of
     ``first``.
 
-    Both results must have passed `demand_comparable`.
+    The function `demand_comparable` must have accepted the two results before.
     """
     others = {plain(each.cell): each.cell for each in second.plan}
     return tuple((each.cell, others[plain(each.cell)]) for each in first.plan)
 
 
 def demand_comparable(first: Results, second: Results, *, across_versions: bool = False) -> tuple[str, ...]:
-    """Raise IncomparableError with everything that prevents a comparison. Otherwise, return notes about the
-    two results for the reader.
+    """Raise IncomparableError when the two results cannot be compared. The error lists all reasons. Otherwise, return
+    notes about the two results, which the comparison shows to its reader.
 
-    With ``across_versions``, different versions of QEMU, guest kernel and packages do not prevent a
-    comparison. Such differences are returned as notes instead.
+    With ``across_versions``, different versions of QEMU, guest kernel and packages do not prevent a comparison. This
+    function then returns the different versions as notes.
     """
     obstacles = [*_other_cells(first, second), *_other_ways(first, second)]
     versions = list(_other_versions(first, second))
@@ -70,7 +72,9 @@ def _other_cells(first: Results, second: Results) -> Iterator[str]:
 
 
 def _other_ways(first: Results, second: Results) -> Iterator[str]:
-    """The differences because of which the numbers of the two results are not comparable."""
+    """The differences in how the two results were measured. Because of such a difference, the numbers of the two
+    results are not comparable.
+    """
     before, after = first.circumstances, second.circumstances
     if before.poll_interval_ms != after.poll_interval_ms:
         yield f"poll interval: {before.poll_interval_ms} ms in A, {after.poll_interval_ms} ms in B"
@@ -97,8 +101,8 @@ def _is_ours(key: str) -> bool:
 
 
 def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
-    """``versions`` with keys that are the same in both results. The key of a kernel has the profile's name in
-    place of the profile's path, and compressors have a key of their own.
+    """``versions`` with changed keys, so that two results have the same key for the same program. The key of a kernel
+    gets the profile's name in place of the profile's path. The compressors get the separate key ``compressors``.
     """
     found = {}
     for key, value in versions.items():
@@ -124,7 +128,7 @@ def _other_packages(first: Results, second: Results) -> Iterator[str]:
 
 
 def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The packages of each image with their versions, by profile and configuration."""
+    """The packages of each image with their versions. The keys of the result are (profile, configuration)."""
     facts = results.circumstances.facts
     return {
         (profile_name(cell.profile), cell.configuration): facts.packages.get(found.image, {})
@@ -134,7 +138,9 @@ def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
 
 
 def booted(results: Results, cell: Cell) -> Booted | None:
-    """The facts about what the cell boots, from ``results``. None when the results do not have these facts."""
+    """The facts about the kernel, initramfs and image that ``cell`` boots, from ``results``. The result is None when
+    ``results`` does not have these facts.
+    """
     words = (cell.profile, cell.configuration, cell.delivery, cell.payload)
     return results.circumstances.facts.boots.get("/".join(word for word in words if word))
 

@@ -1,5 +1,6 @@
-"""Compare two results of the same cells (pure; compare.md). The comparison says which times are longer in the second
-result, in which phase, and which changes may explain the difference.
+"""Compare two results of a bench that have the same cells (docs/users/compare.md). The comparison says which times are
+longer in the second result, in which phase of the boot, and which changes may explain the difference. This module has
+no side effects.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ Metric = Callable[[Sample], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """The comparison of one time of results A and B: T_app, T_total or, on the virtual clock, the end of the
-    phase `application start`. ``a_ns`` and ``b_ns`` are the medians. On the clocks wall and kvm, there are
-    also the p-value of the test, and the confidence interval of the shift, which is the time by which B is
-    later than A.
+    """The comparison of one time of the results A and B. The time is T_app, T_total or, on the virtual clock, the end
+    of the phase `application start`. ``a_ns`` and ``b_ns`` are the medians in A and B.
 
-    ``verdict`` is ``later``, ``earlier`` or ``same``. ``why`` gives the reason for the verdict.
+    For the clocks wall and kvm, ``p`` is the p-value of the test, and ``interval_ns`` is the confidence interval of the
+    shift. The shift is the time by which B is later than A. ``verdict`` says whether B is ``later``, ``earlier`` or the
+    ``same``. ``why`` gives the reason for the verdict.
     """
 
     name: str
@@ -64,8 +65,8 @@ class Time:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseDifference:
-    """The median durations of a phase in results A and B. A median is None when no run of the result has the
-    phase. ``causes`` are indices in ``Compared.causes``.
+    """The median durations of one phase of the boot in the results A and B. A median is None when no run of the result
+    has the phase. ``causes`` lists the changes that may explain the difference, as indices in ``Compared.causes``.
     """
 
     name: str
@@ -77,8 +78,9 @@ class PhaseDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The comparison of one cell. ``runs`` and ``censored`` have one number for A and one for B. In ``cell``,
-    ``profile`` is the profile's name, never a path.
+    """The comparison of one cell in the results A and B. ``runs`` has the numbers of runs in A and in B. ``censored``
+    has the numbers of censored runs in A and in B. A run is censored when its guest did not become ready. In
+    ``cell``, ``profile`` is the profile's name and never a path.
     """
 
     cell: Cell
@@ -97,8 +99,8 @@ class Compared:
 class Comparison:
     """The comparison of two results.
 
-    ``faults`` name the cells that have no median to compare. When there is a fault, one of the measurements
-    is not valid. ``notes`` are for the reader.
+    ``faults`` are texts, each of which names a cell that has no median. When there is a fault, one of the two
+    measurements is not valid. ``notes`` are further texts for the reader of the comparison.
     """
 
     cells: tuple[Compared, ...]
@@ -113,7 +115,9 @@ class Comparison:
 def compare(
     first: Results, second: Results, threshold: Threshold = _DEFAULT, *, across_versions: bool = False
 ) -> Comparison:
-    """Compare ``second`` with ``first``, cell by cell. Raises IncomparableError when the two results cannot be compared."""
+    """Compare the result ``second`` with the result ``first``, cell by cell. Raises IncomparableError when the two
+    results cannot be compared.
+    """
     notes = list(demand_comparable(first, second, across_versions=across_versions))
     before, after = by_cell(first.samples), by_cell(second.samples)
     cells: list[Compared] = []
@@ -144,9 +148,10 @@ def compare(
 
 @dataclass(frozen=True)
 class _Family:
-    """The corrections for the comparison of many cells (Bonferroni). The more cells are compared, the more of
-    them appear later only by chance. So with more cells, a single cell needs a smaller p-value to count as
-    later. ``real_tests`` is the number of tests on the real clocks. ``race_p`` is the largest p-value at
+    """The Bonferroni corrections for the comparison of many cells. When more cells are compared, more cells appear
+    later only by chance. So with more cells, each cell needs a smaller p-value to count as later.
+
+    ``real_tests`` is the number of tests for cells on a real clock (wall or kvm). ``race_p`` is the largest p-value at
     which a stock boot on the virtual clock counts as later.
     """
 
@@ -222,8 +227,8 @@ def _virtual(
 
 
 def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """The verdict (``later`` or ``same``) on the runs of the second result in comparison with the first, and
-    the reason for it.
+    """The verdict on the runs of the second result, and the reason for the verdict. The verdict is ``later`` or
+    ``same`` in comparison with the runs of the first result.
     """
 
     def charged(sample: Sample) -> int:
@@ -244,8 +249,9 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
 
 
 def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """The verdict and the reason, as `_sequential` returns them, for a stock boot. In a stock boot, units
-    start in a different order in each run, so the rule is another one than in `_sequential`.
+    """The verdict (``later`` or ``same``) on the runs of a stock boot in the second result, and the reason for the
+    verdict. In a stock boot, the order in which units start differs in each run. So a stock boot needs another rule
+    than the rule of `_sequential`.
     """
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:
@@ -287,14 +293,18 @@ def _real(name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, tes
 
 
 def _values(runs: tuple[Runs, Runs], metric: Metric) -> tuple[list[int], list[int]]:
-    """The times of the runs of both results. A censored run counts as later than every run that became ready."""
+    """The times of the runs of both results. A run whose guest did not become ready (a censored run) counts as later
+    than all other runs.
+    """
     last = max(metric(each) for side in runs for each in side if not each.censored) + 1
     before, after = ([last if each.censored else metric(each) for each in side] for side in runs)
     return before, after
 
 
 def _median(runs: Runs, metric: Metric) -> int:
-    """The median time of the runs. The caller has checked with `_lacking` that the runs have a median."""
+    """The median time of the runs. The caller has made sure that the runs have a median (see `_lacking`, which names
+    the runs without a median).
+    """
     return summarise(runs, metric).median or 0
 
 
@@ -311,8 +321,8 @@ def _started_ns(sample: Sample) -> int:
 
 
 def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDifference]:
-    """The difference of each phase, in the order of a boot. When only one of the results has a phase, the
-    difference is the whole duration of this phase.
+    """The difference between the two results for each phase of the boot. The phases have the order of a boot. When only
+    one of the results has a phase, the difference is the whole duration of this phase.
     """
     before, after = (_lengths(side) for side in runs)
     indices: dict[str, list[int]] = {}
@@ -327,7 +337,9 @@ def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDi
 
 
 def _lengths(runs: Runs) -> Mapping[str, list[int]]:
-    """The durations of each phase in the runs that have it. The fetch is the first phase."""
+    """The durations of each phase of the boot, one duration for each run that has the phase. The first phase is the
+    fetch of kernel and initramfs.
+    """
     found: dict[str, list[int]] = {}
     for sample in runs:
         if not sample.censored:
@@ -338,8 +350,8 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells with too few runs. With too few runs, a cell can never count as later, or it could count as
-    later by chance. A note says which of these is the case.
+    """Notes about cells with too few runs. Some of these cells cannot count as later, whatever was measured. Other
+    cells may count as later by chance. A note says which of the two cases applies.
     """
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
@@ -363,7 +375,7 @@ def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
 
 
 def _least_p(first: int, second: int) -> Fraction:
-    """The smallest possible one-sided p-value for ``first`` and ``second`` runs. This is the p-value when
-    every run of one result is later than every run of the other.
+    """The smallest possible one-sided p-value for a result with ``first`` runs and a result with ``second`` runs. The
+    p-value is smallest when every run of one result is later than every run of the other result.
     """
     return later_p([0] * first, [1] * second)

@@ -1,4 +1,6 @@
-"""Write the conclusions of a bench from its numbers as plain sentences, and the first table of the report (pure)."""
+"""Make the conclusions of a bench, as plain sentences, and the first table of the report. The conclusions and the table
+come from the bench's numbers. This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ Measured = Mapping[Cell, Sequence[Sample]]
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The first table of the report, as texts. The table has a row for each application, size and time
-    (T_app, T_total), and a column for each storage model.
+    """The first table of the report, as texts. The table has a row for each combination of an application, a machine
+    size and a time (T_app or T_total). The table has a column for each storage model.
     """
 
     clock: str
@@ -59,8 +61,8 @@ class Headline:
 
 
 def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """Every cell of the matrix that has the launch pattern `single`, with its samples. A cell that was not
-    run has no samples. The module launch_report handles launches of several machines.
+    """Every cell of the bench's matrix that launches a single machine, with the samples of the cell. A cell that was
+    not run has no samples. The module launch_report handles the cells that launch several machines.
     """
     found = by_cell(results.samples)
     cells = (planned.cell for planned in results.plan if planned.cell.instances == 1)
@@ -68,8 +70,9 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells in the report's first picture. They have the slowest measured storage model and the smallest measured
-    machine size. Their clock is the first clock in results.CLOCKS that was measured.
+    """The cells in the report's first picture. These cells have the first measured clock in the order of
+    results.CLOCKS, the slowest storage model that was measured on this clock, and then the smallest measured machine
+    size.
     """
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
@@ -80,9 +83,10 @@ def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
 
 
 def headline(results: Results) -> Headline | None:
-    """The table that compares the configuration quickstart with one other configuration, on the first
-    measured clock in results.CLOCKS. The other configuration is the first measured one of standard,
-    standard-tuned, minimal and ramboot. None when there are no cells to compare.
+    """The table that compares the configuration quickstart with one other configuration. The table has the times on one
+    clock, the first measured clock in the order of results.CLOCKS. The other configuration is the first measured
+    configuration in the order standard, standard-tuned, minimal, ramboot. The result is None when there are no cells to
+    compare.
     """
     samples = planned_samples(results)
     clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
@@ -122,10 +126,11 @@ def headline(results: Results) -> Headline | None:
 
 
 def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:
-    """The cell of ``configuration`` with which our ``cell`` is compared.
+    """The cell of ``configuration`` with which ``cell``, a cell of the configuration quickstart, is compared.
 
-    The result has the same command line as ``cell``, with one exception. When a distribution's own boot was not
-    measured with the kernel options of a build, the result is the cell of this boot with the stock command line.
+    The result has the same kernel command line as ``cell``, with one exception. If ``configuration`` is a
+    distribution's own boot and was not measured with the kernel options of a build, the result has the stock command
+    line.
     """
     same = cell.beside(configuration)
     alone = configuration in STOCK_CONFIGURATIONS and cell.command_line == BUILT and same not in samples
@@ -147,7 +152,9 @@ def _verdict(samples: Measured, ours: Cell, rival: Cell, metric: Metric) -> str:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """The conclusions for one clock: the rule by which a claim holds, and the sentences."""
+    """The conclusions for one clock. ``rule`` is a sentence that says when one configuration counts as faster than
+    another. ``sentences`` are the conclusions.
+    """
 
     clock: str
     rule: str
@@ -155,8 +162,8 @@ class Conclusions:
 
 
 def conclusions(results: Results) -> tuple[Conclusions, ...]:
-    """The conclusions for each clock: which configurations are slower than quickstart, where quickstart saves
-    time, and how much runs vary.
+    """The conclusions for each clock. They say which configurations are slower than quickstart, where quickstart saves
+    time, and how much the times of different runs vary.
     """
     samples = planned_samples(results)
     found = []
@@ -170,8 +177,9 @@ def conclusions(results: Results) -> tuple[Conclusions, ...]:
 
 
 def _compared(samples: Measured) -> Iterator[str]:
-    """Sentences that compare the configuration quickstart with each of the other configurations, one sentence
-    for each. A sentence covers all pairs of cells that ``rival_of`` gives.
+    """One sentence for each configuration other than quickstart. The sentence compares quickstart with this
+    configuration. The sentence covers all pairs of a cell of quickstart and the corresponding cell of this
+    configuration. The function ``rival_of`` finds the corresponding cell.
     """
     for rival in CONFIGURATIONS:
         if rival == OURS:
@@ -236,8 +244,8 @@ def _pair(claim: Claim) -> str:
 
 
 def _parts(samples: Measured) -> Iterator[str]:
-    """Sentences about how much of T_app depends on the storage, on waiting for systemd, on memory and on the
-    kernel's options.
+    """Sentences that say how much time of T_app depends on the storage model, on waiting for systemd, on serving
+    files from memory, and on the kernel's options.
     """
     known = {
         cell: middle
@@ -270,8 +278,9 @@ def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:
 
 
 def _differences(known: Mapping[Cell, int], axis: str, more: str, less: str) -> list[int]:
-    """Differences in ns. A difference is the time of a cell whose field ``axis`` has the value ``more``, minus the
-    time of the cell that has ``less`` in this field and is otherwise the same.
+    """The differences in ns between the times of pairs of cells. The two cells of a pair differ only in the field
+    ``axis``, which has the value ``more`` in the first cell and ``less`` in the second. The difference is the time of
+    the first cell minus the time of the second cell.
     """
     change: dict[str, Any] = {axis: less}
     others = {cell: known.get(replace(cell, **change)) for cell in known if getattr(cell, axis) == more}

@@ -1,5 +1,6 @@
-"""Convert results to results.json and back (results.md). Reading refuses any unknown key or wrong type, and
-the file is always replaced as a whole. Samples of two measurements are never mixed.
+"""Convert the results of a bench to results.json and back (docs/users/results.md). The code that reads results.json
+refuses unknown keys and wrong types. The file is always replaced as a whole. Samples of two measurements are never
+mixed in one file.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _NUMBERS = (
 
 
 def text_of(results: Results) -> str:
-    """The results as JSON, with one line for each run, so that the diff of two files is readable."""
+    """The results as JSON text. The text has one line for each run, so that the diff of two such files is readable."""
     circumstances = results.circumstances
     head = {
         "schema": SCHEMA,
@@ -72,7 +73,9 @@ def text_of(results: Results) -> str:
 
 
 def parse(text: str, source: str) -> Results:
-    """The results in ``text``. Raises ResultsError with every fault and its place."""
+    """The results in ``text``, the content of results.json. Raises ResultsError when ``text`` has faults. The error
+    lists the faults and their places.
+    """
     if len(text) > _MAX_BYTES or text.count(",") >= _MAX_VALUES:
         raise ResultsError(
             source, [f"it has more than {_MAX_BYTES} bytes, or {_MAX_VALUES} values"], hint=_HINT
@@ -93,19 +96,19 @@ def parse(text: str, source: str) -> Results:
 
 
 def _tables(text: str) -> object:
-    """The JSON value in ``text``. Raises ValueError for invalid JSON, and for a string with half of a surrogate
-    pair, which UTF-8 cannot represent.
+    """The JSON value in ``text``. Raises ValueError for invalid JSON. Also raises ValueError for a string with one
+    half of a surrogate pair, because UTF-8 cannot represent the half.
     """
     found = jsondoc.parse(text.encode(), keep_long_numbers=True)
     if _SURROGATE.search(text):
-        # A half of a pair cannot be written.
+        # Encoding raises UnicodeEncodeError, a ValueError, for a half of a pair.
         json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
 def load(path: Path) -> Results:
-    """The results in a file. Raises ResultsError for invalid results, and BadInputError for a file that is
-    not regular or is too large.
+    """The results in the file ``path``. Raises ResultsError when the results are invalid or the file cannot be read,
+    and BadInputError when the file is not regular or is too large.
     """
     try:
         text = read_text(path, _MAX_BYTES)
@@ -117,22 +120,24 @@ def load(path: Path) -> Results:
 
 
 def save(results: Results, path: Path) -> None:
-    """Write the results to ``path`` in one step. At any moment, the path has either the complete old file or
-    the complete new one, even if we are killed.
+    """Write the results to ``path`` in one step. At any moment, ``path`` is either the complete old file or the
+    complete new file, even if our process is killed.
     """
     replace_file(path, text_of(results).encode())
 
 
 def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:
-    """The runs in ``order`` that have no sample in ``results``. A censored run also has a sample."""
+    """The runs in ``order`` that have no sample in ``results``. A run whose guest did not become ready (a censored
+    run) also has a sample.
+    """
     have = {(sample.cell, sample.number) for sample in results.samples}
     return tuple(each for each in order if each not in have)
 
 
 def demand_same(results: Results, plan: Sequence[Planned], circumstances: Circumstances, source: str) -> None:
-    """Raise OtherResultsError when samples of ``plan`` under ``circumstances`` must not be added to
-    ``results``. The error's message lists every difference between these and the plan and circumstances of
-    ``results``.
+    """Raise OtherResultsError when new samples must not be added to ``results``. The new samples belong to ``plan``
+    and are measured under ``circumstances``. They may be added only if ``results`` has the same plan and the same
+    circumstances. The error's message lists every difference.
     """
     differences = [*_plan_differences(results.plan, plan)]
     then, now = results.circumstances, circumstances
@@ -205,8 +210,9 @@ def _phase_entries(phases: Sequence[Phase]) -> list[Mapping[str, object]]:
 
 
 def _fact_members(facts: Facts) -> Iterator[str]:
-    """One line of JSON for each configuration, initramfs and image. An initramfs has a line of its own,
-    because several configurations often share it.
+    """The members ``boots``, ``contents`` and ``packages`` of results.json. These members have one line of JSON for
+    each configuration, initramfs and image. An initramfs has a separate line, because several configurations often
+    share an initramfs.
     """
     boots = {name: dataclasses.asdict(booted) for name, booted in facts.boots.items()}
     for key, table in (("boots", boots), ("contents", facts.contents), ("packages", facts.packages)):
@@ -223,8 +229,9 @@ def _planned(entry: PlannedEntry) -> Planned:
 
 
 def _sample(run: RunEntry, asked: set[Cell]) -> Sample:
-    """The sample for a run in the document. ``asked`` are the cells of the plan. The sample's cell has a
-    delivery only if the plan asked for a delivery.
+    """The sample for a run in results.json. ``asked`` are the cells of the plan. The cell of the sample has a
+    delivery only if the plan's cell has a delivery. The delivery is the way in which packed files reach the
+    application.
     """
     cell = _cell(run)
     delivered = dataclasses.replace(cell, delivery=run.delivery)

@@ -1,4 +1,6 @@
-"""Define the structure of results.json as pydantic models, with keys, types and ranges (docs/users/results.md)."""
+"""Define the structure of results.json, the file with the results of a bench, as pydantic models. The models have the
+keys, types and ranges of all values (docs/users/results.md).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from quickstart.parse.faults import Table
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Instant = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-# Longer ones than the kernel takes.
+# The limit for a kernel's command line in a result. The kernel accepts only shorter lines.
 Line = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 # A report may also be made of a stranger's results, so all numbers have limits.
@@ -54,7 +56,7 @@ class CellEntry(Table):
     storage: Literal[STORAGES]  # type: ignore[valid-type]
     clock: Literal[CLOCKS]  # type: ignore[valid-type]
     size: Literal[SIZES]  # type: ignore[valid-type]
-    # Results of before say nothing of it.
+    # Older results do not have this field.
     payload: Literal[("", *PAYLOADS)] = ""  # type: ignore[valid-type]
     pattern: Literal[PATTERNS] = "single"  # type: ignore[valid-type]
     instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = 1
@@ -62,7 +64,7 @@ class CellEntry(Table):
 
 
 class PlannedEntry(CellEntry):
-    # As for the payload. A run always says how the start set was delivered.
+    # Older results do not have this field, but each of their runs has its delivery.
     delivery: Literal[("", *DELIVERIES)] = ""  # type: ignore[valid-type]
     # As in a matrix.
     runs: Number

@@ -1,6 +1,7 @@
 """Draw the figures of a report (with matplotlib, without a display). The same results give the same bytes.
 
-`times` draws the paper's Figure 1 with horizontal bars. `timeline` shows how long each phase of a boot takes.
+The function `times` draws horizontal bars of total times, a figure like Figure 1 of the paper. The function `timeline`
+draws how long each phase of a boot takes.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ _TEXT_MAX = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A figure as SVG and PNG. ``title`` is the figure's title, and ``text`` describes what the figure shows."""
+    """A figure as SVG and PNG. ``title`` is the title of the figure, and ``text`` describes its content in words."""
 
     name: str
     title: str
@@ -101,12 +102,11 @@ class Drawn:
 
 
 def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Drawn:
-    """Bars of the median T_pr and T_app in seconds, all to one scale. The figure has a row for each
-    application and size, and a column for each storage model.
+    """A figure with bars of the median T_pr and T_app in seconds. All bars have the same scale. The figure has a row
+    for each application and machine size, and a column for each storage model.
 
-    ``samples`` has all planned cells of one clock. A cell that was not run has no samples. A cell without a
-    median is shown as "censored" or "not run", never as a bar. Raises MixedClocksError for cells of several
-    clocks.
+    ``samples`` has all planned cells of one clock. A cell that was not run has no samples. A cell without a median has
+    the text "censored" or "not run" in place of a bar. Raises MixedClocksError for cells of several clocks.
     """
     demand_one_clock(samples)
     text = "; ".join(f"{words_of(cell)}: {_total_words(samples[cell])}" for cell in samples)
@@ -115,12 +115,12 @@ def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Dr
 
 
 def style() -> AbstractContextManager[None]:
-    """A context in which matplotlib has our settings. Figures are made and drawn in it."""
+    """A context in which matplotlib has our settings. Make and draw figures within this context."""
     return styled(_STYLE)
 
 
 def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
-    """The figure that `times` draws, as matplotlib's object."""
+    """The figure that the function `times` draws, as an object of matplotlib."""
     rows = _rows(samples)
     columns = max(len(row.storages) for row in rows)
     heights = [_HEADING_IN + _BAR_IN * row.places[-1] + _BAR_IN for row in rows]
@@ -158,7 +158,7 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of panels for one application and size, with one panel for each of ``storages``. All panels have the same ``bars``."""
+    """A row of panels for one application and machine size. Each of ``storages`` has a panel with the same ``bars``."""
 
     one: Cell
     storages: tuple[str, ...]
@@ -245,7 +245,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
 
 
 def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
-    """The artist for each entry of the legend, by the entry's text."""
+    """matplotlib's artist for each entry of the legend. The keys of the result are the texts of the entries."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
     used = [each for each in LINE_NAMES.items() if any(cell.command_line == each[0] for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -269,10 +269,10 @@ def _total_words(runs: Sequence[Sample]) -> str:
 
 
 def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn:
-    """A timeline in seconds of the guest's uptime. ``rows`` has a label and a run for each row.
+    """A timeline in seconds of the guest's uptime. ``rows`` has a label and a run for each row of the figure.
 
-    A phase that overlaps another is drawn as a narrow bar below it. Time without a known phase stays empty. Rows
-    much shorter than the longest row (_SHORT) are drawn again, enlarged. Raises MixedClocksError for several clocks.
+    A phase that overlaps another phase is a narrow bar below the other phase. Time without a known phase stays empty.
+    Rows much shorter than the longest row are drawn again, enlarged. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)
@@ -281,7 +281,7 @@ def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn
 
 
 def timeline_figure(rows: Sequence[tuple[str, Sample]]) -> Figure:
-    """The figure that `timeline` draws, as matplotlib's object."""
+    """The figure that the function `timeline` draws, as an object of matplotlib."""
     longest_ns = max(sample.ready_uptime_ns for _, sample in rows)
     short = [row for row in rows if row[1].ready_uptime_ns < _SHORT * longest_ns]
     parts = [rows, short] if short else [rows]
@@ -320,7 +320,7 @@ def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[
 
 
 def all_phases(sample: Sample) -> tuple[Phase, ...]:
-    """The phases of a run from its launch on: the fetch, and then the phases that were recorded."""
+    """The phases of a run from the launch on. The first phase is the fetch, and the recorded phases follow."""
     begin_ns = min((phase.begin_ns for phase in sample.phases), default=0)
     return (Phase("fetch", begin_ns - sample.fetch_ns, begin_ns), *sample.phases)
 
@@ -344,7 +344,7 @@ def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
 
 
 def phase_numbers(rows: Sequence[tuple[str, Sample]]) -> dict[str, int]:
-    """The number that labels each phase in the figure and in the table."""
+    """A number for each phase, which is the label of the phase in the figure and in the table below the figure."""
     names = {phase.name: None for _, sample in rows for phase in all_phases(sample)}
     known = [name for name in _PHASE_COLOURS if name in names]
     return {
@@ -369,7 +369,7 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s:
 
 
 def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
-    """The figure as SVG and PNG. The figure must have been made in the context `style`."""
+    """``figure`` as SVG and PNG. The caller must have made the figure in the context that `style` returns."""
     for each in figure.findobj(Text):
         if isinstance(each, Text):
             each.set_text(_short(each.get_text()))
@@ -382,12 +382,12 @@ def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
 
 
 def _short(text: str) -> str:
-    """The text, cut to the length of a title, without characters that XML does not allow."""
+    """``text`` without characters that XML does not allow. A text of more than _TEXT_MAX characters is cut off."""
     return shown(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…", "\n")
 
 
 def inline(drawn: Drawn) -> str:
-    """The figure's SVG for a page with other figures: it has the page's colours, unique ids and the role of an image."""
+    """The figure's SVG for a page with other figures. It has the page's colours, unique ids and an image's role."""
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):

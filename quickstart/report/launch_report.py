@@ -1,5 +1,6 @@
-"""Report on launches of several machines (measuring.md). A table, figures and sentences give p50 (the median
-machine) and p100 (the last machine) of T_total for each number of machines.
+"""Report on launches of several machines from one volume (docs/users/measuring.md). The report consists of a table,
+figures and sentences. For each number of machines, the report has two values of T_total: p50, the value of the median
+machine, and p100, the value of the last machine.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """A row of the report's table of launches. ``head`` has words (application, configuration, command line,
-    volume and clock, launch), and ``values`` has numbers.
+    """A row of the report's table of launches. ``head`` has the texts of the columns application, configuration,
+    command line, volume and clock, and launch. ``values`` has the numbers of the other columns, as texts.
     """
 
     head: tuple[str, ...]
@@ -56,8 +57,8 @@ class LaunchRow:
 
 
 def several(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """The cells that launch several machines, with their samples. The order is by place (clock, volume, size
-    and application), pattern, number of machines and configuration.
+    """The cells of the bench that launch several machines, with their samples. The cells are sorted by clock, volume,
+    machine size, application, launch pattern, number of machines, and configuration.
     """
     found = by_cell(results.samples)
     cells = [planned.cell for planned in results.plan if planned.cell.instances > 1]
@@ -118,8 +119,8 @@ def _seconds(time_ns: int | None) -> str:
 
 
 def sentences(results: Results) -> tuple[str, ...]:
-    """One sentence for each place (clock, volume, size and application), configuration and command line. The
-    sentence is about the launch with the pattern `burst` that has the most machines.
+    """One sentence for each combination of clock, volume, machine size, application, configuration and command line.
+    The sentence is about the largest launch with the pattern `burst`, which launches all machines at one moment.
     """
     found: dict[tuple[object, ...], tuple[Cell, Sequence[Sample]]] = {}
     for cell, runs in several(results).items():
@@ -140,8 +141,8 @@ def _sentence(cell: Cell, runs: Sequence[Sample]) -> str:
 
 
 def figures(results: Results) -> tuple[Drawn, ...]:
-    """One figure for each clock, volume, size and application. A figure shows T_total against the number of
-    machines, with a panel for each launch pattern.
+    """One figure for each combination of clock, volume, machine size and application. A figure shows T_total against
+    the number of machines. It has a panel for each launch pattern.
     """
     cells, singles = several(results), by_cell(results.samples)
     spelled = distinct(cell.profile for cell in cells)
@@ -168,8 +169,8 @@ def _words(runs: Sequence[Sample]) -> str:
 
 
 def launch_figure(cells: Measured, alone: Measured) -> Figure:
-    """The figure for the cells of one place (clock, volume, size and application). ``alone`` has the cells
-    with a single machine, which give the first point of each curve.
+    """The figure for ``cells``, which have the same clock, volume, machine size and application. ``alone`` has the
+    corresponding cells that launch a single machine. Their times are the first points of the curves.
     """
     panels = list(dict.fromkeys((cell.pattern, cell.stagger_ms) for cell in cells))
     kinds = list(dict.fromkeys(_alone(cell) for cell in sorted(cells, key=_kind_order)))
@@ -208,7 +209,9 @@ def _kind_order(cell: Cell) -> tuple[object, ...]:
 
 
 def _looks(kinds: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """The line style of each configuration. Configurations with the same colour have different markers."""
+    """The style of the curve of each of ``kinds``, in the same order. Curves with the same colour have different
+    markers.
+    """
     seen: dict[str, int] = {}
     for kind in kinds:
         number = seen[kind.configuration] = seen.get(kind.configuration, -1) + 1
@@ -221,7 +224,9 @@ def _looks(kinds: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _curves(axes: Axes, points: Mapping[int, Launched], look: Mapping[str, Any]) -> None:
-    """Draw p50 as a solid line, p100 as a dashed line with hollow markers, and censored values as crosses at the top."""
+    """Draw p50 as a solid line, and p100 as a dashed line with hollow markers. A value is censored when too few of the
+    machines became ready. Draw a censored value as a cross at the top.
+    """
     for name, more in (("p50", {}), ("p100", {"linestyle": "--", "markerfacecolor": PAPER})):
         known = {
             count: time_ns / 1e9

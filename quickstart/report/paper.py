@@ -1,5 +1,5 @@
-"""Put the paper's numbers (paper.toml) beside the corresponding numbers of a bench of ours. Apart from
-reading the file, the functions are pure.
+"""Compare the numbers of the paper, which are in paper.toml, with the corresponding numbers of a bench of ours. Apart
+from reading paper.toml, this module has no side effects.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _MEGABYTE = 1_000_000
 
 
 class Ours(Table):
-    """The part of our results that corresponds to a statement of the paper. paper.toml explains each metric.
-    When ``storages`` is empty, the storage model of the report's first picture is used.
+    """A description of the numbers in our results that correspond to a statement of the paper. paper.toml explains the
+    possible values of ``metric``. When ``storages`` is empty, the numbers have the storage model of the report's first
+    picture.
     """
 
     metric: Literal["t_app", "t_total", "saved", "reads", "initramfs", "order"]
@@ -46,9 +47,9 @@ class Ours(Table):
 
 
 class Said(Table):
-    """A statement of the paper. ``printed`` are the statement's numbers as the paper prints them. ``where``
-    and ``quote`` say where the statement is in the paper. ``differs`` says why our numbers differ from the
-    paper's, or why we have none.
+    """A statement of the paper. ``printed`` are the statement's numbers in the form that the paper prints. ``where``
+    is the statement's place in the paper, and ``quote`` has the paper's words. ``differs`` says why our numbers
+    differ from the paper's numbers, or why we have no corresponding numbers.
     """
 
     where: str
@@ -66,8 +67,8 @@ class _Document(Table):
 
 @dataclass(frozen=True)
 class Beside:
-    """A statement of the paper with our corresponding numbers in words. ``ours`` is empty when we measured
-    nothing that corresponds.
+    """A statement of the paper, and lines of text with our corresponding numbers (``ours``). ``ours`` is empty when
+    we have no corresponding numbers.
     """
 
     said: Said
@@ -82,11 +83,11 @@ def statements() -> tuple[Said, ...]:
 
 
 def beside(samples: Measured, others: Measured | None = None) -> tuple[Beside, ...]:
-    """Every statement of the paper with our numbers. The numbers come from ``samples``, which have one clock
-    and one storage model.
+    """Every statement of the paper with our corresponding numbers. Most numbers come from ``samples``, which has the
+    samples of one clock and one storage model.
 
-    For a statement that names storage models, the numbers come from ``others`` instead, with one line for
-    each profile and clock.
+    For a statement that names storage models, the numbers come from ``others`` instead, and there is one line of text
+    for each profile and clock.
     """
     return tuple(
         Beside(each, tuple(_lines(samples, others or {}, each.ours)) if each.ours else ())
@@ -99,9 +100,9 @@ def _lines(samples: Measured, others: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """One line for each profile and clock. The paper's statement names one configuration and some storage
-    models. A line compares the times of this configuration between these storage models. Only runs with the
-    stock command line are used.
+    """One line of text for each profile and clock, for a statement that names one configuration and some storage
+    models. A line compares the times of the configuration on these storage models. Only runs with the stock command
+    line are used.
     """
     (configuration,) = wanted.configurations
     for profile, clock in itertools.product(wanted.profiles, CLOCKS):
@@ -116,7 +117,9 @@ def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """One line for each profile and command line, with our numbers for the statement's configurations."""
+    """One line of text for each profile and kernel command line. A line has our numbers for the configurations that the
+    statement of the paper names.
+    """
     for profile in wanted.profiles:
         for line in COMMAND_LINES:
             sides = [_runs(samples, wanted, profile, name, line) for name in wanted.configurations]
@@ -129,8 +132,9 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of a cell. A stock boot may have been measured only with the stock command line. Then its runs
-    are also used where ``line`` is another command line.
+    """The runs of the cell with ``profile``, ``configuration`` and the kernel command line ``line``. A stock boot may
+    have been measured only with the stock command line. When ``line`` is another command line, these runs of the
+    stock boot are used, too.
     """
     stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):
@@ -160,8 +164,8 @@ def _times(sides: Sides, metric: Metric) -> str:
 
 
 def _order(sides: Sides) -> str:
-    """A text that says whether the medians of T_app and those of T_total have the same order as in the paper.
-    T_total includes the fetch of kernel and initramfs.
+    """A text that says whether our medians have the same order as in the paper. The text says this for T_app and for
+    T_total. T_total includes the fetch of kernel and initramfs.
     """
     return "; ".join(
         f"{name} {_falling(sides, metric)}" for name, metric in (("T_app", T_APP), ("T_total", T_TOTAL))

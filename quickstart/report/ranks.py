@@ -1,9 +1,9 @@
-"""Compare two series by their ranks (pure), with the exact Mann-Whitney test and the interval of shifts that
-this test accepts (compare.md).
+"""Compare two series of times by the ranks of their values. This module has the exact Mann-Whitney test and the
+interval of shifts that this test accepts (docs/users/compare.md). This module has no side effects.
 
-This is a permutation test of ranks. Under the null hypothesis, all ways to divide the values between the two series
-are equally likely, whatever the distribution of the values is (Mann and Whitney, "On a test of whether one of two
-random variables is stochastically larger", 1947). When there are many values, the normal distribution is used in
+The Mann-Whitney test is a permutation test of ranks. Under the null hypothesis, all ways to divide the values between
+the two series are equally likely, for any distribution of the values (Mann and Whitney, "On a test of whether one of
+two random variables is stochastically larger", 1947). When there are many values, the normal distribution is used in
 place of the exact count.
 """
 
@@ -25,11 +25,12 @@ _MOST_ADDITIONS = 1 << 18
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The one-sided p-value. A pair has one value of each series. In some of the observed pairs, the value of
-    ``second`` is later than that of ``first``. p is the probability that chance alone gives at least as many such
-    pairs. Each series must have at least one value.
+    """The one-sided p-value for the question whether ``second`` is later than ``first``.
 
-    A pair of two equal values does not count as later, so ties can only make p larger.
+    A pair consists of one value of ``first`` and one value of ``second``. A later pair is a pair whose value of
+    ``second`` is later than its value of ``first``. p is the probability that chance alone gives at least as many later
+    pairs as the two series have. Each series must have at least one value. A pair of two equal values does not count as
+    a later pair, so ties can only make p larger.
     """
     after = sorted(second)
     seen = sum(len(after) - bisect.bisect_right(after, each) for each in first)
@@ -40,15 +41,15 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
 
 
 def two_sided_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The two-sided p-value: the probability that the two series differ by chance at least as much as
-    observed, in either direction.
+    """The two-sided p-value. This is the probability that chance alone makes two series differ, in either direction, at
+    least as much as ``first`` and ``second`` do.
     """
     return min(Fraction(1), 2 * min(later_p(first, second), later_p(second, first)))
 
 
 def shift(first: Sequence[int], second: Sequence[int]) -> int:
-    """The shift by which ``second`` is later than ``first``: the median of all pairwise differences (Hodges
-    and Lehmann, 1963).
+    """The shift by which ``second`` is later than ``first``. The shift is the median of the differences of all pairs
+    with one value of ``second`` and one value of ``first`` (Hodges and Lehmann, 1963).
     """
     pairs = len(first) * len(second)
     low, high = (_difference(first, second, at) for at in ((pairs - 1) // 2, pairs // 2))
@@ -56,9 +57,9 @@ def shift(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, int] | None:
-    """The interval of those shifts of ``second`` against ``first`` that the two-sided test accepts at the
-    confidence level CONFIDENCE. None when the test accepts all shifts, for example for three values in each
-    series.
+    """The confidence interval of the shift by which ``second`` is later than ``first``. The interval has all shifts
+    that the two-sided test accepts at the confidence level CONFIDENCE. The result is None when the test accepts every
+    shift, for example for three values in each series.
     """
     # The k-th smallest and k-th largest difference. k is chosen so that each side misses at most half of the allowed
     # error.
@@ -69,8 +70,8 @@ def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, in
 
 
 def _refused(first: Sequence[int], second: Sequence[int]) -> int:
-    """The number of pairwise differences that the two-sided test rejects at each end of the sorted list of
-    these differences.
+    """The number of pairwise differences that the two-sided test rejects at each end of the list of all pairwise
+    differences. The list is sorted.
     """
     if _are_many(first, second):
         mean, deviation = _normal(len(first), len(second))
@@ -83,8 +84,8 @@ def _refused(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _difference(first: Sequence[int], second: Sequence[int], index: int) -> int:
-    """The pairwise difference at the position ``index`` (from 0) in sorted order. The function counts pairs
-    without making a list of them.
+    """The pairwise difference at the position ``index`` (from 0) in the sorted list of all pairwise differences. This
+    function counts pairs and does not make the list.
     """
     before, after = sorted(first), sorted(second)
     low, high = after[0] - before[-1], after[-1] - before[0]
@@ -102,8 +103,9 @@ def _are_many(first: Sequence[int], second: Sequence[int]) -> bool:
 
 
 def _p_of_many(seen: int, first: int, second: int) -> Fraction:
-    """The probability that, by chance, the value of the second series is the later one in at least ``seen``
-    pairs, according to the normal distribution. The series have ``first`` and ``second`` values.
+    """The probability that chance alone gives at least ``seen`` pairs in which the value of the second series is
+    later. The first series has ``first`` values, and the second series has ``second`` values. The probability comes
+    from the normal distribution.
     """
     mean, deviation = _normal(first, second)
     # The half is a continuity correction, because a count has only whole values.
@@ -111,18 +113,18 @@ def _p_of_many(seen: int, first: int, second: int) -> Fraction:
 
 
 def _normal(first: int, second: int) -> tuple[float, float]:
-    """The mean and the standard deviation of the number of pairs in which, by chance, the value of the second
-    series is the later one.
+    """The mean and the standard deviation of the number of later pairs that chance alone gives. In a later pair, the
+    value of the second series is later than the value of the first series.
     """
     return first * second / 2, math.sqrt(first * second * (first + second + 1) / 12)
 
 
 @functools.cache
 def _ways(first: int, second: int) -> tuple[int, ...]:
-    """For k = 0, 1, 2 …, the number of ways to divide ``first`` + ``second`` values into two series with k pairs in
-    which the value of the second series is the later one.
+    """For each k = 0, 1, 2 …, the number of ways to divide ``first`` + ``second`` values into two series with exactly k
+    later pairs. In a later pair, the value of the second series is later than the value of the first series.
 
-    The numbers are the coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 - x^i)
+    The numbers are the coefficients of the Gaussian binomial, which is the product of (1 - x^(second + i)) / (1 - x^i)
     for i from 1 to ``first``.
     """
     size = first * second + 1

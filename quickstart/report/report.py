@@ -1,5 +1,5 @@
-"""Make report.html and figures from results. The page has no scripts and needs no network. The conclusions
-come first, and all numbers follow.
+"""Make the page report.html and its figures from the results of a bench. The page has no scripts and needs no network.
+On the page, the conclusions come first, and all numbers follow.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table, as texts. ``head`` has the application and the configuration, and ``values`` has a
-    text for each column.
+    """One row of a table of the page, as texts. ``head`` has the first columns, such as the application and the
+    configuration. ``values`` has a text for each further column.
     """
 
     head: tuple[str, ...]
@@ -69,7 +69,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The part of the page for one clock and one storage model, so that no table has times on two clocks."""
+    """The section of the page for one clock and one storage model. So no table of the page has times of two clocks."""
 
     title: str
     name: str
@@ -83,8 +83,8 @@ def write_report(results: Results, faults: Sequence[str], directory: Path) -> No
     """Write report.html, figures/*.svg and figures/*.png into ``directory``. ``faults`` are the reasons why
     the measurement is not valid, if there are any.
 
-    The same results give the same bytes. Raises BadInputError when ``figures`` is a link or another user
-    could replace it, and HostLacksError when the disk is full.
+    The same results give the same bytes. Raises BadInputError when the directory ``figures`` is a link or another user
+    could replace this directory. Raises HostLacksError when the disk is full.
     """
     figures = directory / FIGURES
     if figures.is_symlink():
@@ -108,7 +108,7 @@ def page(
     faults: Sequence[str],
     launches: Sequence[Drawn] = (),
 ) -> str:
-    """The page as HTML. If there are ``pictures``, the first one is at the top of the page."""
+    """The page as HTML. If there are ``pictures``, the first picture is at the top of the page."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     singles = planned_samples(results)
     chosen = overview(singles) if singles else {}
@@ -146,15 +146,15 @@ def page(
 
 
 def _printable(value: object) -> object:
-    """A text without the characters that a page must not contain. The markup of a figure is returned
-    unchanged, because it was made from such texts.
+    """``value``, if it is a text, without the characters that a page must not contain. The markup of a figure is
+    returned unchanged, because the markup already has no such characters.
     """
     return shown(value, LINES) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def first_picture(results: Results) -> Drawn | None:
-    """The first picture of the page, overview.svg. None when the matrix has no cell with the launch pattern
-    `single`.
+    """The first picture of the page, overview.svg. The result is None when no cell of the bench launches a single
+    machine (the launch pattern `single`).
     """
     samples = planned_samples(results)
     if not samples:
@@ -167,8 +167,8 @@ def first_picture(results: Results) -> Drawn | None:
 
 
 def _pictures(results: Results) -> tuple[Drawn, ...]:
-    """The first picture of the page, and then one picture for each clock with all cells of this clock. When
-    the picture of a clock would have the same cells as the first picture, it is left out.
+    """The first picture of the page, and then one picture for each clock with all cells of this clock. The picture of a
+    clock is left out when it would have the same cells as the first picture.
     """
     first = first_picture(results)
     if first is None:
@@ -210,7 +210,7 @@ def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]
 
 
 def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """The rows of the table of all cells of a section. The page's template has the headings."""
+    """The rows of the table with all cells of a section. The headings of the table are in the page's template."""
     app = {cell: summarise(runs, operator.attrgetter("t_app_ns")) for cell, runs in samples.items()}
     versus = ratios(app, "configuration", "standard")
     for cell, runs in samples.items():
@@ -243,8 +243,8 @@ def _head(cell: Cell) -> tuple[str, ...]:
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """One row for each comparison of the configuration quickstart with another configuration
-    (conclusions.rival_of).
+    """One row for each comparison of a cell of the configuration quickstart with the corresponding cell of another
+    configuration (see rival_of in conclusions.py, which finds the corresponding cell).
     """
     for cell, runs in samples.items():
         if cell.configuration != OURS or not runs:
@@ -292,8 +292,8 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run with the median T_app or, for an even number of runs, the faster of the two middle runs. One
-    run is shown, because the phases of several runs have no common median.
+    """The run with the median T_app or, for an even number of runs, the faster of the two middle runs. A timeline shows
+    only this run, because the phases of several runs have no common median.
     """
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None
@@ -323,7 +323,9 @@ def _censored(results: Results) -> Iterator[str]:
 
 
 def _left_out(results: Results) -> Iterator[str]:
-    """Sentences about the configurations, storage models and other options that exist but are not in this matrix."""
+    """Lines that list the known values that the matrix of this bench does not have. There is one line for
+    configurations, one line for storage models, and one line for each other kind of value.
+    """
     # A bench of single machines has always been silent about patterns.
     patterns = (("pattern", PATTERNS),) if launch_report.several(results) else ()
     for axis, known in (
@@ -363,8 +365,8 @@ def _spread(time: Summary) -> str:
 
 
 def _interval(runs: Sequence[Sample]) -> str:
-    """The confidence interval of the median, as text. A dash when runs are censored, because their times are
-    not known, and when there are too few runs for an interval.
+    """The confidence interval of the median, as text. The text is a dash when a run is censored, because the time of a
+    censored run is not known. The text is also a dash when there are too few runs for an interval.
     """
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
     return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"

@@ -1,5 +1,5 @@
-"""Write the first five lines of the report, for readers who skip tables, from the numbers in the report's
-first picture (pure).
+"""Make the first five lines of the report, which are for readers who skip tables. The times in these lines are those in
+the report's first picture. This module has no side effects.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PLAIN = {
 
 
 def summary(results: Results) -> tuple[str, ...]:
-    """Up to five lines. A line for which there are no numbers is left out. Empty when no cell has the launch
-    pattern `single`.
+    """Up to five lines of text. A line for which there are no numbers is left out. The result is empty when no cell
+    of the bench launches a single machine (the launch pattern `single`).
     """
     samples = planned_samples(results)
     if not samples:
@@ -67,8 +67,9 @@ def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[st
 
 
 def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample]:
-    """The runs with the kernel options of a build or, for a distribution's own boot, with the stock command
-    line. When there are no such runs, the runs with another command line.
+    """The runs of ``profile`` with ``configuration`` that the summary shows. For a distribution's own boot, these are
+    the runs with the stock command line. For other configurations, these are the runs with the kernel options of a
+    build. When there are no such runs, the result has the runs with another command line.
     """
     order = COMMAND_LINES if configuration in STOCK_CONFIGURATIONS else (BUILT, *reversed(COMMAND_LINES))
     for line in order:
@@ -85,9 +86,9 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
 def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
-    """A text with the medians of the rival and of quickstart for each profile. For each profile, the text
-    also gives a lower limit for the factor by which quickstart is faster, or says that quickstart is not
-    shown to be faster (``claim_faster``).
+    """A text with two medians for each profile: the median of the configuration ``rival`` and the median of quickstart.
+    For each profile, the text also has the least factor by which quickstart is faster. If the function ``claim_faster``
+    does not find quickstart faster, the text says "not shown to be faster" instead.
     """
     return "; ".join(
         _pair(profile, other, ours, metric)

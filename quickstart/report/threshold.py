@@ -1,4 +1,6 @@
-"""Read the threshold of `bench compare`: by how much the second result may be later (compare.md)."""
+"""Read the threshold of `quickstart bench compare`. The threshold says by how much the times of the second result may
+be later without being reported as a regression (docs/users/compare.md).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ _THRESHOLD = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|%)")
 
 @dataclass(frozen=True)
 class Threshold:
-    """The threshold of a comparison of results A and B. In each time (T_app, T_total), B may be later than A
-    by ``least_ns`` or by ``share`` of A's median T_total, whichever is larger.
+    """The threshold of a comparison of the results A and B. Each time of B, such as T_app or T_total, may be later
+    than the same time of A by ``least_ns`` or by the share ``share`` of A's median T_total. The larger of these two
+    limits counts.
     """
 
     least_ns: int = 100_000_000
@@ -27,10 +30,11 @@ class Threshold:
 
 
 def threshold_of(words: Sequence[str]) -> Threshold:
-    """The threshold from words such as ``100ms``, ``0.1s`` or ``3%``. Each kind (time or share) may be given
-    once. A kind that is not given is 0.
+    """The threshold from words such as ``100ms``, ``0.1s`` or ``3%``. ``words`` may have one time and one share. If
+    ``words`` has no time or no share, the missing value is 0.
 
-    Without any words, this is the default threshold. Raises BadInputError for any other word.
+    When ``words`` is empty, the result is the default threshold. Raises BadInputError when a word is not a time or a
+    share, and when ``words`` has two times or two shares.
     """
     if not words:
         return Threshold()

@@ -1,5 +1,5 @@
-"""Read and replace files in a results directory, which may be untrusted. Files are read with a size limit,
-and replaced in one step.
+"""Read and replace files in a directory with results, which may be untrusted. The size of a file that is read is
+limited. A file is replaced in one step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NAME_MAX = 120
 
 
 def file_name(*words: str) -> str:
-    """The name of a figure's files, made from ``words``. The words may have any characters and any length,
-    because a profile's name may be the path of a directory.
+    """The name of a figure's files, made from ``words``. The words may have any characters and any length, because one
+    of the words is the name of a profile, and this name may be the path of a directory.
     """
     name = "-".join(re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in words)
     if len(name) <= _NAME_MAX:
@@ -33,7 +33,9 @@ def file_name(*words: str) -> str:
 
 
 def distinct(words: Iterable[str]) -> Mapping[str, str]:
-    """Each of ``words`` with a spelling of it that has a `file_name` of its own: `a/b` beside `a-b` is `a/b-2`."""
+    """A spelling for each of ``words``, so that `file_name` gives a different file name for each spelling. For
+    example, if ``words`` has `a-b` and then `a/b`, the spelling of `a/b` is `a/b-2`.
+    """
     found: dict[str, str] = {}
     taken: set[str] = set()
     for word in dict.fromkeys(words):
@@ -47,8 +49,8 @@ def distinct(words: Iterable[str]) -> Mapping[str, str]:
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
-    """The text of a regular file. Raises BadInputError for a file that is not regular or is too large,
-    OSError when it cannot be read, and UnicodeDecodeError when it is not UTF-8.
+    """The text of the regular file ``path``. Raises BadInputError when the file is not regular or is too large. Raises
+    OSError when the file cannot be read, and UnicodeDecodeError when the file is not UTF-8.
     """
     return read_bounded(path, limit_bytes).decode("utf-8")
 
@@ -57,8 +59,8 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path`` in one step. After a power failure, the file has either the old or the
     new content.
 
-    The directory is also synced, because otherwise the new name may not be on the disk (fsync(2)). Raises
-    HostLacksError when the disk is full.
+    The directory is also written to the disk, because otherwise the file's new name may not be on the disk (fsync(2)).
+    Raises HostLacksError when the disk is full.
     """
     with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent)
@@ -77,9 +79,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove partial files that a killed process left for ``path``. Only the sole writer of ``path`` may call this function.
+    """Remove the partial files that a killed process left next to ``path``. Only the process that is the sole writer of
+    ``path`` may call this function.
 
-    A link or directory of such a name is none of ours, and stays.
+    A link or directory with the name of a partial file does not come from QuickStart, and is not removed.
     """
     for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
         if stat.S_ISREG(left.lstat().st_mode):

@@ -1,1 +1,3 @@
-"""Trace a reference image: boot it under the tracers, copy the complete logs to the host, and parse the logs."""
+"""Trace a reference image. The image is booted under the tracers (strace and our scripts), the complete logs are copied
+to the host, and the logs are parsed.
+"""

@@ -1,4 +1,4 @@
-"""Tell what kind of action a system call is (pure)."""
+"""Find out what kind of action a system call in a log of strace is. This module has no side effects."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
 
 
 def uses_network(call: Call) -> bool:
-    """Whether a call of the kinds ``ASKING`` shows that a process uses the network. There are four cases:
+    """Whether ``call``, whose name is in ``ASKING``, shows that a process uses the network. There are four cases:
 
     - The process asks for the machine's addresses and routes (rtnetlink(7), netdevice(7)).
-    - It binds a socket to one of the machine's addresses other than loopback.
-    - It joins a multicast group.
-    - It connects or sends to another machine.
+    - The process binds a socket to one of the machine's addresses other than loopback.
+    - The process joins a multicast group.
+    - The process connects or sends to another machine.
 
-    A call that failed counts, too, because the reference boot's machine may not have the address. sendmsg(2) is not
-    recorded, because most of its calls are those of the message bus.
+    A call that failed also counts, because the machine of the reference boot may not have the address. strace does not
+    record sendmsg(2), because most calls of sendmsg(2) only send messages to the message bus.
     """
     if call.name == "socket":
         # For getifaddrs(3), and for getaddrinfo(3) with AI_ADDRCONFIG.
@@ -70,21 +70,23 @@ def uses_network(call: Call) -> bool:
 
 
 def asks_cache(call: Call) -> bool:
-    """Whether a process has connected to nscd or unscd."""
+    """Whether ``call`` has connected a process to nscd or unscd, the daemons that look up names for other processes."""
     return call.name == "connect" and call.error is None and _TO_CACHE.match(call.arguments) is not None
 
 
 def is_bare(call: Call) -> bool:
-    """Whether a program got an environment other than its unit's. In the unit's environment, systemd always
-    sets INVOCATION_ID (systemd.exec(5)). The result is False when strace could not read the environment.
+    """Whether ``call`` has executed a program with another environment than the environment of its unit. In the unit's
+    environment, systemd always sets INVOCATION_ID (systemd.exec(5)). The result is False when strace could not read
+    the environment.
     """
     return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
 
 
 def forgets(call: Call) -> bool:
-    """Whether a process has executed a command of systemctl that makes systemd forget a variable or a failed start.
-    In an early start, such a command has no effect, because systemd does not run yet and has nothing to forget
-    (``is_needless_early`` in inspect/unit/commands.py).
+    """Whether ``call`` has executed a command of systemctl that makes systemd forget a variable or a failed start.
+
+    In an early start, our init starts the unit before systemd runs. Then systemd has nothing to forget, so the command
+    would have no effect. The function is_needless_early in inspect/unit/commands.py finds such commands in unit files.
     """
     return call.name in _EXECS and _FORGETS.search(call.arguments) is not None
 

@@ -1,9 +1,10 @@
-"""Find the actions of a unit's processes, or of the processes of a stack's units, in a log of strace (pure).
+"""Find the actions of the processes of one or several units in a log of strace. Apart from reading the log, this
+module has no side effects.
 
 A unit's processes are the processes that systemd puts into the unit's control group, and their descendants.
 systemd forks a child, which writes its own process ID into the group and then executes the unit's command.
-Newer versions of systemd create the child in the group (clone3(2), CLONE_INTO_CGROUP). The actions of the
-child before it executes the command count as systemd's, not as the unit's.
+Newer versions of systemd create the child in the group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the
+unit's command, the child's actions count as actions of systemd.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from quickstart.trace.strace import MAX_LINE_BYTES
 
 # The child of systemd 254 and later executes this program, which then executes the unit's command.
 _EXECUTOR = "systemd-executor"
-# Processes of the boot, paths that it makes, and different actions of the unit. A boot of a large service has some tens of
-# thousands.
+# The limit for processes of the boot, paths that the boot makes, and different actions of the unit. A boot of a large
+# service has some tens of thousands.
 _MOST_FACTS = 1 << 19
 # The memory of these facts, because a path of thousands of components has an object for each component.
 _MOST_BYTES = 256 << 20
@@ -45,16 +46,18 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 @dataclass(frozen=True, kw_only=True)
 class UnitLog:
-    """The actions of the units in a log. ``events`` are the actions of their programs in the order of the
-    log, without duplicates. ``processes`` is the number of their processes. ``units`` are those units
-    that have a process which executed a program.
+    """The actions of the traced units in a log of strace. ``events`` are the actions of the units' programs in the
+    order of the log, without duplicates. ``processes`` is the number of the units' processes. ``units`` has each unit
+    with a process that executed a program.
 
     ``alive`` is the number of processes that executed a program and whose end is not in the log. ``blind`` are
-    the programs that set up an io_uring. ``network`` says that a program of the units used the network, or asked for
-    the machine's addresses (``uses_network`` in calls.py). ``changed`` has the paths that other processes of the boot
-    had changed before a program of the units, or systemd, used them, in the order of the first use. ``peers`` are the
-    programs' connections to sockets of other processes. ``lines`` is the number of the last line in the log that has
-    an action.
+    the programs that set up an io_uring, through which a program can open files without a system call. ``network``
+    says that a program of the units used the network, or asked for the machine's addresses (see uses_network in
+    calls.py, which lists the cases).
+
+    ``changed`` has paths in the order of their first use. Other processes of the boot had changed the files at these
+    paths before a program of the units, or systemd, used the files. ``peers`` are the programs' connections to sockets
+    of other processes. ``lines`` is the number of the last line in the log that has an action.
     """
 
     events: tuple[Event, ...]
@@ -70,9 +73,12 @@ class UnitLog:
 
 @dataclass(kw_only=True)
 class _Member:
-    """A process of ``unit``. ``program`` is the name of the program that the process runs. It is empty as long
-    as the process, a child of systemd, has not executed the unit's command. ``bare`` is as in Event, ``command`` as
-    in Peer. ``forgets`` says that what the program does matters to no early start (calls.py).
+    """A process of ``unit``. ``program`` is the name of the program that the process runs. ``program`` is empty until
+    the process, a child of systemd, executes the unit's command. ``command`` is the path of the first program that the
+    process or one of its ancestors in the unit executed.
+
+    ``bare`` says that the program was executed without the environment that systemd gives to the unit. ``forgets`` says
+    that the program is a command of systemctl that makes systemd forget something (see forgets in calls.py).
     """
 
     pid: int
@@ -86,8 +92,8 @@ class _Member:
 
 @dataclass(kw_only=True)
 class _Collector:
-    """Collects the events from the items of a log. Memory use grows with the number of different events, not
-    with the log's length.
+    """Collects the events of the units from the items of a log. Memory use grows with the number of different events,
+    not with the log's length.
     """
 
     # The control groups' files of the units, by the end of their paths.
@@ -111,10 +117,11 @@ class _Collector:
         self.peers = Peers(self.use)
 
     def check_room(self) -> None:
-        """Raise TraceError when there are more processes, actions and changed paths than in any real boot, or when
-        they use too much memory. The guest's programs determine these numbers, so the numbers need limits.
+        """Raise TraceError when the log has more processes, actions and changed paths than the log of any real boot,
+        or when the paths in the log use too much memory. The guest's programs determine these numbers, so the numbers
+        need limits.
         """
-        # What gives content is a change as well.
+        # A path that got new content is also a changed path, so the larger number counts.
         changed = max(len(self.made), len(self.others.changed)) + self.peers.count
         if len(self.pids) + len(self.found) + changed > _MOST_FACTS:
             raise TraceError(
@@ -189,7 +196,7 @@ class _Collector:
             )
 
     def _is_made(self, path: str) -> bool:
-        """Whether the boot had changed what is at the path or at one of its parent directories."""
+        """Whether the boot has given new content to ``path`` or to one of the parent directories of ``path``."""
         end = len(path)
         while end > 0:
             if end in self.made_lengths and path[:end] in self.made:
@@ -216,8 +223,8 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
-    """The actions of ``units`` in a log file of any size, which is read from its beginning. Raises TraceError for a
-    damaged log, and BadInputError as `limited_by_size` does.
+    """The actions of ``units`` in a log file of any size. The file is read from its beginning. Raises TraceError for a
+    damaged log, and BadInputError when reading takes far more CPU time than for other logs of this size.
     """
     size_bytes = log.seek(0, os.SEEK_END)
     log.seek(0)
@@ -226,8 +233,9 @@ def collect_file(log: BinaryIO, *units: str) -> UnitLog:
 
 
 def limited_by_size(size_bytes: int) -> AbstractContextManager[None]:
-    """A context that raises BadInputError when its block takes far more CPU time than logs of ``size_bytes`` bytes
-    do. The guest's programs have determined what is in the logs.
+    """A context in which logs of ``size_bytes`` bytes are read. Raises BadInputError when the reading takes far more
+    CPU time than usual for logs of this size. This limit is necessary because programs of the guest determine the
+    content of the logs.
     """
     limit_s = LIMIT_S + _S_OF_A_MIB * size_bytes / MIB
     return cpu_limit("the logs of the reference boot", limit_s, _SLOW)
@@ -273,5 +281,5 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
 
 
 def loaded_files(log: UnitLog) -> tuple[PurePosixPath, ...]:
-    """The files that the unit's processes executed or mapped for execution, sorted."""
+    """The files that the processes of the units executed or mapped for execution, sorted."""
     return tuple(sorted({e.path for e in log.events if e.error is None and e.op in (Op.EXEC, Op.MAP)}))

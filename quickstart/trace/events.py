@@ -1,11 +1,11 @@
-"""Turn a stream of system calls into a stream of the processes' actions on paths (pure).
+"""Turn a stream of system calls into a stream of the processes' actions on paths. This module has no side effects.
 
-The reader follows the working directory and root of each process, so that every path becomes a path in the
-image. A log may show a child's first calls before its parent's fork. Such calls are held back until the
-child's parent is known. No other calls are kept, so memory use does not grow with the log.
+The reader follows the working directory and the root directory of each process, so that every path becomes a path in
+the image. A log may show a child's first calls before its parent's fork. The child's first calls are then held back
+until the child's parent is known. No other calls are kept, so memory use does not grow with the log.
 
 The guest's programs choose the text of the log, and a hostile text must not cost much time. So each line is
-scanned only a few times, and a child's inherited state is shared, not copied.
+scanned only a few times. A child's inherited state is shared with its parent and is not copied.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ _HELD_CALL_CHARACTERS = 256
 
 
 class Born(NamedTuple):
-    """A new process in the log. This item comes before the actions of the process. ``number`` is unique in
-    the log, unlike a process ID. ``parent`` is the number of the parent process, or 0.
+    """The item for a new process in the log. This item comes before the actions of the process. ``number`` is unique in
+    the log. (A process ID is not unique.) ``parent`` is the number of the parent process, or 0 if the log does not show
+    the parent.
     """
 
     number: int
@@ -67,13 +68,13 @@ class Born(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An action of a process on a path.
+    """An action of a process on a path. ``number`` is the number of the process (see Born).
 
-    ``path`` is spelled as by the process, but without "." and doubled slashes. ``real`` is the kernel's name
-    of the opened file, or empty when the log does not have this name. ``makes`` says that the action gave the
-    path new content, so from now on it no longer has the image's content. ``bare`` says that a program was
-    executed without the environment that systemd gives to a unit. ``closes_on_exec`` says that a file was
-    opened with O_CLOEXEC. ``forgets`` is that of calls.py.
+    ``path`` is the path that the process used, but without "." and doubled slashes. ``real`` is the kernel's name
+    of the opened file, or empty when the log does not have this name. ``makes`` says that the action gave the file
+    new content, so the file no longer has the image's content. ``bare`` says that a program was executed without
+    the environment that systemd gives to a unit. ``closes_on_exec`` says that a file was opened with O_CLOEXEC.
+    ``forgets`` says that a command of systemctl was executed that makes systemd forget a variable or a failed start.
     """
 
     line: int
@@ -89,21 +90,23 @@ class Seen(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The end of a process."""
+    """The end of the process with the number ``number`` (see Born)."""
 
     number: int
 
 
 class Asked(NamedTuple):
-    """A process has used the network, or has asked for the machine's addresses (``uses_network`` in calls.py)."""
+    """The process ``number`` has used the network, or has asked for the machine's addresses (see uses_network in
+    calls.py, which lists the cases).
+    """
 
     line: int
     number: int
 
 
 class Blind(NamedTuple):
-    """A process has set up an io_uring. Files that the process opens through the io_uring have no line in the
-    log, because no system call opens them.
+    """The process ``number`` has set up an io_uring. Files that the process opens through the io_uring have no line in
+    the log, because no system call opens these files.
     """
 
     line: int
@@ -115,11 +118,11 @@ Item = Born | Seen | Asked | Blind | Bound | Met | Gone
 
 @dataclass(kw_only=True)
 class _Task:
-    """A process during parsing.
+    """A process whose calls are being parsed.
 
-    While the process's parent is not known, ``place`` is None, and ``held`` has the process's calls, whose
-    actions have not been yielded yet. Each call in ``held`` is stored with the child that it created, or with
-    None if it is not a fork.
+    While the parent of the process is not known, ``place`` is None, and ``held`` has the calls of the process. The
+    actions of the calls in ``held`` have not been yielded yet. If a call is a fork, ``held`` has the call together with
+    the child that the call created. Any other call has None in place of a child.
     """
 
     number: int
@@ -189,7 +192,7 @@ class _Reader:
             yield from _done(task, task.place, call, child)
 
     def _child(self, call: Call) -> _Task | None:
-        """The process that ``call`` created, if it is a fork. None for other calls, and for a fork that failed."""
+        """The process that ``call`` created. The result is None if ``call`` is not a fork, or is a fork that failed."""
         pid = natural(call.result) if call.name in _FORKS else None
         if not pid:
             return None
@@ -197,16 +200,20 @@ class _Reader:
         return orphan or self._task(pid)
 
     def rest(self) -> Iterator[Item]:
-        """The actions of the processes that remain at the end of the log because their forks are not in the log."""
+        """The held-back actions of those processes whose creation is not in the log. Call this method at the end of the
+        log.
+        """
         for task in [*self._orphans.values(), *self._current.values()]:
             if task.place is None:
                 yield from _settle(task, Place(), 0)
 
 
 class _Origin(NamedTuple):
-    """Stands for the child ``task`` in a stream of items, at the place of the fork that created the child.
-    `_flat` replaces the _Origin by the child's Born item and the child's actions so far. ``place`` is the child's
-    state at its start, ``parent`` is the parent's number, and ``group`` is the result of `_joined`.
+    """Stands for the child process ``task`` in a stream of items, at the position of the fork that created the child.
+    The function `_flat` replaces the _Origin by the child's Born item and the child's actions so far.
+
+    ``place`` is the state with which the child resolves paths at its start. ``parent`` is the number of the parent
+    process. ``group`` is the action by which the child enters a control group, if the fork put the child into one.
     """
 
     task: _Task
@@ -216,20 +223,22 @@ class _Origin(NamedTuple):
 
 
 def _settle(task: _Task, place: Place, parent: int) -> Iterator[Item]:
-    """Yield the Born item of ``task``, whose parent is now known, and then the actions of the calls that were
-    held back. A held call that is a fork yields the child's items in the same way.
+    """Yield the Born item of ``task`` and then the actions of the calls of ``task`` that were held back. The parent of
+    ``task`` is now known. For a held call that is a fork, yield the Born item and the actions of the child, too.
     """
     return _flat(_life(_Origin(task, place, parent)))
 
 
 def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterator[Item]:
-    """Yield the actions of a call of ``task``, and update ``place`` with the call's effects."""
+    """Yield the actions of a call of the process ``task``, and update ``place`` with the effects of the call."""
     return _flat(_effects(task, place, call, child))
 
 
 def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
-    """Yield ``items``. In place of an _Origin, yield the items of its child (`_life`). There is no recursion,
-    because a child may itself have forked, and a log may have as many such levels as lines.
+    """Yield ``items``. In place of each _Origin, yield the items of the child process that the _Origin stands for.
+
+    This function does not use recursion. Each child may have forked, too, so the number of levels may be as large as
+    the number of lines in the log.
     """
     pending = [items]
     while pending:
@@ -267,8 +276,8 @@ def _effects(task: _Task, place: Place, call: Call, child: _Task | None) -> Iter
 
 
 def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
-    """The action that stands for the child's entry into a control group, for a fork with CLONE_INTO_CGROUP.
-    None for other forks, after which the child itself writes its process ID into the group.
+    """The action by which a child enters a control group, if ``call`` is a fork with CLONE_INTO_CGROUP. For other
+    forks, the result is None, because the child itself writes its process ID into the control group later.
     """
     at = call.arguments.find("CLONE_INTO_CGROUP")
     match = _CGROUP.search(call.arguments, at) if at >= 0 else None
@@ -280,7 +289,7 @@ def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
 
 
 def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
-    """The actions of one call."""
+    """The actions of the system call ``call`` of the process ``number``."""
     if call.name == "io_uring_setup":
         if call.error is None:
             yield Blind(call.line, number)
@@ -309,9 +318,9 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
 
 
 def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:
-    """The paths that ``call`` names, each with the arguments after it.
+    """The paths in the arguments of ``call``. The result has each path together with the arguments after the path.
 
-    Descriptors without a path (pipe:[1]), removed files, and names that are too long for a path are left out.
+    Descriptors without a path (such as pipe:[1]), removed files, and names that are too long for a path are left out.
     """
     return (found for found in _named(call, place) if found[0].startswith("/") and len(found[0]) < PATH_MAX)
 
@@ -344,7 +353,7 @@ def _named(call: Call, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _follow(call: Call, place: Place) -> None:
-    """Update ``place`` with the effect of a successful call."""
+    """Update ``place``, the state with which a process resolves paths, with the effect of a successful call."""
     if call.name in OPENS:
         if (number := natural(call.result)) is not None:
             place.opened.set(number, call.result_path)
@@ -370,7 +379,9 @@ def _move(call: Call, place: Place, path: str) -> None:
 
 
 def _place_name(call: Call, name: str) -> str:
-    """``name``, for a directory from which paths are looked up. Raises TraceError when ``name`` is too long."""
+    """Return ``name``, the path of a directory from which a process looks up paths. Raise TraceError when ``name`` is
+    too long.
+    """
     if len(name) > MAX_PLACE_CHARACTERS:
         raise TraceError(
             f"line {call.line} of the strace log leads to a directory whose name has {len(name)} characters"

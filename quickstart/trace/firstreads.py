@@ -1,9 +1,9 @@
-"""Trace which parts of the root volume a boot reads from ready to the end of the profile's first requests (pure).
-This module has the words of the kernel's command line that switch the trace on, and the parser of the log of
-tracers/reads-all.
+"""Find out which parts of the root volume a guest reads after ready. The reads count from the moment of ready until the
+profile's first requests have been answered.
 
-The log has only places on the volume and times. So the trace also has reads that bypass the page cache, and nothing
-of what was read leaves the guest.
+This module has the words for the kernel's command line that make the kernel trace these reads. It also has the parser
+for the log that the script tracers/reads-all prints. The log has only the positions on the volume and the times of the
+reads, so the data that was read does not leave the guest. The log also has reads that bypass the page cache.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _READ = re.compile(r"([0-9]{1,9})\.([0-9]{6}) ([0-9]{1,15}) ([0-9]{1,9})")
 
 
 def parse_reads(text: str, from_ns: int) -> tuple[tuple[int, int], ...]:
-    """The reads of the volume from the uptime ``from_ns`` on, as (offset, length) in bytes in the order of the log, each
-    only once. Raises TraceError for an incomplete or damaged log, and for one with implausibly many lines.
+    """The reads of the root volume from the uptime ``from_ns`` on, in the order of the log. Each read is a tuple
+    (offset, length) in bytes. Equal reads are in the result only once. Raises TraceError for a log that is incomplete
+    or damaged, or has implausibly many lines.
     """
     text = whole("the volume's reads", text)
     # This is checked before there is an object for each line. Here and below, only this end of a line counts.

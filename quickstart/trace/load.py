@@ -1,4 +1,6 @@
-"""Read the logs of a recorded reference boot into a Trace. Apart from reading the files, the functions are pure."""
+"""Make a Trace from the logs of a recorded reference boot. Apart from reading the logs, this module has no side
+effects.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _LOGS = (
 )
 # Only for a profile with first requests.
 _READS_LOG = "reads.log"
-# The limits for all logs except strace's, which is read line by line. Of a machine with a desktop, the maps have some MiB.
+# The limits for all logs except strace's log, which is read line by line. On a machine with a desktop, the log of the
+# maps has some MiB.
 _MAX_LOG_BYTES = 4 << 20
 _MAX_MAPS_BYTES = 32 << 20
 _MAX_LDD_LINES = 1 << 17
@@ -40,11 +43,12 @@ _DELETED = " (deleted)"
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
-    """The libraries that ldd(1) named for each file, from the log of tracers/ldd-all. Raises TraceError for
-    an incomplete log and for one with implausibly many lines.
+    """The libraries that ldd(1) named for each file. ``text`` is the log that the script tracers/ldd-all prints. Raises
+    TraceError for a log that is incomplete or has implausibly many lines.
 
-    Libraries that ldd does not find are ignored here, because a library alone may need another library that its
-    program has already loaded. The ELF closure reports the libraries that are really missing.
+    When ldd examines a single library, ldd may miss another library that the program would have loaded before. So
+    libraries that ldd does not find are ignored here. The function closure in inspect/elf.py reports the libraries that
+    are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
@@ -60,12 +64,12 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
 
 
 def parse_maps(text: str) -> tuple[Mapped, ...]:
-    """Every file that a process had mapped for execution, from the log of tracers/maps-all. The result has a
-    file once for each process that had mapped it.
+    """Every file that a process had mapped for execution. ``text`` is the log that the script tracers/maps-all
+    prints. If several processes had mapped a file, the result has the file once for each of these processes.
 
-    Mappings without a file (memfd, SysV memory, vdso) and deleted files are left out. A child of systemd that
-    has not executed the unit's program, such as (sd-pam), is also left out. systemd puts the names of such
-    children in parentheses. Raises TraceError for an incomplete log and for one with implausibly many lines.
+    Mappings without a file (memfd, SysV memory, vdso) and deleted files are left out. Children of systemd that have not
+    executed the unit's program are also left out. The names of these children are in parentheses, for example (sd-pam).
+    Raises TraceError for a log that is incomplete or has implausibly many lines.
     """
     found: dict[Mapped, None] = {}
     pid, program = 0, ""
@@ -89,13 +93,14 @@ def _is_file(name: str) -> bool:
 
 
 def load_trace(directory: Path, *units: str) -> Trace:
-    """The trace of ``units``, from the logs that trace.record wrote to ``directory``. Raises TraceError when
-    a log is missing, incomplete or damaged, and when no process of one of ``units`` is in the logs. The logs come
-    from a guest and are untrusted, so BadInputError is raised when reading them takes far more CPU time than reading
-    other logs of their size.
+    """The trace of ``units`` from the logs that the module record.py wrote to ``directory``. Raises TraceError when a
+    log is missing, incomplete or damaged, and when the logs have no process of one of ``units``.
+
+    The logs come from a guest and are untrusted. So BadInputError is raised when reading the logs takes far more CPU
+    time than usual for logs of this size.
     """
     paths = [directory / name for name in (*_LOGS, _READS_LOG)]
-    # That a log is missing is said later.
+    # The error for a missing log is raised later.
     with limited_by_size(sum(path.stat().st_size for path in paths if path.is_file())):
         return _load(directory, units)
 
@@ -152,8 +157,8 @@ def refuse_absent(log: UnitLog, units: Iterable[str]) -> None:
 
 
 def _facts(text: str) -> tuple[NetworkFacts, int]:
-    """The network facts and the uptime at ready in ns, from the text of facts.json. Raises ValueError,
-    KeyError, TypeError or RecursionError for any other text.
+    """The network facts and the uptime at ready in ns from ``text``, the content of facts.json. Raises ValueError,
+    KeyError, TypeError or RecursionError when ``text`` is not valid.
     """
     facts = json.loads(text)
     words = [facts[name] for name in ("interface", "mac", "address")]

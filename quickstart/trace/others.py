@@ -1,8 +1,9 @@
-"""Find what the rest of a boot has changed before a unit's programs use it (pure).
+"""Find the files that other processes of a boot have changed before a unit's programs use the files. This module has
+no side effects.
 
-A service that starts early comes before the rest of the boot. At this time, generators, rules of tmpfiles.d and other
-services have not made, changed or removed their files yet. The log of the reference boot shows these files, whatever
-program makes, changes or removes them.
+With an early start, our init starts the service before systemd and the rest of the boot run. At this time, generators,
+rules of tmpfiles.d and other services have not made, changed or removed their files yet. The log of the reference boot
+shows every file that a process makes, changes or removes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ _KERNELS = ("/proc/", "/sys/", "/dev/")
 
 @dataclass
 class Others:
-    """Collects the paths that processes outside of the units have changed, and the later look-ups of these paths.
+    """Collects the paths that processes outside of the traced units have changed, and the later look-ups of these
+    paths.
 
-    ``changed`` are the paths whose last change was made by a process outside of the units. ``used`` are those paths of
-    ``changed`` that the units' programs looked up later. A look-up of a path below a changed directory counts for the
-    directory. ``used_by_manager`` are the paths that systemd looked up later, for whatever unit. All paths are spelled
-    as in the log, except that /run replaces /var/run, and /run/lock replaces /var/lock. ``note`` is called with each
-    path that is added to ``changed``.
+    ``changed`` are the paths that were last changed by a process outside of the units. ``used`` are the paths of
+    ``changed`` that the units' programs looked up later. A look-up of a path below a changed directory counts as a
+    look-up of the directory. ``used_by_manager`` are the paths of ``changed`` that systemd looked up later, for any
+    unit.
+
+    All paths have the form of the log, except that /run replaces /var/run, and /run/lock replaces /var/lock. ``note``
+    is called with each path that is added to ``changed``.
     """
 
     note: Callable[[str], None]
@@ -33,8 +37,8 @@ class Others:
     used_by_manager: dict[str, None] = field(default_factory=dict)
 
     def change(self, paths: Iterable[str], *, by_unit: bool) -> None:
-        """Record that a process has made, changed or removed the files at ``paths``. ``by_unit`` says that this
-        process belongs to the units. In this case, the paths are removed from ``changed``.
+        """Record that a process has made, changed or removed the files at ``paths``. ``by_unit`` says that the process
+        belongs to the traced units. If so, ``paths`` are removed from ``changed``.
         """
         for path in map(in_run, paths):
             if by_unit:

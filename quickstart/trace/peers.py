@@ -1,10 +1,11 @@
-"""Find the local sockets of other processes to which a unit's programs connect (pure).
+"""Find the local sockets of other processes to which a unit's programs connect. This module has no side effects.
 
-In an early start, nobody listens at these sockets yet. Examples are the sockets of the message bus, of systemd and of
-udev. So these connections show when a script calls systemctl, hostnamectl or busctl, or when a library uses D-Bus.
+Examples are the sockets of the message bus, of systemd and of udev. With an early start, our init starts the unit
+before systemd runs, and no process listens on these sockets yet. A connection to such a socket shows that a script
+calls systemctl, hostnamectl or busctl, or that a library uses D-Bus.
 
-sendmsg(2) is not recorded, because programs use it with an address only for the notify socket and for journald's
-sockets, which exist in an early start, too.
+sendmsg(2) is not recorded. Programs call sendmsg(2) with an address only for the notify socket and for journald's
+sockets, and these sockets also exist in an early start.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CONNECTED = (None, "EAGAIN")
 
 
 class Bound(NamedTuple):
-    """A process has bound a socket to a path or, with @ in front, to an abstract name."""
+    """The process ``number`` has bound a socket to ``path``. A ``path`` that begins with @ is an abstract name."""
 
     line: int
     number: int
@@ -38,7 +39,9 @@ class Bound(NamedTuple):
 
 
 class Met(NamedTuple):
-    """A process has connected or sent to the socket at ``path``, which is as in Bound."""
+    """The process ``number`` has connected or sent to the socket at ``path``. A ``path`` that begins with @ is an
+    abstract name.
+    """
 
     line: int
     number: int
@@ -46,8 +49,9 @@ class Met(NamedTuple):
 
 
 def local_socket(call: Call, number: int, lookup: Callable[[str], str]) -> Bound | Met | None:
-    """What ``call`` of the process ``number`` does with a local socket that has a name, or None. ``lookup`` is the
-    method of the process's Place.
+    """The item for a system call that binds, connects or sends to a local socket with a name. The result is None for
+    any other call. ``number`` is the number of the process. ``lookup`` turns a path that the process uses into a path
+    in the image (see Place.lookup in place.py).
     """
     if call.name == "sendto":
         at = call.arguments.rfind(_FAMILY)
@@ -68,8 +72,9 @@ def local_socket(call: Call, number: int, lookup: Callable[[str], str]) -> Bound
 
 @dataclass
 class Peers:
-    """Collects the sockets that processes outside of the units have bound, and the units' connections to them.
-    ``others`` are the names of the sockets whose last owner is such a process. ``note`` is called with each new name.
+    """Collects the sockets that processes outside of the traced units have bound, and the units' connections to these
+    sockets. ``others`` are the names of the sockets that were last bound by a process outside of the units. ``note`` is
+    called with the name of each socket and connection that is added.
     """
 
     note: Callable[[str], None]

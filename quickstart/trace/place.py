@@ -1,4 +1,4 @@
-"""The state with which a process in a trace resolves paths (pure)."""
+"""The state with which a process in a trace resolves paths, such as its working directory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _OWN_DESCRIPTORS = "/proc/self/fd/"
 _DOTS = re.compile(r"/*+(?>(?:\.\.(?:/++|\Z))*)")
 # A service has one or two hundred mounts of its own. With more, the root that it enters is among the last of them.
 _MAX_BINDS = 512
-# The kernel's name of a working directory may exceed the limit of a path. Relative names in a real log do not get this long.
+# The kernel's name of a working directory may exceed the limit of a path. In a real log, relative names do not get this
+# long.
 MAX_PLACE_CHARACTERS = 2 * PATH_MAX
 
 
 class Bind(NamedTuple):
-    """A bind mount, with a reference to the bind mount that was made before it."""
+    """A bind mount. ``before`` is the bind mount that was made directly before this bind mount."""
 
     target: str
     source: str
@@ -27,12 +28,14 @@ class Bind(NamedTuple):
 
 @dataclass
 class Place:
-    """The state with which a process resolves paths (the kernel's fs_struct and mount namespace). ``cwd`` and
-    ``root`` are paths in the image.
+    """The state with which a process resolves paths. In the kernel, this state is the fs_struct and the mount namespace
+    of the process. ``cwd`` is the working directory and ``root`` the root directory, both as paths in the image.
 
-    ``binds`` is the last bind mount, which refers to the earlier ones. The bind mounts show that a root directory
-    which systemd builds from them is the image's root. ``opened`` has the paths by which the process or its parent
-    opened its descriptors. These paths are needed for /proc/self/fd/N and for control groups.
+    ``binds`` is the last bind mount, which refers to the earlier bind mounts. systemd may build a new root directory
+    from bind mounts. The bind mounts then show that this directory is the image's root.
+
+    ``opened`` has the path of each open descriptor of the process. The process or its parent opened the descriptor by
+    this path. These paths are needed for /proc/self/fd/N and for control groups.
     """
 
     cwd: str = "/"
@@ -46,7 +49,7 @@ class Place:
         return under(self.root, path) if path.startswith("/") else join(self.cwd, path)
 
     def descriptor(self, number: str) -> str:
-        """The path by which the descriptor ``number`` was opened. Empty when the path is not known."""
+        """The path by which the descriptor ``number`` was opened. The result is empty when the path is not known."""
         value = natural(number)
         return (self.opened.get(value) if value is not None else None) or ""
 
@@ -66,8 +69,8 @@ class Place:
 
 
 def plain(path: str) -> str:
-    """An absolute ``path`` without "." and doubled slashes. A ".." is kept, because its meaning depends on
-    the links before it.
+    """The absolute path ``path`` without "." and doubled slashes. A ".." is kept, because the meaning of ".." depends
+    on the links before the "..".
     """
     if "//" not in path and "/." not in path and not path.endswith("/"):
         return path
@@ -75,8 +78,8 @@ def plain(path: str) -> str:
 
 
 def under(root: str, path: str) -> str:
-    """The path in the image that an absolute ``path`` means for a process with the root directory ``root``. A
-    ".." does not lead out of ``root``.
+    """The path in the image for the absolute path ``path`` of a process whose root directory is ``root``. A ".." does
+    not lead out of ``root``.
     """
     if root in ("", "/"):
         return path
@@ -85,7 +88,7 @@ def under(root: str, path: str) -> str:
 
 
 def join(base: str, path: str) -> str:
-    """A relative ``path`` below ``base``. A ".." is kept, because its meaning depends on the links before it
-    (ImageRoot.resolve).
+    """The path that the relative path ``path`` means in the directory ``base``. A ".." is kept, because the meaning of
+    ".." depends on the links before the "..". The method ImageRoot.resolve follows these links later.
     """
     return f"{base.rstrip('/')}/{path}" if path else base

@@ -1,9 +1,9 @@
-"""Record the reference boot. The image boots in a VM, with PID 1 under strace from its first exec until
-ready. Then the logs are copied to the host.
+"""Record the reference boot. The image boots in a VM, in which strace follows PID 1 from its first exec until ready.
+Ready is the moment when the application answers the readiness request. Then the logs are copied to the host.
 
-The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the trace.
-At the end, the agent sends the log to the host. The recording fails unless the log is complete. For this, strace must
-have ended, and the log's SHA-256 in the guest must equal the SHA-256 on the host.
+While strace writes its log, the log stays in the guest's memory. So the writing affects neither the disk nor the trace.
+At the end, the launch agent sends the log to the host. The recording fails unless the log is complete. The log is
+complete if strace has ended and the log has the same SHA-256 in the guest and on the host.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ FLAGS = {
 
 
 def tracer_programs(store: Store) -> Mapping[str, Path]:
-    """The paths of our compiled C programs for the trace, by name: ``resident`` is a static program, and
+    """The paths of our two compiled C programs for the trace, under their names. ``resident`` is a static program, and
     ``strace-filter`` is a shared library for strace.
     """
     return {name: compiled(store, name, flags, assets("tracers") / name) for name, flags in FLAGS.items()}
 
 
 def tracers_digest() -> str:
-    """The SHA-256 over the names and contents of all files of tracers/."""
+    """The SHA-256 of the names and contents of all files in the directory tracers/."""
     digest = hashlib.sha256()
     for path in sorted(path for path in assets("tracers").rglob("*") if path.is_file()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -62,8 +62,8 @@ def tracers_digest() -> str:
 
 
 def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
-    """The files that a traced boot needs, by their names in the launch archive: this host's strace with all
-    libraries that it loads, our scripts, and our compiled ``programs`` (see tracer_programs).
+    """The files that a traced boot needs, under their names in the launch archive. These files are the host's strace
+    with all its libraries, our scripts, and our compiled C programs ``programs``.
     """
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))
@@ -93,10 +93,10 @@ def record(
 ) -> None:
     """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
 
-    The files are strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after and facts.json, and
-    reads.log if the profile has first requests.
-    ``programs`` are those of ``tracer_programs``. Raises GuestError when the guest does not become
-    ready, and TraceError when a log is not complete.
+    The files are strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
+    If the profile has first requests, there is also the file reads.log. ``programs`` is the result of
+    ``tracer_programs``. Raises GuestError when the guest does not become ready, and TraceError when a log is not
+    complete.
     """
     profile = subject.profile
     first_requests = profile.data_prefetch.first_requests
@@ -111,7 +111,8 @@ def record(
             # now.
             _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.join(profile.units)}"))
             _stop_tracer(guest)
-            # Only now: systemd reads many files for it, and each would stop it under strace.
+            # This happens after the end of strace, because systemd reads many files for this log, and strace would
+            # stop systemd at each of them.
             _save(directory / "units.log", _output(guest, f"{_GUEST}/units-all"))
             # The log was in the guest's memory.
             _fetch(guest, "strace.log", directory, traced.memory_mib * MIB)
@@ -136,7 +137,9 @@ def record(
 
 
 def _traced_machine(subject: Subject) -> Machine:
-    """The machine of a reference boot, with more memory than the profile's, which has strace's log."""
+    """The machine of a reference boot. The machine has more memory than the profile defines, because strace's log needs
+    memory, too.
+    """
     profile, disk = subject.profile, subject.disk
     words = (*disk.options, *(TRACE_WORDS if profile.data_prefetch.first_requests else ()))
     return machine(
@@ -153,7 +156,9 @@ def _traced_machine(subject: Subject) -> Machine:
 
 
 def _record_first_reads(guest: Executes, directory: Path, first_requests: str) -> None:
-    """Make the profile's first requests in the guest, and save the log of what was read from the volume meanwhile."""
+    """Send the profile's first requests in the guest. Save the log of the reads from the root volume, which covers the
+    time of these requests.
+    """
     err = io.BytesIO()
     status = guest.execute(first_requests, io.BytesIO(), err, _TRANSFER_S, _SAID_BYTES)
     if status != 0:
@@ -171,8 +176,9 @@ def _record_first_reads(guest: Executes, directory: Path, first_requests: str) -
 
 
 def _await_companions(guest: Executes, units: Sequence[str]) -> None:
-    """Wait until systemd has started the companions, which are all ``units`` but the last. An early start runs their
-    ExecStartPost= commands before the last unit, so the log has to have what these use.
+    """Wait until systemd has started the companions, which are all ``units`` except the last unit. An early start runs
+    the ExecStartPost= commands of the companions before the last unit. So the log must contain the actions of these
+    commands.
     """
     if companions := units[:-1]:
         _output(guest, f"{_GUEST}/units-started {shlex.join(companions)}")

@@ -1,9 +1,10 @@
 """Find the large files that the unit opened, and the parts of these files that were in the guest's page cache
-at ready (pure, apart from looking up names in the image).
+at ready. Apart from looking up names in the image, this module has no side effects.
 
-tracers/resident writes the log. The page cache belongs to the whole machine. So a part may also be in the page cache
-because another program read this part, or because the kernel read ahead. The reference boot reads ahead by 16 KiB at
-most (tracers/strace-init).
+The program tracers/resident writes a log of the parts that are in the page cache. The page cache belongs to the whole
+machine. So a part may also be in the page cache because another program read this part, or because the kernel read
+ahead. In the reference boot, the kernel reads ahead by 16 KiB at most (see the script tracers/strace-init, which sets
+this limit).
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _PART = re.compile(r"([0-9]{1,18}) ([0-9]{1,18})")
 
 
 def large_files(log: UnitLog, root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The canonical paths of the large files that the unit opened, mapped or executed, sorted. A file is
-    large if it is a regular file of more than 512 KiB. When there are more than 512 large files, the
-    result has only the largest 512.
+    """The canonical paths of the large files that the unit opened, mapped or executed, sorted by path. A large file
+    is a regular file of more than 512 KiB. When there are more than 512 large files, the result has only the 512
+    largest files.
     """
     sizes: dict[PurePosixPath, int] = {}
     for event in log.events:
@@ -63,9 +64,9 @@ def _add(sizes: dict[PurePosixPath, int], path: PurePosixPath, root: ImageRoot) 
 
 
 def parse_resident(text: str) -> tuple[Resident, ...]:
-    """The files in the log of tracers/resident. Raises TraceError for an incomplete or damaged log, and for a
-    log with more files or parts than the limits of this module. The numbers of files and lines are checked
-    before the log is parsed, so that a hostile log does not use up memory.
+    """The files in the log of the program tracers/resident, each with its parts in the page cache. Raises TraceError
+    for a log that is incomplete or damaged, or has more files or parts than this module allows. The numbers of files
+    and lines are checked before the log is parsed, so that a hostile log cannot use up the memory.
     """
     text = whole("the page cache", text)
     if not text:

@@ -1,4 +1,6 @@
-"""Tell resolvers that read /etc/resolv.conf again when it changes from programs that may read it only once (pure)."""
+"""Distinguish two kinds of programs that use name servers. Resolvers of the first kind read /etc/resolv.conf again when
+the file changes. Programs of the second kind may read the file only once. This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,22 @@ Program = tuple[str, str]
 
 @dataclass
 class Resolvers:
-    """Follows what programs do with the files of resolvers. Two resolvers read /etc/resolv.conf again when it changes:
+    """Follows the actions of programs on the files that resolvers read. Two resolvers read /etc/resolv.conf again
+    when this file changes. In the log, these two resolvers can be recognized by these actions:
 
-    - glibc's resolver (resolv.conf(5)) looks the file up, and then opens it with O_CLOEXEC. Between these two
-      actions, the thread does nothing else. Only when a process does this for the first time, it opens /etc/host.conf
-      in between.
-    - Go's resolver opens the file with O_CLOEXEC, and then opens /etc/nsswitch.conf. It looks up neither file before.
+    - glibc's resolver (resolv.conf(5)) looks up /etc/resolv.conf, and then opens it with O_CLOEXEC. Between these two
+      actions, the thread does nothing else. The first time in each process is an exception, because glibc then opens
+      /etc/host.conf between the two actions.
+    - Go's resolver opens /etc/resolv.conf with O_CLOEXEC, and then opens /etc/nsswitch.conf. Go's resolver looks up
+      neither file before it opens the file.
 
-    Any other program may keep what it has read, for example squid, c-ares, or a module of Perl, Python or Go.
+    Any other program may read /etc/resolv.conf only once, and keep the content. Examples are squid, c-ares, and modules
+    of Perl, Python or Go.
 
-    ``before`` is the file that a thread has just looked up, or /etc/host.conf if glibc has opened it. ``loaded`` are
-    the programs in which glibc has read the file. ``open_ended`` are the programs whose next action tells whether Go's
-    resolver has read the file, with the paths of the file.
+    ``before`` has, for each thread, the file that the thread has just looked up, or /etc/host.conf if glibc has just
+    opened this file. ``loaded`` are the programs in which glibc has read /etc/resolv.conf. ``open_ended`` has programs
+    that have just opened /etc/resolv.conf, with the paths of the file. The next action of such a program shows whether
+    Go's resolver has opened the file.
     """
 
     before: dict[int, str] = field(default_factory=dict)
@@ -39,8 +45,9 @@ class Resolvers:
     open_ended: dict[Program, frozenset[str]] = field(default_factory=dict)
 
     def used(self, item: Seen, program: Program, paths: frozenset[str]) -> frozenset[str]:
-        """The paths that the program may not use again, after the action ``item`` on ``paths``. For any other file
-        than /etc/resolv.conf, these are ``paths``.
+        """The paths whose content the program may keep, so that it does not notice later changes. ``item`` is the
+        program's action on ``paths``. When this action concerns another file than /etc/resolv.conf, the result is
+        ``paths``.
         """
         before = self.before.pop(item.number, "")
         if item.path == "/" and before == _SOURCES:
@@ -69,5 +76,7 @@ class Resolvers:
         return unexplained | paths
 
     def rest(self) -> frozenset[str]:
-        """The paths that no later action has explained, at the end of the log."""
+        """The paths in ``open_ended``, for all programs. Call this method at the end of the log, where no further
+        action can show that Go's resolver has opened the file.
+        """
         return _NOTHING.union(*self.open_ended.values())

@@ -1,4 +1,6 @@
-"""Parse the log of tracers/units-all, which has the reference boot's units, mounts of / and network (pure)."""
+"""Parse the log of the script tracers/units-all. This log lists the units of the reference boot, the mounts of /, and
+the machine's network settings. This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _MOST_LINES = 1024
 
 
 def parse_units(text: str) -> Loaded:
-    """The state of the boot that the log describes. Raises TraceError for an incomplete or damaged log, for a
-    log without a unit or without a mount of /, and for a log with more entries than any real machine gives.
+    """The units, mounts of / and network settings in the log ``text``. Raises TraceError for a log that is incomplete
+    or damaged, has no unit or no mount of /, or has more entries than the log of any real machine.
     """
     machine, _, units = whole("the units", text).partition("\n\n")
     # This is checked before there is an object for each line.

@@ -1,8 +1,9 @@
-"""Parse the log of `strace -f -y -ttt` into calls (pure; strace(1), "The output").
+"""Parse the log of `strace -f -y -ttt` into system calls. The man page strace(1) describes the log's format. This
+module has no side effects.
 
-The log is read as a stream of lines. A line that strace cannot have written, or an incomplete last line,
-raises TraceError with the line's number. Without this check, a start set from an incomplete log would lack
-files, and nobody would notice.
+The log is read as a stream of lines. TraceError is raised for a line that strace cannot have written, and for an
+incomplete last line. The error has the line's number. Without these checks, a start set from an incomplete log would
+lack files, and nobody would notice.
 
 The guest's programs choose the text of the log. So each regular expression examines a position only a few
 times, and the sizes of numbers are limited.
@@ -46,10 +47,10 @@ _ANONYMOUS = re.compile(rb"\d+ +\d+\.\d+ mmap\([^<>]*MAP_ANONYMOUS, -1, 0\) = 0x
 
 
 class Call(NamedTuple):
-    """One finished system call. ``result`` is its return value. ``result_path`` is the path that -y prints
-    for a returned descriptor.
+    """One finished system call. ``result`` is the return value of the call. When the call returns a descriptor,
+    ``result_path`` is the path that strace's option -y prints for this descriptor.
 
-    When ``result`` is a process ID, it is the ID in strace's own PID namespace.
+    When ``result`` is a process ID, ``result`` is the ID in strace's own PID namespace.
     """
 
     line: int
@@ -62,14 +63,16 @@ class Call(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a process."""
+    """The end of the process with the ID ``pid``."""
 
     line: int
     pid: int
 
 
 class _Begun:
-    """The calls that have begun and not ended, by process: name, arguments so far, and number of their parts."""
+    """The system calls that have begun and have not ended. For each process, this object has the name of the call, the
+    arguments so far, and the number of parts in which strace has printed the call.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[int, tuple[str, str, int]] = {}
@@ -89,8 +92,8 @@ class _Begun:
 
 
 def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
-    """The calls in a log, in the order in which they returned. The "unfinished" and "resumed" halves of a
-    call are joined.
+    """The system calls and the ends of processes in a log. The calls have the order in which they returned. strace may
+    print a call in two parts, "unfinished" and "resumed". These parts are joined.
 
     Raises TraceError with the line's number for a damaged log. Calls that had not returned when strace ended
     (`<detached ...>`) are left out. Calls that map anonymous memory are also left out.
@@ -147,7 +150,9 @@ def _garbled(number: int, raw: bytes) -> TraceError:
 
 
 def unescape(text: str) -> str:
-    """A quoted string or path that strace printed, without its escapes. Bytes outside UTF-8 become surrogates."""
+    """The string or path that strace printed as ``text``, without strace's escape sequences. Bytes that are not valid
+    UTF-8 become surrogates.
+    """
     if "\\" not in text:
         return text
     parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Check that a log from the guest is complete (pure). The tracers write `== end` as the last line."""
+"""Check that a log from the guest is complete. The tracers, which write the logs, write `== end` as the last line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _END = "== end\n"
 
 
 def whole(what: str, text: str) -> str:
-    """``text`` without its last line `== end`. When this line is missing, raises TraceError, whose message names the
-    log by ``what``.
+    """``text`` without its last line `== end`. Raises TraceError when this line is missing. ``what`` is the log's name
+    in the error message.
     """
     if not text.endswith(_END):
         raise TraceError(f"the log of {what} is cut", hint="build again")

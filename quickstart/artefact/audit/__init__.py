@@ -1,5 +1,5 @@
-"""Check an artefact for somebody who receives it. `gather` reads OUT, and the pure function `judge` makes the
-findings (docs/users/audit.md).
+"""Check an artefact for the person who receives it. `gather` reads the directory of the artefact (OUT), and the pure
+function `judge` makes the findings. The page docs/users/audit.md describes the audit.
 """
 
 from quickstart.artefact.audit.findings import ERROR, MOST_FINDINGS, NOTE, Finding, Findings
@@ -13,7 +13,7 @@ __all__ = ["ERROR", "LAUNCH_MARKS", "MOST_FINDINGS", "NOTE", "Finding", "Finding
 
 def audit(artefact: Artefact) -> Findings:
     """The findings about an artefact, errors first. Raises ArtefactError when the artefact is too damaged to
-    be read, and BadInputError when it takes too long to read.
+    be read, and BadInputError when reading the artefact takes too long.
     """
     with cpu_limit("OUT", INSIDE_LIMIT_S):
         return judge(gather(artefact))

@@ -1,4 +1,4 @@
-"""The findings of an audit. Only the first findings are kept, but all of them are counted."""
+"""The findings of an audit. Only the first MOST_FINDINGS findings are kept, but all findings are counted."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MOST_FINDINGS = 1000
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``. ``mend`` says how to remedy the finding. ``object`` says what
-    the finding is about:
+    """One finding of an audit. ``severity`` is ``error`` or ``note``. ``what`` describes the fault, and ``mend`` says
+    how to correct the fault. ``object`` names the thing that the finding is about:
 
-    - ``.``: OUT itself
-    - a name without a leading slash: a file in OUT
-    - a name with a leading slash: a member of our initramfs, or a file of the start set
+    - ``.`` is the directory of the artefact (OUT) itself.
+    - A name without a leading slash is a file in OUT.
+    - A name with a leading slash is a member of our initramfs, or a file of the start set.
     """
 
     severity: str
@@ -39,12 +39,12 @@ class Findings:
 
     @property
     def left_out(self) -> int:
-        """How many findings are counted, but not in ``first``."""
+        """The number of findings that are counted, but are not in ``first``."""
         return self.errors + self.notes - len(self.first)
 
 
 def counted(found: Iterable[Finding]) -> Findings:
-    """Count and collect the findings in ``found``. At most MOST_FINDINGS of each severity are in memory at a time."""
+    """Count and collect the findings in ``found``. Memory holds at most MOST_FINDINGS findings of each severity."""
     errors: list[Finding] = []
     notes: list[Finding] = []
     numbers = {ERROR: 0, NOTE: 0}

@@ -1,5 +1,5 @@
-"""Read everything from an artefact that `judge` needs, and define the patterns that the audit searches for in
-the contents of files.
+"""Read from an artefact the input of the function `judge`, which makes the findings of an audit. Define the patterns
+that the audit searches for in the contents of files.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class OutFile:
-    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is the file's SHA-256. It is empty when the
-    manifest has no SHA-256 for this file, or when the file's size is not that in the manifest. ``marks`` are the
-    texts of LAUNCH_MARKS that the file contains; they show that the launch agent or a tracer is in the file.
+    """A file of OUT. ``mode`` is the complete st_mode of the file (see stat(2)). ``sha256`` is the file's SHA-256.
+    ``sha256`` is empty when the manifest has no SHA-256 for this file, or has another size for this file. ``marks``
+    are the texts of LAUNCH_MARKS that the file contains. Such a text shows that the launch agent or a tracer is in
+    the file.
     """
 
     name: str
@@ -58,8 +59,9 @@ class OutFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The input of `judge`: the mode of OUT, its files, manifest.json, start-set.json, the members of our
-    initramfs, and whether run.sh is exactly the script that QuickStart writes for this manifest.
+    """The input of the function `judge`, which makes the findings of an audit. ``mode`` and ``files`` are the mode
+    and the files of the artefact's directory (OUT). ``members`` are the members of our initramfs. ``script_is_ours``
+    says whether run.sh is exactly the script that QuickStart writes for this manifest.
     """
 
     mode: int
@@ -71,9 +73,7 @@ class Given:
 
 
 def gather(artefact: Artefact) -> Given:
-    """Read OUT, including the data of the root disk, but not the holes of this sparse file. Files that are not
-    regular are not read.
-    """
+    """Read all regular files of OUT. The root disk is a sparse file. Its data is read, but its holes are not read."""
     manifest = read_manifest(artefact.directory)
     return Given(
         mode=stat.S_IMODE(artefact.directory.stat().st_mode),
@@ -100,7 +100,7 @@ def _script_is_ours(path: Path, manifest: Manifest) -> bool:
     try:
         return read_bounded(path, SCRIPT_BYTES) == run_script(manifest).encode()
     except FileNotFoundError:
-        # That it is missing is said anyway.
+        # `judge` reports the missing file anyway.
         return True
     except BadInputError:
         return False
@@ -118,7 +118,7 @@ def _marks(fd: int) -> tuple[bytes, ...]:
 
 
 def _data(fd: int) -> Iterator[bytes]:
-    """The file's data blocks, without its holes (lseek(2), SEEK_DATA)."""
+    """The data blocks of the file that is open as ``fd``. The holes of the file are skipped (lseek(2), SEEK_DATA)."""
     at, end = 0, os.fstat(fd).st_size
     while at < end:
         try:

@@ -1,7 +1,8 @@
-"""Check an artefact for secrets, wrong modes, files that no build makes, and parts that contradict each other (pure).
+"""Check an artefact for secrets, wrong modes, files that no build makes, and parts that contradict each other.
+All functions of this module are pure.
 
-Every user who may read the file initramfs.img can read the content of all packed files, whatever their modes are.
-So the modes of packed files matter only in the running guest.
+Every user who may read the file initramfs.img can read the content of all packed files, even of packed files whose
+own modes forbid that. So the modes of packed files matter only in the running guest.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 
 def judge(given: Given) -> Findings:
-    """The findings, errors first. Findings of the same severity come in this order: findings about OUT's files,
-    findings about the initramfs as a whole, and findings about the initramfs's members in the order of these members
-    (pure).
+    """The findings about an artefact, errors first. Findings of the same severity have this order:
+
+    1. findings about the files of the artefact's directory (OUT)
+    2. findings about the initramfs as a whole
+    3. findings about the members of the initramfs, in the order of the members
     """
     return counted(_all(given))
 
@@ -115,8 +118,8 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _command_lines(manifest: Manifest) -> Iterator[Finding]:
-    """A finding for each boot entry whose kernel command line has an option that no build adds. Such an option may
-    disable protections of the kernel, or name another program as init.
+    """A finding for each boot entry whose kernel command line has an option that no build adds. An option of an
+    unknown origin may disable protections of the kernel, or name another program as init.
     """
     stock = stock_line(manifest.superblock.uuid)
     ours = with_options(stock, KernelOptions(manifest.kernel_options))
@@ -150,7 +153,7 @@ def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: 
 
 def _chmod(mode: str, name: str) -> str:
     """The command that changes the mode of a file of OUT. Somebody else may have chosen the file's name. So the
-    name is left out if it has characters that a user should not paste into a shell.
+    command does not contain the name if the name has characters that a user should not paste into a shell.
     """
     return command("chmod", mode, "--", name) or f"chmod {mode}"
 
@@ -159,8 +162,8 @@ def _chmod(mode: str, name: str) -> str:
 
 
 def _names(given: Given) -> Iterator[Finding]:
-    """A finding for each member whose name is too long for any file system. The kernel does not unpack such a
-    member.
+    """A finding for each member of the initramfs whose name is too long for any file system. The kernel does not
+    unpack a member with such a name.
     """
     for member in given.members:
         if is_too_long(member.name):
@@ -205,8 +208,9 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """A finding for each file that differs between part B and the list of digests in part A, or that is only in one
-    of these two places. With such a difference, every boot would be a stock boot.
+    """A finding for each difference between part B of the initramfs, which has the packed files, and part A's list of
+    these files with their digests. A file may differ from its entry in the list, or may be only in part B or only in
+    the list. With such a difference, every boot would be a stock boot.
     """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
     if text is None:
@@ -236,11 +240,11 @@ def _digests(given: Given) -> Iterator[Finding]:
 
 
 def _agreement(given: Given) -> Iterator[Finding]:
-    """A finding for each file to which one of these applies:
+    """A finding for each file to which one of these statements applies:
 
-    - start-set.json and part B differ in the file's name, kind or size
-    - start-set.json gives no reason for the file
-    - the file is packed, but start-set.json lists it as excluded
+    - start-set.json and part B of the initramfs differ in the file's name, kind or size.
+    - start-set.json gives no reason for the file.
+    - The file is packed, but start-set.json lists the file as excluded.
     """
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
     listed = {file.path: file for file in given.start_set.files}
@@ -313,7 +317,7 @@ def _secret(member: inside.Member, secrets: Secrets) -> Iterator[Finding]:
 
 def _mode(member: inside.Member, secrets: Secrets, below: str | None) -> Iterator[Finding]:
     """The findings about a member's owner and mode. ``below`` is the nearest directory above the member that some
-    users may not enter. It is None when every user may enter all directories above the member.
+    users may not enter. ``below`` is None when every user may enter all directories above the member.
     """
     bits, name = stat.S_IMODE(member.mode), f"/{member.name}"
     if (member.uid, member.gid) != (0, 0):

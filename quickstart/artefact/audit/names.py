@@ -1,7 +1,7 @@
-"""Find where the names and symbolic links of an initramfs's members lead when the kernel follows them (pure).
+"""Find the paths that the names and symbolic links of an initramfs's members lead to when the kernel follows the links.
 
-All names are plain: a name has no empty component, no ``.`` and no ``..``, and no member lies below a link. The
-code that reads the archive refuses any other archive (initramfs/newc_exact.py).
+All names of members are plain. A plain name has no empty component, no ``.`` and no ``..``, and no link as a parent
+directory. The code in initramfs/newc_exact.py, which reads the initramfs, refuses an initramfs with other names.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def is_too_long(name: str) -> bool:
 
 
 def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str, str]:
-    """For each name in ``names``, the nearest directory above it that is in ``holders``. Names that lie below
-    none of ``holders`` are left out. All names are plain.
+    """For each plain name in ``names``, the nearest directory above the name that is in ``holders``. A name without
+    such a directory is left out of the result.
 
-    Apart from the sorting, the time is proportional to the total length of all names. A slower function would not
-    do, because each name in an untrusted archive may have two thousand components.
+    Apart from the sorting, the time is proportional to the total length of all names. This speed is necessary,
+    because each name in an untrusted archive may have two thousand components.
     """
     found: dict[str, str] = {}
     above: list[str] = []
@@ -49,8 +49,8 @@ def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str
 
 
 def stays(name: str, target: str) -> bool:
-    """Whether the link ``name`` with this ``target`` stands for a left file, which stays on the root volume
-    (docs/adr/0017-left.md).
+    """Whether the link ``name`` with the target ``target`` stands for a left file. A left file is a file of the start
+    set that stays on the root volume (docs/adr/0017-left.md).
     """
     return target == f"/{name.removeprefix('fast/')}" != f"/{name}"
 
@@ -71,7 +71,7 @@ class Secrets:
         return self._left < 0
 
     def name(self, path: str) -> bool:
-        """Whether one of the globs matches ``path``. Always False once the limit is reached."""
+        """Whether one of the globs matches ``path``. Once the limit is reached, the result is always False."""
         # Several findings about one file ask one after the other.
         if path != self._last[0]:
             self._left -= len(path) * len(self._globs)
@@ -81,8 +81,8 @@ class Secrets:
 
 
 class Links:
-    """The symbolic links of an archive, which are followed as the kernel follows them. ``targets`` has the
-    target of each link, by the link's plain name.
+    """The symbolic links of an archive. This class follows the links in the same way as the kernel. ``targets`` has
+    the target of each link under the link's plain name.
     """
 
     def __init__(self, targets: Mapping[str, str]) -> None:
@@ -91,10 +91,10 @@ class Links:
 
     def end(self, name: str) -> str | None:
         """The absolute path that ``name`` leads to when the links in all its components are followed. A link at the
-        end of the path is not followed when it stands for a left file (``stays``).
+        end of the path is not followed when the link stands for a left file (see ``stays``).
 
-        The result is None when ``name`` leads through more than _MOST_LINKS links, or when all calls of this
-        method together have met more than _MOST_COMPONENTS components.
+        The result is None when ``name`` leads through more than _MOST_LINKS links. The result is also None when all
+        calls of this method together have met more than _MOST_COMPONENTS components.
         """
         place: list[str] = []
         left, links = name.split("/")[::-1], 0

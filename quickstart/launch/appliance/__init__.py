@@ -1,5 +1,5 @@
-"""A small guest of ours that reads a stranger's disk (docs/adr/0026-appliance.md).
+"""The appliance: a small guest of ours that reads a stranger's disk (docs/adr/0026-appliance.md).
 
-Its kernel comes from the store's base image, and its initramfs from the programs of this image. Nothing of the disk is
-executed in this guest.
+The kernel of the appliance comes from the base image in the store, and the initramfs has programs of this base image.
+The appliance executes no program of the stranger's disk.
 """

@@ -1,4 +1,6 @@
-"""Start the appliance with a disk, and bring home what it says about the disk, or files of the disk."""
+"""Start the appliance, our guest that reads a stranger's disk. Copy the appliance's description of the disk, or files
+of the disk, to the host.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ class Appliance:
 
 
 def appliance(context: Context) -> Appliance:
-    """The appliance, from the store. It is made from the base image of the suite ``SUITE`` when the store does not
-    have it. Making the base image needs root or subordinate IDs.
+    """The appliance from the store. When the store does not have the appliance, this function makes it from the base
+    image of the Debian release ``SUITE``. Making the base image needs root or subordinate IDs.
     """
     base = make_base(SUITE, context)
     root = ImageRoot(base.path / "root")
@@ -74,7 +76,7 @@ def appliance(context: Context) -> Appliance:
 def started(
     appliance: Appliance, disk: Path, disk_format: DiskFormat, launcher: Launcher
 ) -> Iterator[Executes]:
-    """A running appliance with ``disk``, to which it cannot write.
+    """A context with a running appliance that can read ``disk``, but cannot write to it.
 
     Raises GuestError when the appliance does not start.
     """
@@ -97,8 +99,10 @@ def started(
 
 
 def look(guest: Executes) -> Inspected:
-    """What the appliance's disk is (guest/look). Raises GuestError when the appliance ends, or says what no `look`
-    says, and TooSlowError when it takes too long to read what it says.
+    """A description of the appliance's disk. The script guest/look prints this description in the appliance.
+
+    Raises GuestError when the appliance ends, or when the output cannot come from this script. Raises TooSlowError
+    when reading the output takes too long.
     """
     out, err = io.BytesIO(), io.BytesIO()
     status = guest.execute("look", out, err, _LOOK_S, _MOST_BYTES)
@@ -108,9 +112,10 @@ def look(guest: Executes) -> Inspected:
 
 
 def fetch(guest: Executes, partition: Partition, path: str, out: BinaryIO, most_bytes: int) -> None:
-    """Write the file ``path`` of ``partition`` to ``out`` (guest/fetch). The content is a stranger's.
+    """Write the content of the file ``path`` of ``partition`` to ``out``. The script guest/fetch prints the content in
+    the appliance. The content comes from a stranger's disk, and is untrusted.
 
-    Raises GuestError when the file cannot be read, or has more than ``most_bytes``.
+    Raises GuestError when the file cannot be read, or has more than ``most_bytes`` bytes.
     """
     said = io.BytesIO()
     words = shlex.join(("fetch", str(partition.number), path))

@@ -1,4 +1,6 @@
-"""Make the initramfs of the appliance: BusyBox, blkid with its libraries, the drivers, and our scripts in `guest/`."""
+"""Make the initramfs of the appliance, our guest that reads a stranger's disk. The initramfs has BusyBox, blkid with
+its libraries, the drivers, and our scripts in `guest/`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from quickstart.initramfs.newc import CpioEntry, char_device, directory, regular
 from quickstart.inspect.elf import closure
 from quickstart.inspect.imageroot import ImageRoot
 
-# In the order in which they are loaded: the disk and the port of the launch agent, then file systems. FAT needs the last
-# ones for names, and Debian mounts an ESP with them.
+# The kernel modules in the order in which they are loaded: first the drivers of the disk and of the launch agent's
+# port, then file systems. FAT needs the nls modules for file names, and Debian mounts an ESP with them.
 WANTED = (
     *("sha256_ssse3", "virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "crc32c_generic"),
     *("ext4", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8"),
@@ -41,8 +43,8 @@ _DIRECTORIES = ("dev", "modules", "proc", "run", "sbin", "sys")
 
 
 def entries(root: ImageRoot, version: str, busybox: Path) -> Iterator[CpioEntry]:
-    """The members of the initramfs, from the image ``root`` with the kernel ``version`` and from the host's static
-    BusyBox.
+    """The members of the initramfs. blkid, its libraries and the drivers come from the image ``root``, which has the
+    kernel ``version``. ``busybox`` is the host's static BusyBox.
 
     Raises StartSetError when the image lacks a driver or a program.
     """
@@ -56,7 +58,9 @@ def entries(root: ImageRoot, version: str, busybox: Path) -> Iterator[CpioEntry]
 
 
 def cell(busybox: Path) -> Iterator[CpioEntry]:
-    """The root directory in which guest/look and guest/fetch read a file system: BusyBox and our scripts."""
+    """The members of the directory with BusyBox and our scripts. The scripts guest/look and guest/fetch use this
+    directory as their root directory while they read a file system.
+    """
     yield from (directory(name) for name in _CELL)
     yield regular("cell/bin/busybox", busybox, 0o755)
     yield from (symlink(f"cell/bin/{name}", "busybox") for name in _APPLETS)
@@ -68,7 +72,9 @@ def _script(name: str) -> bytes:
 
 
 def _programs(root: ImageRoot) -> Iterator[CpioEntry]:
-    """The programs in /sbin, and their libraries by the names and in the directories in which ld.so finds them."""
+    """The members for the programs in /sbin and for the libraries of these programs. Each library has the directory and
+    the name with which ld.so finds it.
+    """
     starts = {PurePosixPath(path).name: _canonical(root, path) for path in _PROGRAMS}
     for name, path in starts.items():
         yield regular(f"sbin/{name}", root.host(path), 0o755)
