@@ -53,6 +53,9 @@ FilePath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9@_+-][A-Za-z0
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
 # MySQL allows 32 characters; the agent takes them as they are.
 Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
+# What sha256sum(1) prints.
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+MOST_USER_DATA = 8
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -78,7 +81,14 @@ def is_unit_name(name: str) -> bool:
 
 class _Start(Table):
     pre: bool = True
-    early: Literal["seen", "always", "never"] = "seen"
+    early: Literal["seen", "ask", "always", "never"] = "seen"
+    user_data: Annotated[tuple[Sha256, ...], Field(max_length=MOST_USER_DATA)] = ()
+
+    @model_validator(mode="after")
+    def _asked(self) -> _Start:
+        if self.user_data and self.early != "ask":
+            raise ValueError('`user_data` is for early = "ask"')
+        return self
 
 
 class _Ready(Table):
@@ -343,6 +353,7 @@ def _profile(document: _Document) -> Profile:
         companions=document.stack[:-1],
         run_start_pre=document.start.pre,
         early=Early(document.start.early),
+        user_data=document.start.user_data,
         ready=_readiness(document.ready),
         files=FileRules(
             include=document.files.include,

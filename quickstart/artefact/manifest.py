@@ -201,7 +201,7 @@ class Manifest(_Open):
     start_set_files: _Count
     start_set_bytes: _Count
     cloud_init: bool = False
-    early: Literal["seen", "always", "never"] = "always"
+    early: Literal["seen", "ask", "always", "never"] = "always"
     uuid: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")] = ""
     reference: _Reference | None = None
     kernel_version: Literal[""] | _Version = ""

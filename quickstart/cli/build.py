@@ -38,6 +38,7 @@ from quickstart.verify.untilclean import read_includes, with_includes
 
 _EARLY = {
     Early.SEEN: 'it starts early in a machine that cloud-init has been through (early = "seen")',
+    Early.ASK: 'it starts early in a machine that cloud-init has been through, or that brings no user data (early = "ask")',
     Early.ALWAYS: 'it starts early always, before cloud-init on the first boot too (early = "always")',
     Early.NEVER: "every boot is a stock boot",
 }

@@ -20,6 +20,7 @@ from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel, compressors
 from quickstart.initramfs.serving import Delivery, without_hidden
 from quickstart.inspect.cloudinit import early_start
+from quickstart.inspect.firstboot import first_boot
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack, unit_texts
 from quickstart.model import MIB, Artefact, FileRules, Network, Profile, ReferenceImage, StartSet, Trace
@@ -221,7 +222,9 @@ def _check_image(
     root = ImageRoot(reference.tree)
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, payload_of(profile, options.payload))
-    if not options.tracing.guest_package and early_start(root, profile.early) == Early.SEEN:
+    if profile.early is Early.ASK and (line := first_boot(root, profile.early)):
+        context.progress.note(line)
+    if not options.tracing.guest_package and early_start(root, profile.early) in (Early.SEEN, Early.ASK):
         context.progress.note(_NEVER_SEEN)
 
 

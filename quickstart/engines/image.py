@@ -26,6 +26,7 @@ from quickstart.image.kerneloptions import chosen
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
+from quickstart.inspect.firstboot import first_boot
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.model.rootdisk import RootDisk
@@ -152,6 +153,8 @@ def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
     root = ImageRoot(reference.tree)
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, profile.payload)
+    if line := first_boot(root, profile.early):
+        context.progress.note(line)
     subject = Subject(profile, reference, disk)
     traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=plan.options.keep), context)
     form = PackOptions(

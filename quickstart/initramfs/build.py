@@ -206,6 +206,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         hand_off=recipe.hand_off,
         network=network,
         early=early_start(root, recipe.profile.early),
+        user_data=recipe.profile.user_data,
         served=recipe.served,
         bound=recipe.bound_by_unit,
         watched=recipe.watched,

@@ -98,7 +98,8 @@ class GuestConfig:
     """The configuration of init for one image. ``build`` is the build ID, which both parts of the initramfs contain.
     ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty when init
     does not hand the machine over to systemd (takeover.network_service). ``early`` says which machines start the
-    application early (cloudinit.early_start). ``image`` is the type of the file system image in part B of the
+    application early (cloudinit.early_start), and ``user_data`` are the SHA-256 sums of user data that do not matter to
+    it. ``image`` is the type of the file system image in part B of the
     initramfs, or empty when part B has plain files. ``bound`` are the packed files that are bind-mounted over the
     volume's files, by the name of the unit (serving.bound_files). ``watched`` has the paths that init compares with
     the volume in addition to the packed files.
@@ -131,6 +132,7 @@ class GuestConfig:
     hand_off: HandOff
     network: str
     early: Early = Early.ALWAYS
+    user_data: tuple[str, ...] = ()
     served: Served = Served.FAST
     bound: Mapping[str, tuple[PurePosixPath, ...]] = field(default_factory=dict)
     image: str = ""
@@ -205,6 +207,7 @@ def config_text(config: GuestConfig) -> str:
         "HAND_OFF": config.hand_off.value,
         "NETWORK": config.network,
         "EARLY": config.early,
+        "USER_DATA": " ".join(config.user_data),
         "IMAGE": config.image,
         "RAISES_NR_OPEN": "yes" if config.raises_nr_open else "",
         "TMP_OPTIONS": " ".join(config.tmp_options),

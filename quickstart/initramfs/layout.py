@@ -39,6 +39,7 @@ from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import FileKind, StartFile, StartSet
+from quickstart.model.words import Early
 
 OURS = "fast/quickstart"
 COMPANIONS = f"{OURS}/companions"
@@ -79,6 +80,7 @@ _APPLETS = (
     *(
         "mkfifo",
         "mount",
+        "nc",
         "od",
         "poweroff",
         "readlink",
@@ -95,12 +97,15 @@ _APPLETS = (
         "stat",
         "switch_root",
         "sync",
+        "tail",
+        "timeout",
         "touch",
         "tr",
         "udhcpc",
         "umount",
         "uniq",
         "usleep",
+        "wc",
         "xargs",
     ),
 )
@@ -155,6 +160,8 @@ def part_a(
         if later := prefetch.later:
             yield regular(f"{OURS}/prefetch.later-ranges", later.ranges_text, PRIVATE)
             yield regular(f"{OURS}/prefetch.later-parts", later.parts_text, PRIVATE)
+    if config.early is Early.ASK:
+        yield from _scripts(("datasource",))
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
     yield regular(f"{OURS}/settings", _encoded(settings_text(config.settings)), 0o644)
     yield from _unit(OURS, config.unit, config, start_set, root)
@@ -214,8 +221,13 @@ def _programs(programs: Programs) -> Iterator[CpioEntry]:
     yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
     # Under this name, the program does the work after the start (caretaker/caretaker.c).
     yield symlink(f"{OURS}/bin/caretaker", "starter")
+    yield from _scripts(_SCRIPTS)
+
+
+def _scripts(names: Iterable[str]) -> Iterator[CpioEntry]:
+    """The archive's members for scripts of init."""
     scripts = resources.files("quickstart.initramfs").joinpath("init")
-    for name in _SCRIPTS:
+    for name in names:
         target = "init" if name == "init" else f"{OURS}/{name}"
         yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
 

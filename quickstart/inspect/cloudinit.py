@@ -5,11 +5,13 @@ application before systemd (docs/users/cloud-init.md).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
+from quickstart.parse.printable import brief
 
 # The first stages' units; -main and -network are those of cloud-init 24.3 and later.
 _UNITS = (
@@ -32,6 +34,16 @@ _ALWAYS = re.compile(
     r"""(?:\[ *["']?[\w.-]+["']? *,| - +- +["']?[\w.-]+["']? +-|frequency["']? *:) *["']?always["']? *(?:[\],}]| )"""
 )
 _HANDLERS = PurePosixPath("/etc/cloud/handlers")
+# cloud-init documentation, "Datasources": the image's own choice of a datasource, or data in its configuration. Init knows
+# what a machine brings only when cloud-init looks for it in the usual places (initramfs/init/datasource).
+_CHOICE = re.compile(r"""[ {,"']datasource_list["']? *: *(?:\[([^\]]*)\]|((?:- +["']?\w+["']? +)+))""")
+_NAME = re.compile(r"\w+")
+_DATA = re.compile(
+    r"""[ {,"'](?:seedfrom|user-data|userdata_raw|metadata_urls|fs_label|vendor_data2?)["']? *:"""
+)
+_ASKED = frozenset(("NoCloud", "ConfigDrive", "Ec2", "None"))
+# ds-identify reads it, and may then find a datasource in another way.
+_IDENTIFY = PurePosixPath("/etc/cloud/ds-identify.cfg")
 # cloud-init documentation, "How to disable cloud-init".
 _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
@@ -51,19 +63,13 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
 
     - The configuration has `bootcmd`.
     - The configuration gives a module the frequency `always`.
-    - The image has a part handler, which is a file in /etc/cloud/handlers.
+    - The image has a part handler.
 
-    In all three cases, an early start would start the application before cloud-init has run.
+    In all these cases, an early start would start the application before cloud-init has done this work.
     """
     if not has_cloud_init(root):
         return
-    files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
-    # Each file is read once, because many names may be links to one large file.
-    by_file: dict[PurePosixPath | None, PurePosixPath] = {}
-    for path in files:
-        by_file.setdefault(root.resolve(path).canonical, path)
-    for file, path in by_file.items():
-        text = _joined(root.read_text(file)) if file is not None and root.host(file).is_file() else ""
+    for path, text in _configuration(root):
         if _BOOTCMD.search(text):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {path} has bootcmd, which cloud-init runs before it at each boot",
@@ -79,6 +85,34 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
             f"{unit} cannot be started early: {path} may run at each boot, before all services",
             hint="remove the handler from the image",
         )
+
+
+def _configuration(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
+    """The files of cloud-init's configuration in /etc, each with its text as one line (`_joined`)."""
+    files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
+    # Each file is read once, because many names may be links to one large file.
+    by_file: dict[PurePosixPath | None, PurePosixPath] = {}
+    for path in files:
+        by_file.setdefault(root.resolve(path).canonical, path)
+    for file, path in by_file.items():
+        yield path, _joined(root.read_text(file)) if file is not None and root.host(file).is_file() else ""
+
+
+def unasked(root: ImageRoot) -> str:
+    """The reason why init cannot ask whether a machine of this image brings user data (``early = "ask"``). Empty when
+    init can ask.
+    """
+    if root.resolve(_IDENTIFY).canonical is not None:
+        return f"{_IDENTIFY} says how cloud-init finds its datasource"
+    for path, text in _configuration(root):
+        if _DATA.search(text):
+            return f"{path} has data for cloud-init, or says where they are"
+        for chosen in _CHOICE.findall(text):
+            # A list of one datasource, with or without None, is not searched: cloud-init takes this datasource.
+            only = set(_NAME.findall(" ".join(chosen))) - {"None"}
+            if len(only) == 1 and not only <= _ASKED:
+                return f"{path} chooses the datasource {brief(only.pop())}, which init does not ask"
+    return ""
 
 
 def _joined(text: str) -> str:

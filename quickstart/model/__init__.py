@@ -68,7 +68,8 @@ class Profile:
     """One application. ``quickstart.profile`` has validated all values.
 
     ``unit`` is the unit that answers the readiness request. ``companions`` are the other units of a stack
-    (docs/users/stacks.md).
+    (docs/users/stacks.md). ``user_data`` are the SHA-256 sums of user data for cloud-init with which ASK allows an
+    early start (docs/users/cloud-init.md).
     """
 
     name: str
@@ -88,6 +89,7 @@ class Profile:
     kernel_options: KernelOptions = KernelOptions.BOOT
     companions: tuple[str, ...] = ()
     data_prefetch: DataPrefetch = NO_DATA
+    user_data: tuple[str, ...] = ()
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -24,10 +24,12 @@ class ReadyKind(enum.StrEnum):
 
 
 class Early(enum.StrEnum):
-    """Which machines start early. SEEN and ALWAYS differ only for images with cloud-init."""
+    """Which machines start early. ASK, SEEN and ALWAYS differ only for images with cloud-init."""
 
     SEEN = "seen"
     """Machines that cloud-init has already configured."""
+    ASK = "ask"
+    """These, and a machine that brings no user data for cloud-init; init asks for them."""
     ALWAYS = "always"
     NEVER = "never"
     """No machine, because an early start is not faster than the stock boot."""

@@ -1,0 +1,38 @@
+"""Find what the first boot of a fresh machine does (docs/users/cloud-init.md)."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from quickstart.inspect.cloudinit import early_start, has_cloud_init, unasked
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model.words import Early
+
+_MACHINE_ID = PurePosixPath("/etc/machine-id")
+_LINES = {
+    Early.SEEN: 'a first boot is a stock boot, because cloud-init sets the machine up (early = "seen")',
+    Early.ASK: 'a first boot starts early if the machine brings no user data for cloud-init (early = "ask")',
+    Early.ALWAYS: 'a first boot starts early, before cloud-init sets the machine up (early = "always")',
+    Early.NEVER: 'every boot is a stock boot (early = "never")',
+}
+
+
+def is_unborn(root: ImageRoot) -> bool:
+    """Whether systemd would treat the boot of a machine with this root as the machine's first boot. This is so if
+    /etc/machine-id is missing or says `uninitialized`, but not if the file is empty (machine-id(5)).
+    """
+    file = root.resolve(_MACHINE_ID).canonical
+    return file is None or root.read_text(file).strip() == "uninitialized"
+
+
+def first_boot(root: ImageRoot, wanted: Early) -> str:
+    """A line that says what the first boot of a fresh machine does. Empty when it starts early like any other boot.
+    ``wanted`` is the profile's choice.
+    """
+    if wanted is not Early.NEVER and is_unborn(root):
+        return f"a first boot is a stock boot, because {_MACHINE_ID} asks systemd for a first boot"
+    if not has_cloud_init(root):
+        return ""
+    early = early_start(root, wanted)
+    reason = unasked(root) if wanted is Early.ASK else ""
+    return f"{_LINES[early]}; init cannot ask: {reason}" if reason else _LINES[early]
