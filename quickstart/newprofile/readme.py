@@ -37,7 +37,9 @@ def _never_note(found: Findings) -> str:
 
 
 def notes(found: Findings) -> Mapping[str, Sequence[str]]:
-    """The comments for profile.toml, by the name of the key or table above which they are written."""
+    """The comments for profile.toml. The keys of the result are the names of the TOML keys and tables above which the
+    comments are written.
+    """
     profile, said = found.profile, {}
     said[""] = [
         f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",

@@ -1,9 +1,8 @@
 """Choose the units of a profile from the unit files in the image.
 
-An alias is replaced by the unit that it stands for. A wrapper is a unit that does nothing itself, such as
-postgresql.service (inspect/unit/instances.py). It is replaced by the instance that does the work, such as
-postgresql@15-main.service. The services that these units require are added, those that they pull in and come after, and those
-whose sockets they come after.
+An alias is replaced by the unit for which the alias stands. A wrapper is a unit that does nothing itself, such as
+postgresql.service (inspect/unit/instances.py). A wrapper is replaced by the instance that does the work, such as
+postgresql@15-main.service. Then the services that these units need are added (see ``with_needed``).
 """
 
 from __future__ import annotations
@@ -61,24 +60,26 @@ def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
 
 
 def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
-    """The unit that does the work of the companion ``name``. Raises UnsupportedUnitError as ``with_own_unit`` does."""
+    """The unit that does the work of the companion ``name``. Raises UnsupportedUnitError in the same cases as
+    ``with_own_unit``.
+    """
     return with_own_unit(root, replace(draft, unit=name, companions=()))[0].unit
 
 
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
     """Return two values. The first value is ``draft`` with two changes: a companion that is an alias or a wrapper is
-    replaced by the unit that does the work, and the services that the units need are added. The second value has
-    every added service with the assignment or link that names this service.
+    replaced by the unit that does the work, and the services that the units need are added. The second value maps each
+    added service to the assignment or link that names this service.
 
-    A unit needs three kinds of services, unless an early start need not wait for them (pack/harmless.py):
+    A unit needs three kinds of services:
 
     - services that the unit requires (Requires=, Requisite=, BindsTo=)
-    - services that the unit wants and comes after (Wants= with After=)
-    - services whose sockets the unit comes after
+    - services that the unit wants and comes after (Wants= with After=), unless pack/harmless.py lists them
+    - services whose sockets the unit comes after, unless pack/harmless.py lists them
 
     A service is not added if the image does not have it, if its name is not allowed in a profile, or if the profile
-    already has MOST_UNITS units. The build later refuses the unit that needs this service. Raises
-    UnsupportedUnitError as ``with_own_unit`` does.
+    already has MOST_UNITS units. The build later refuses the unit that needs this service. Raises UnsupportedUnitError
+    in the same cases as ``with_own_unit``.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}
@@ -94,7 +95,9 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
 
 
 def _needed(root: ImageRoot, unit: str, draft: Profile) -> Mapping[str, str]:
-    """The units that ``unit`` needs beside those of ``draft``, each with the reason."""
+    """The units that ``unit`` needs and that ``draft`` does not have yet. Each unit is mapped to the reason why it is
+    needed.
+    """
     wanted = {
         name: why
         for name, why in wanted_before(root, unit).items()
@@ -125,7 +128,9 @@ def demand_unit(root: ImageRoot, draft: Profile) -> None:
 
 
 def _meant(root: ImageRoot, draft: Profile) -> str:
-    """A hint that names the image's unit with the most similar name, or else the units of the profile's packages."""
+    """A hint that names the image's unit with the most similar name. If no name is similar enough, the hint names the
+    units of the profile's packages.
+    """
     places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
     # Without the type, which makes any two alike.
     if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
