@@ -95,7 +95,7 @@ class BlockMap:
 
     @property
     def inodes(self) -> Mapping[PurePosixPath, int]:
-        """The inode number of each path. For an inode with several paths, only one path is included."""
+        """The inode number of each path. If an inode has several paths, only one of them is included."""
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ class BlockMap:
 
 @cpu_limit("the disk", START_SET_LIMIT_S)
 def read_block_map(image: Path) -> BlockMap:
-    """The map of the raw ``image``. Raises ArtefactError when it is damaged, is not ext4 or has the feature meta_bg."""
+    """The block map of ``image``. Raises ArtefactError when the image is damaged, not ext4, or uses meta_bg."""
     with image.open("rb") as file:
         # mmap(2) refuses an empty file. But an image with a valid layout is not empty, because it has a
         # superblock.
@@ -274,7 +274,7 @@ class _Reader:
                 waiting += self._entries(number, str(path).rstrip("/"), pieces)
 
     def _entries(self, directory: int, path: str, pieces: list[Owner]) -> Iterator[int]:
-        """Name the inodes in the directory, and yield those that had no name."""
+        """Record names for the inodes in the directory that had no name before, and yield these inodes."""
         for name, child in self._names(pieces):
             if child in self.paths:
                 continue
@@ -383,7 +383,7 @@ def _order(run: Owner) -> tuple[int, str, str, int]:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """The sorted ``runs`` without the blocks that an earlier run has (the resize inode also lists blocks of backups)."""
+    """The sorted ``runs``, each without blocks of an earlier run. (The resize inode also lists blocks of backups.)"""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

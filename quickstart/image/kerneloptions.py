@@ -41,12 +41,12 @@ WORDS: Mapping[KernelOptions, tuple[str, ...]] = {
 
 
 def words_of(options: KernelOptions) -> tuple[str, ...]:
-    """The words that ``options`` add to a command line."""
+    """The words that the set of kernel options ``options`` adds to a command line."""
     return WORDS[options]
 
 
 def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
-    """The kernel options of a build: ``asked`` if it is given, or else the profile's."""
+    """The kernel options of a build: ``asked`` if the user gave it, or else the options of the profile."""
     return asked or profile.kernel_options
 
 
@@ -56,7 +56,7 @@ def stock_line(root_uuid: str) -> str:
 
 
 def with_options(line: str, options: KernelOptions) -> str:
-    """``line``, followed by the words of ``options``."""
+    """The command line ``line``, followed by the words of ``options``."""
     return " ".join((line, *words_of(options)))
 
 

@@ -27,8 +27,8 @@ IMAGE_TIME_S = 1_400_000_000
 class Readiness:
     """The readiness request of a profile. The guest is *ready* at the first correct answer to this request.
 
-    ``path`` and ``status`` are used for HTTP, ``account`` for MYSQL, and ``command`` for EXEC. The request
-    goes to the guest's external address, or to 127.0.0.1 if ``loopback`` is true.
+    ``path`` and ``status`` are used for a request of the kind HTTP, ``account`` for MYSQL, and ``command`` for EXEC.
+    The request goes to the guest's external address, or to 127.0.0.1 if ``loopback`` is true.
     """
 
     kind: ReadyKind
@@ -145,11 +145,11 @@ class Event:
     """The first action of the kind ``op`` by a program of the unit on ``path``, which is absolute. ``error`` is
     the errno's name, or None.
 
-    ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name of
-    the last program that the process executed. ``made`` says that, before this action, the boot had made,
-    changed or removed the file at ``path``, so ``path`` may differ from the image. ``real`` is the kernel's path
-    of the opened file, if it differs from ``path``, or else None. ``bare`` says that the process does not have
-    the environment that systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
+    ``line`` is the number of the line in strace's log, counted from 1. ``pid`` is the process ID in the guest.
+    ``program`` is the name of the last program that the process executed. ``made`` says that, before this action, the
+    boot had made, changed or removed the file at ``path``, so ``path`` may differ from the image. ``real`` is the
+    kernel's path of the opened file, if it differs from ``path``, or else None. ``bare`` says that the process does not
+    have the environment that systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
     """
 
     line: int
@@ -183,14 +183,17 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are the actions of the unit's
-    programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes. ``blind`` names the
-    programs with an io_uring, whose files strace may not see. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file
-    to the libraries that ldd named for it. ``modules_before`` are the kernel modules when PID 1 began, ``modules`` those at
-    ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of large files. ``first_reads`` are
-    the ranges of the volume, as (offset, length), that were read after ready, until the profile's command
-    ``first_requests`` had ended. ``uses_network``,
-    ``changed`` and ``peers`` are as in trace.collect.UnitLog. ``trace_hash`` is the SHA-256 of the logs.
+    """The files that the unit's programs used in a reference boot, and further facts about this boot. ``events`` are
+    the actions of the unit's programs in the order of strace's log, without duplicates. ``processes`` is the number of
+    the unit's processes. ``blind`` names the programs that set up an io_uring. strace may not see which files these
+    programs use. ``mapped`` are the files that were mapped for execution at ready. ``ldd`` maps an ELF file to the
+    libraries that ldd named for this file.
+
+    ``modules_before`` are the kernel modules that were loaded when PID 1 began, and ``modules`` the kernel modules that
+    were loaded at ready. ``loaded`` is the boot's state at ready. ``resident`` has the parts of large files that were
+    in the page cache at ready. ``first_reads`` are the ranges of the volume, as (offset, length), that were read
+    between ready and the end of the profile's command ``first_requests``. The class UnitLog in trace/collect.py
+    describes ``uses_network``, ``changed`` and ``peers``. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -330,10 +333,9 @@ class Artefact:
 
 # ---------------------------------------------------------------- launch
 class Network(enum.Enum):
-    """What a guest can reach over its network: nothing, or everything that the host can reach, including the
-    host's loopback.
-
-    With a closed network, the guest still gets an address by DHCP, and the host reaches the forwarded port.
+    """Whether a guest can reach other machines over its network. With an open network, the guest can reach everything
+    that the host can reach, including the host's loopback. With a closed network, the guest can reach nothing. The
+    guest still gets an address by DHCP, and the host reaches the forwarded port.
     """
 
     CLOSED = "closed"
@@ -352,7 +354,9 @@ class Beacon:
 
 @dataclass(frozen=True)
 class ReadyStamp:
-    """The first correct answer: the guest's uptime at that moment, and the client's clock when the report of it arrived."""
+    """The first correct answer to the readiness request. ``uptime_ns`` is the guest's uptime at this moment, and
+    ``received_ns`` is the time on the client's clock when the guest's message about the answer arrived.
+    """
 
     uptime_ns: int
     answer: str
@@ -371,7 +375,8 @@ class RootIo:
 
 @dataclass(frozen=True)
 class Counters:
-    """The guest's counters when it was ready. ``tsc`` is its time stamp counter at ``uptime_ns``.
+    """The guest's counters when the guest was ready. ``tsc`` is the CPU's time stamp counter at the uptime
+    ``uptime_ns``.
 
     ``text`` has the first line of /proc/stat, and then /proc/diskstats.
     """
@@ -383,7 +388,7 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class Readied:
-    """A launch that became ready."""
+    """The facts about a launch whose guest became ready."""
 
     launch_ns: int
     beacon: Beacon

@@ -46,12 +46,12 @@ class Payload(enum.StrEnum):
 
     @property
     def compresses(self) -> bool:
-        """Whether this form stores the parts as compressed streams."""
+        """Whether an initramfs of this form consists of compressed streams."""
         return self in (Payload.GZIP, Payload.LZ4, Payload.ZSTD)
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The host's programs that are needed to make this form."""
+        """The host's programs that are needed to make an initramfs of this form."""
         return ("sqfstar",) if self is Payload.SQUASHFS else ()
 
 

@@ -54,7 +54,9 @@ _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to 
 
 
 def default_root() -> Path:
-    """The store's directory on this host. Raises HostLacksError when nothing says where that is."""
+    """The store's directory on this host. Raises HostLacksError when neither the environment nor a home directory of
+    the user determines the directory.
+    """
     if chosen := os.environ.get("QUICKSTART_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -65,14 +67,16 @@ def default_root() -> Path:
 
 
 def key_of(stage: str, inputs: Mapping[str, object]) -> str:
-    """The key of the entry that ``stage`` makes from ``inputs`` (JSON values)."""
+    """The key of the entry that ``stage`` makes from ``inputs``, which are JSON values."""
     text = json.dumps({"stage": stage, "inputs": inputs}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished entry. ``path`` is its directory. ``made`` is False when the entry existed before it was requested."""
+    """A finished entry of the store. ``path`` is the entry's directory. ``made`` is False if the entry already existed
+    when it was requested.
+    """
 
     path: Path
     key: str
@@ -80,7 +84,7 @@ class Entry:
 
 
 class _DamagedError(Exception):
-    """An entry differs from what its stage made. The message names the difference."""
+    """An entry differs from the result that its stage made. The message names the difference."""
 
 
 def _unheard(text: str) -> None:
@@ -189,9 +193,9 @@ class Store:
         return None
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-        """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor locked.
-
-        Only those that are trusted (kept.trusted_entries).
+        """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor
+        locked. Entries that another user could have put into the store are left out (see ``trusted_entries`` in
+        kept.py).
         """
         for path in trusted_entries(self.root, self.root / stage, _KEY, self._note):
             # The entry may be removed meanwhile, or may be from another version.
@@ -291,7 +295,7 @@ class Store:
         raise HostLacksError(f"{final}.lock is removed by another process again and again")
 
     def make_stage(self, name: str) -> Path:
-        """Make the directory of the stage ``name``, where it is missing (kept.make_stage)."""
+        """Make the directory of the stage ``name``, if it is missing (see ``make_stage`` in kept.py)."""
         with self._writable():
             make_stage(self.root, self.root / name)
         return self.root / name
@@ -315,7 +319,7 @@ class Store:
 
 class _Look:
     """The state of a requested entry. ``damage`` says what is wrong with the entry, or is empty. ``trusted`` is the
-    entry's tree hash if it was already computed, or empty.
+    entry's tree hash if this hash was already computed, or empty.
     """
 
     def __init__(self, final: Path) -> None:
@@ -338,7 +342,7 @@ class _Look:
         return self.trusted != ""
 
     def has_changed(self) -> bool:
-        """Whether the entry was removed or replaced after the last look."""
+        """Whether the entry was removed or replaced after the last call of ``is_whole``."""
         return self._identity() != self._seen
 
     def _identity(self) -> tuple[int, int] | None:

@@ -68,8 +68,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 def _in_order(
     pool: ThreadPoolExecutor, work: Callable[[Sequence[bytes]], T], batches: Iterator[Sequence[bytes]]
 ) -> Iterator[T]:
-    """The results for the batches, in order. This function takes only a few batches in advance, because a foreign
-    tree may have a million long paths. `pool.map` would take all batches at once.
+    """The results for the batches, in the order of the batches. This function holds only a few batches in memory at a
+    time, because a foreign tree may have a million long paths. `pool.map` would hold all batches at once.
     """
     waiting: deque[Future[T]] = deque()
     for batch in batches:
@@ -83,10 +83,10 @@ def _in_order(
 def _second_name(first: bytes) -> bytes:
     """The bytes to hash for a further name of a file that was already hashed under the name ``first``.
 
-    A name may have any bytes. If every name were hashed as it is, an attacker who chooses the names and contents of
-    files could give two different trees the same hash. For this, the attacker needs a name that equals another file's
-    32-byte hash. Among all names, such a name is found in seconds. Among names of plain characters, the search takes
-    about 2**74 tries. So only a plain name is hashed as it is.
+    A name may have any bytes. If every name were hashed unchanged, an attacker who chooses the names and contents of
+    files could give two different trees the same hash. For this attack, the attacker needs a name that equals another
+    file's 32-byte hash. Among all names, such a name is found in seconds. Among names of plain characters, the search
+    takes about 2**74 tries. So only a name of plain characters is hashed unchanged.
     """
     return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 
@@ -113,8 +113,8 @@ def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> 
 
 
 def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | None) -> bytes:
-    """The hash of one file. ``path`` is the file's path in the tree, which is hashed, and ``name`` is the name by
-    which system calls reach the file. When ``time_s`` is None, no time is hashed.
+    """The hash of one file. ``path`` is the file's path in the tree, and becomes part of the hash. ``name`` is the name
+    by which system calls reach the file. When ``time_s`` is None, the hash covers no time.
     """
     digest = hashlib.sha256()
     # In an ordinary user's namespace (host/userns.py), root owns the user's files. So the tree has the same hash
