@@ -1,7 +1,9 @@
-"""Run `build --image`: make a disk that somebody else has made start its application early, in a copy of the disk.
+"""Run `build --image`. It copies a disk that somebody else has made, and changes the copy so that its application
+starts early.
 
-The disk's own system writes to the disk (docs/adr/0027-own-loader.md). It boots twice in a machine without services:
-before the trace, to install quickstart-guest, and at the end, to install our initramfs.
+The operating system on the copy makes the changes itself (docs/adr/0027-own-loader.md). For this purpose, it boots
+twice in a machine that starts no services. The first boot, before the trace, installs the package quickstart-guest. The
+second boot, at the end, installs our initramfs.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ _FROM_THE_IMAGE = ""
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """The options of `build --image`. ``image`` is the disk. When ``kernel_options`` is None, the profile's apply."""
+    """The options of `build --image`. ``image`` is the path of the disk. When ``kernel_options`` is None, the profile's
+    kernel options apply.
+    """
 
     image: Path
     out: Path
@@ -75,7 +79,7 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class ImageDisk:
-    """A disk that was examined. ``digest`` is the hash of its bytes (host.unchanged.digest_of_data)."""
+    """A disk that was examined. ``digest`` is the hash of its bytes (see ``digest_of_data`` in host/unchanged.py)."""
 
     path: Path
     digest: str
@@ -88,7 +92,9 @@ class ImageDisk:
 
 
 def examine(path: Path, context: Context) -> ImageDisk:
-    """The disk at ``path``, which is not changed. Raises BadInputError when it cannot be made fast."""
+    """Examine the disk at ``path``, without changing it. Raises BadInputError when the disk's application cannot be
+    started early.
+    """
     with opened_regular(path) as fd:
         before = seen(fd)
         with context.progress.step(f"hash {path.name}"), unchanged(path, before):
@@ -99,8 +105,8 @@ def examine(path: Path, context: Context) -> ImageDisk:
 
 
 def build_image(profile: Profile, options: ImageOptions, context: Context) -> pipeline.Built:
-    """Make a copy of the disk at ``options.out`` that boots by itself, and starts the profile's units early. After an
-    error, ``options.out`` is unchanged.
+    """Write a copy of the disk to ``options.out``. The copy boots by itself, and starts the profile's units early.
+    After an error, ``options.out`` is unchanged.
     """
     if profile.early is Early.NEVER:
         # GRUB's default would be our entry all the same, and there is no trial that could find this out.
@@ -191,8 +197,8 @@ def _root_disk(image: ImageDisk, prepared: Path) -> RootDisk:
 
 
 def _prepared(image: ImageDisk, context: Context) -> Path:
-    """The directory with a copy of the disk in which quickstart-guest is installed, and a copy of its root partition.
-    It comes from the store, or is made now.
+    """A directory with two files: a copy of the disk in which the package quickstart-guest is installed, and a copy of
+    the root partition of this disk. If the store does not have this directory, it is made now.
     """
     inputs = {
         "digest": image.digest,
@@ -217,7 +223,9 @@ def _prepared(image: ImageDisk, context: Context) -> Path:
 
 
 def _install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, context: Context) -> None:
-    """Let the disk's own system install our initramfs, and look whether its boot loader has the entry."""
+    """Let the operating system on the disk install our initramfs. Then check that the boot loader's configuration has
+    our entry.
+    """
     entry = image.found.entry
     if entry is None:
         raise AssertionError(f"{image.path} has no entry")
@@ -241,8 +249,8 @@ def _install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions,
 def _in_own_system(
     disk: Path, image: ImageDisk, script: str, files: Mapping[str, bytes | Path], context: Context
 ) -> None:
-    """Run ``script``, one of ``files``, as root in the system on ``disk``. Its kernel and initramfs boot, and then a
-    shell is PID 1, so that no service runs.
+    """Run ``script``, one of ``files``, as root in the operating system on ``disk``. The kernel and the initramfs of
+    this system boot. Then a shell is PID 1 instead of systemd, so that no service runs.
 
     Raises GuestError when the script does not end with status 0.
     """
@@ -282,7 +290,7 @@ def _in_own_system(
 
 
 def _fetched(disk: Path, image: ImageDisk, work: Path, context: Context) -> tuple[Path, Path]:
-    """The kernel and the initramfs of the default entry, in ``work``."""
+    """The kernel and the initramfs of the boot loader's default entry, as files in ``work``."""
     entry, ours = image.found.entry, appliance(context)
     if entry is None or len(entry.initramfs) != 1:
         raise BadInputError(f"the default entry of {image.path} has no single initramfs")

@@ -58,7 +58,7 @@ def document(verified: Verified, budget: RootBudget) -> dict[str, Any]:
 
 
 def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
-    """QEMU's counts as JSON values, for a boot whose requests could not be attributed to processes."""
+    """QEMU's counts of requests as JSON values, for a boot whose requests could not be attributed to processes."""
     counted = found.counted
     within = counted.reads <= budget.requests and counted.read_bytes <= budget.read_bytes
     return {
