@@ -62,9 +62,9 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
     """Make the runs of ``bench.matrix`` that results.json in ``bench.directory`` does not have yet, and write
     results.json after every run.
 
-    However this call ends, even by Ctrl-C, results.json has the samples of all completed runs. The same call,
-    repeated later, makes the remaining runs. Raises ResultsError when results.json is invalid,
-    OtherResultsError when its results were measured differently, and the errors of ``runner``.
+    When this call ends, even by Ctrl-C, results.json has the samples of all completed runs. The same call, repeated
+    later, makes the remaining runs. Raises ResultsError when results.json is invalid, and OtherResultsError when its
+    results were measured under other circumstances. Errors of ``runner`` are passed on.
     """
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
@@ -113,16 +113,16 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
 
 
 def _censored(results: Results) -> str:
-    """A text about censored runs, which are not made again: whoever repeats slow runs until they are fast measures
-    only fast ones. Empty without such runs.
+    """A text with the number of censored runs, in which the guest did not become ready. Such a run is not made again,
+    because by repeating slow runs, one would measure only fast runs. The text is empty if there are no censored runs.
     """
     count = len({(sample.cell, sample.number) for sample in results.samples if sample.censored})
     return f"; {count} of them are censored, and are not made again" if count else ""
 
 
 def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
-    """A text such as ``; about 4 min left``. ``cells`` has one cell for each remaining run. The time is estimated
-    from earlier runs with the same clock, configuration and launch pattern. Empty when there are no samples yet.
+    """A text such as ``; about 4 min left``. ``cells`` has one cell for each remaining run. The time is estimated from
+    earlier runs with the same clock, configuration and launch pattern. The text is empty when there are no samples yet.
     """
     if not samples:
         return ""
@@ -147,8 +147,8 @@ def _kind(cell: Cell) -> tuple[str, str, str]:
 
 
 def invalid(results: Results) -> tuple[str, ...]:
-    """The reasons why the measurement is not valid, one line each. Empty for a valid measurement. When there is a
-    reason, `bench` exits with status 4.
+    """The reasons why the measurement is not valid, one line each. The result is empty for a valid measurement. If
+    there is a reason, `bench` exits with status 4.
     """
     return tuple(_faults(results.samples))
 

@@ -92,8 +92,8 @@ class ImageDisk:
 
 
 def examine(path: Path, context: Context) -> ImageDisk:
-    """Examine the disk at ``path``, without changing it. Raises BadInputError when the disk's application cannot be
-    started early.
+    """Examine the disk at ``path``, without changing it. Raises BadInputError when `build --image` cannot make the disk
+    fast, and must refuse it.
     """
     with opened_regular(path) as fd:
         before = seen(fd)

@@ -29,7 +29,7 @@ def write(directory: Path, made: artefacts.Made, store: Store) -> None:
 
 
 def up_to_date(out: Path, build_key: str, force: bool, context: Context) -> Artefact | None:
-    """The artefact at ``out``, if it is up to date, that is, if it has the build key ``build_key`` (see
+    """The artefact at ``out``, if the build with the key ``build_key`` would make an equal artefact (see
     ``check_output`` in artefact/directory.py). Otherwise, the result is None. Show a note when the store has no record
     that we have made the artefact.
     """
