@@ -1,5 +1,5 @@
-"""Measure the cells of a matrix on this host, in QEMU (an implementation of bench.series.Runner). Images and
-initramfs are made once, and then all runs boot them.
+"""Measure the cells of a matrix on this host, in QEMU. The class QemuRunner implements Runner in bench/series.py.
+Images and initramfs are made once, and then all runs boot them.
 """
 
 from __future__ import annotations

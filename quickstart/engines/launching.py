@@ -23,8 +23,8 @@ def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> 
 
 
 def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launcher:
-    """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests'
-    workspaces are not removed, and a note names each of them.
+    """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests' workspaces
+    are not removed, and a note names each workspace.
     """
 
     def note(place: Path) -> None:

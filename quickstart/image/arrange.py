@@ -64,8 +64,8 @@ def plan_moves(
     for all of them together. The directories come first, and then one collection of files after the other.
     Directories are sorted by name, and so are the files within a collection.
 
-    When no free place is large enough, the largest one is taken, and the largest files and directories stay where they
-    are. A file or directory whose extents are not all in its inode is never moved.
+    When no free place is large enough, the largest free place is used, and the largest files and directories are not
+    moved. A file or directory whose extents are not all in its inode is never moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
@@ -93,8 +93,8 @@ def plan_moves(
 
 
 def _fitting(contents: Sequence[_Content], room: int) -> Iterator[_Content]:
-    """``contents`` without the largest ones. As many are left out as necessary, until the rest needs at most ``room``
-    blocks.
+    """``contents``, but without the largest of them. They are left out one by one, until the rest needs at most
+    ``room`` blocks.
     """
     needed = sum(content.blocks for content in contents)
     without = set[int]()
@@ -118,8 +118,8 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> tuple[int, int]:
-    """The first free place with at least ``needed`` blocks, as (first block, number of blocks). If no place has as many
-    blocks, the result is the largest place.
+    """The first free place with at least ``needed`` blocks, as (first block, number of blocks). If no place has that
+    many blocks, the result is the largest free place.
     """
     largest = (0, 0)
     for place in _free_places(blocks, groups):

@@ -90,7 +90,7 @@ class BlockMap:
 
     @property
     def runs(self) -> tuple[Owner, ...]:
-        """All owners in the order of their blocks. Their field ``inodes`` is empty."""
+        """All owners in the order of their blocks. The field ``inodes`` of each owner is empty."""
         return self._runs
 
     @property
@@ -164,7 +164,7 @@ def read_block_map(image: Path) -> BlockMap:
 
 
 class _Reader:
-    """Reads one file system. ``runs`` collects the owners, and ``paths`` collects one path of each inode."""
+    """A reader for one file system. ``runs`` collects the owners, and ``paths`` collects one path of each inode."""
 
     def __init__(self, data: mmap.mmap, layout: Layout, source: str) -> None:
         self.data, self.layout, self.source = data, layout, source
@@ -383,7 +383,7 @@ def _order(run: Owner) -> tuple[int, str, str, int]:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """The sorted ``runs``, each without blocks of an earlier run. (The resize inode also lists blocks of backups.)"""
+    """The sorted ``runs`` without overlaps. Runs overlap because the resize inode also lists blocks of backups."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

@@ -96,7 +96,7 @@ def write_disk(
     that files keep their owners and modes.
 
     ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always gives the
-    same bytes. For this purpose, mke2fs adds files in the order of their names, and with modification times in whole
+    same bytes, for two reasons. mke2fs adds files in the order of their names, and with modification times in whole
     seconds. All other times are IMAGE_TIME_S.
 
     Raises BadInputError when the tree does not fit into the disk or has a path that is too long for mke2fs, and when
@@ -137,8 +137,8 @@ def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
     """The CPU time in seconds that mke2fs may take for ``tree``. It is several times the CPU time that mke2fs takes
     for an ordinary tree with as many files and bytes.
 
-    Raises BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind the end
-    of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, even if it comes from a
+    Raises BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes beyond the end
+    of a buffer (see inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, even if it comes from a
     trusted user. Also raises BadInputError when mke2fs would take too long, because directories have too many entries
     or files have too many hard links.
     """
@@ -245,14 +245,16 @@ def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...], cpu_s: 
 
 
 def _device_number(major: int, minor: int) -> dict[str, int]:
-    """The fields of an inode that have the device number, which has two formats (kernel: include/linux/kdev_t.h)."""
+    """The fields of an inode that have the number of a device. The kernel knows two formats of this number
+    (include/linux/kdev_t.h).
+    """
     if major < 256 and minor < 256:
         return {"block[0]": major << 8 | minor}
     return {"block[1]": minor & 0xFF | major << 8 | (minor & ~0xFF) << 12}
 
 
 def _quoted(word: str) -> str:
-    """The word in quotes, as debugfs reads it (with the library libss). Quotes in the word are doubled."""
+    """The word in quotes, in the form that debugfs (its library libss) reads. Quotes in the word are doubled."""
     return '"' + word.replace('"', '""') + '"'
 
 

@@ -110,8 +110,8 @@ def data_bytes(fd: int, most_bytes: int) -> int:
 
     Raises ValueError in three cases:
 
-    - Two parts of the disk have the same place in the file.
-    - A part is compressed, or is behind the end of the file.
+    - Two parts of the disk are at the same place in the file.
+    - A part is compressed, or is beyond the end of the file.
     - The disk or the file is too large for this check.
 
     These cases do not occur in an image that `build` makes. Without this check, a file of a few KiB could stand for
@@ -144,7 +144,7 @@ class _Taken:
 
     def add(self, place: int) -> None:
         """Record the cluster at the offset ``place`` of the file, in bytes. Raises ValueError for a cluster that was
-        recorded before, and for a cluster behind the end of the file. QEMU would read a cluster behind the end as
+        recorded before, and for a cluster beyond the end of the file. QEMU would read a cluster beyond the end as
         zeros, and the tables could name any number of such clusters.
         """
         number = place >> _CLUSTER_BITS

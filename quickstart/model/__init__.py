@@ -43,8 +43,8 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs for guest paths: ``*`` matches within one name, ``**`` across directories (inspect/globs.py). Files
-    that match ``data`` are packed only if ``include`` names them.
+    """Globs for guest paths. ``*`` matches within one name, and ``**`` also across directories (see inspect/globs.py).
+    Files that match ``data`` are packed only if ``include`` names them.
     """
 
     include: tuple[str, ...]
@@ -112,10 +112,11 @@ class Superblock:
 class ReferenceImage:
     """The ordinary root file system and kernel that are booted, traced and later shipped.
 
-    ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner,
-    attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The
-    volume gets the UUID and label that the tree's fstab requires. ``origin`` is one of these pairs: ``debootstrap``
-    and the recipe's key; ``directory`` and the directory's hash; ``tar``, ``disk`` or ``image`` and the file's SHA-256.
+    ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner, attribute,
+    modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The volume gets the UUID
+    and label that the tree's fstab requires. ``origin`` names the source of the image as a pair: ``debootstrap`` with
+    the recipe's key, ``directory`` with the directory's hash, or ``tar``, ``disk`` or ``image`` with the file's
+    SHA-256.
     """
 
     tree: Path
@@ -230,8 +231,8 @@ class FileKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """A file of the start set, as it is in the image. ``path`` is its canonical guest path. ``package`` is
-    the package that contains the file, or empty.
+    """The facts about a file of the start set in the image. ``path`` is its canonical guest path. ``package`` is the
+    package that contains the file, or empty.
 
     For a hard link, ``hard_link_to`` is the first path of the same file, or None if ``path`` is the first.
     ``seen_in`` is the number of traces in which a process of the unit used the file. ``seen_in`` is 0 for a
@@ -344,7 +345,7 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True)
 class Beacon:
-    """The guest's first message after its external address exists (paper section 4.1)."""
+    """The first message of the guest after its external network address exists (section 4.1 of the paper)."""
 
     uptime_ns: int
     interface: str

@@ -45,8 +45,8 @@ class NetworkManager(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """The facts about a file system that the appliance, our small guest that reads disks, has reported. Paths begin
-    with ``/`` and are relative to the root of the file system.
+    """The facts about a file system in the report of the appliance, which is a small guest of ours. Paths begin with
+    ``/`` and are relative to the root of the file system.
 
     ``files`` are small files with their content. ``boot`` are the sizes in bytes of all files in the directories of
     kernels and boot loaders. ``present`` are the programs and files that the appliance has looked for and found.
@@ -66,7 +66,7 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A partition, or the whole disk as number ``WHOLE_DISK`` when it has no partition table.
+    """A partition. If the disk has no partition table, this is the whole disk, with the number ``WHOLE_DISK``.
 
     ``type_id`` is the type of the partition: a GUID for a GPT, or a number such as ``0x83`` for an MBR. ``usage`` and
     ``kind`` are libblkid's words for the content. Examples of such pairs are ``filesystem`` and ``ext4``, ``crypto``
@@ -92,8 +92,8 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskFacts:
-    """The facts about a disk that the appliance, our small guest that reads disks, has reported. ``boot_sector`` has
-    the first 512 bytes of the disk.
+    """The facts about a disk in the report of the appliance, which is a small guest of ours. ``boot_sector`` has the
+    first 512 bytes of the disk.
     """
 
     size_bytes: int

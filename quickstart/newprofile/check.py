@@ -37,7 +37,7 @@ class Checked:
 
 
 def check(name: str, options: TraceOptions, store: Store) -> Checked:
-    """Check the profile ``name``: the name of a profile that comes with QuickStart, or the path of a profile.
+    """Check the profile ``name``, which is the name of a profile that comes with QuickStart, or the path of a profile.
 
     Raises ProfileError with every fault in the profile's text. When the text is valid, raises ProfileError
     with every fault that the image and the traces in the store show.

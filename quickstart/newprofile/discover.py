@@ -1,9 +1,9 @@
-"""Find a readiness request for a service when the user gives none, from what its processes listen on in a
-stock boot.
+"""Find a readiness request for a service if the user does not give one. For this purpose, look on which sockets the
+service's processes listen in a stock boot (the distribution's own boot).
 
-A TCP port that answers HTTP is preferred. Next come, in this order, any other TCP port, a UDP port, and a UNIX socket.
-For a service that listens nowhere, the readiness request is a command that looks for a process of the service. The
-guest's output is not trusted, so only names of plain characters get into a profile.
+A TCP port that answers HTTP is the first choice. The next choices are, in this order, any other TCP port, a UDP port,
+and a UNIX socket. If the service listens on no socket, the readiness request is a command that looks for a process of
+the service. The guest's output is not trusted, so only names of plain characters get into a profile.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def sockets_command(unit: str) -> str:
 
 
 def parse_sockets(text: str) -> Sockets:
-    """The sockets in the output of ``sockets_command``."""
+    """The sockets in ``text``, which is the output of the command of ``sockets_command``."""
     parts: dict[str, list[str]] = {}
     current: list[str] = []
     for line in text.splitlines():
@@ -139,7 +139,7 @@ def choose(sockets: Sockets, answers: Mapping[int, int]) -> tuple[Mapping[str, o
     [ready], and the reason for this choice. For each TCP port, ``answers`` has the HTTP status of the answer to GET /,
     or 0 if there was no answer.
 
-    Raises ValueError, with the reason, when there is nothing that a readiness request could use.
+    Raises ValueError, with the reason, when the service has nothing that a readiness request could use.
     """
     ports = candidates(sockets.tcp)
     for port, inside in ports:
@@ -175,10 +175,11 @@ def _address(inside: bool) -> dict[str, str]:
 
 
 def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, object], str]:
-    """Wait until the guest's boot is complete, the unit is active, and its sockets no longer change. Then return the
-    profile's table [ready] for the service, and the reason for this choice.
+    """Wait until the guest's boot is complete, the unit is active, and the unit's sockets no longer change. Then return
+    the profile's table [ready] for the service, and the reason for this choice.
 
     Raises NoProfileError in three cases:
+
     - The service fails.
     - The guest does not reach this state within ``limit_s`` seconds.
     - The service has nothing that a readiness request could use.

@@ -51,11 +51,11 @@ _LARGE_MIB = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything from which a profile is written. ``directives`` are the unit's directives, each with a text that says
-    how an early start treats it. ``pre`` are the ExecStartPre= lines. ``written`` are the image's files that the unit's
-    processes opened for writing, except files that are data in every profile (profile.DATA). ``given`` is true when the
-    image is a user's own root. ``bound`` are packed files that are mounted over the volume's files. ``reads`` are the
-    reads of the root volume in a trial boot with an early start.
+    """All facts from which `profile new` writes a profile. ``directives`` are the unit's directives, each with a text
+    that says how an early start treats it. ``pre`` are the ExecStartPre= lines. ``written`` are the image's files that
+    the unit's processes opened for writing, except files that are data in every profile (see DATA in profile.py).
+    ``given`` is true when the image is a user's own root file system. ``bound`` are packed files that are mounted over
+    the volume's files. ``reads`` are the reads of the root volume in a trial boot with an early start.
 
     A wrapper is a unit that does nothing itself, such as postgresql.service. If the user has named a wrapper,
     ``wrapper`` is the wrapper's name, and the profile names the instance that does the work. Otherwise, ``wrapper`` is
@@ -91,7 +91,7 @@ def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
 
 
 def fate(name: str) -> str:
-    """A text that says how an early start treats the directive ``name`` (docs/internals/starter.md)."""
+    """A text that says how an early start treats the unit's directive ``name`` (docs/internals/starter.md)."""
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),
@@ -128,7 +128,7 @@ def _is_check(command: UnitCommand, start: UnitCommand) -> bool:
 
 def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
     """The image's files that the unit's processes opened for writing. Files below directories such as /run and /tmp,
-    and files that are data in every profile (profile.DATA), are left out.
+    and files that are data in every profile (see DATA in profile.py), are left out.
     """
     found: set[PurePosixPath] = set()
     for trace in traces:
@@ -170,7 +170,9 @@ def budget_mib(initramfs_bytes: int) -> int:
 
 
 def payload(initramfs_bytes: int) -> Payload:
-    """The payload for an initramfs that has this size without compression."""
+    """The payload, that is, the form in which to store an initramfs. ``initramfs_bytes`` is its size without
+    compression.
+    """
     return Payload.LZ4 if initramfs_bytes >= _LARGE_MIB * MIB else Payload.CPIO
 
 

@@ -39,8 +39,8 @@ class Look:
     """One report from the guest. ``unit`` has systemd's properties of the unit. ``system`` is the output of
     `systemctl is-system-running`.
 
-    ``listeners`` are the pairs (address, port) of all TCP listeners over IPv4 and IPv6. ``answer`` is the
-    HTTP status of the answer to a request from this host, or 0 without an answer.
+    ``listeners`` are the pairs (address, port) of all TCP listeners over IPv4 and IPv6. ``answer`` is the HTTP status
+    of the answer to a request from this host, or 0 if there was no answer.
     """
 
     unit: Mapping[str, str]
@@ -114,7 +114,7 @@ class Socket:
 
 
 def parse_socket(line: str) -> Socket | None:
-    """The socket in a line of /proc/net/tcp, tcp6, udp or udp6. None for any other line."""
+    """The socket in a line of /proc/net/tcp, tcp6, udp or udp6. The result is None for any other line."""
     match = _SOCKET.match(line)
     if match is None:
         return None

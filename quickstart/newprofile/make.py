@@ -259,7 +259,8 @@ def describe(root: ImageRoot, unit: str) -> str:
 
 
 def checked_text(profile: Profile, said: Mapping[str, Sequence[str]]) -> str:
-    """The text of profile.toml for ``profile``, with the comments ``said``. The function parses the text again.
+    """The text of profile.toml for ``profile``, with the comments ``said``. As a check, the function parses this text
+    again.
 
     Raises ProfileError when the text is not valid. Raises NoProfileError when the parsed text differs from ``profile``.
     """

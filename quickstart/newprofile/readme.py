@@ -144,7 +144,7 @@ def _unit(found: Findings) -> Iterator[str]:
 
 
 def command(each: UnitCommand) -> str:
-    """A command with its prefixes (``-``, ``+``, ``!`` or ``:``), as a line of text."""
+    """A command of a unit file with its prefixes (``-``, ``+``, ``!`` or ``:``), as a line of text."""
     return " ".join((each.flags + each.program, *each.words[1:]))
 
 

@@ -29,10 +29,10 @@ _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
-    """The reads of the root volume before ready in one boot. ``requests`` and ``bytes`` count only the reads to
-    which the root budget applies (``Ledger.charged``). ``direct_requests`` is the number of reads with O_DIRECT, to
-    which the root budget does not apply. ``files`` are the files from which most bytes were read, as (path,
-    programs, bytes). ``ready_uptime_ns`` is the guest's uptime at ready.
+    """The reads of the root volume before ready in one boot. ``requests`` and ``bytes`` count only the reads to which
+    the root budget applies (see ``Ledger.charged`` in verify/ledger.py). ``direct_requests`` is the number of reads
+    with O_DIRECT, to which the root budget does not apply. ``files`` are the files from which most bytes were read, as
+    (path, programs, bytes). ``ready_uptime_ns`` is the guest's uptime at ready.
 
     When the guest's kernel could not attribute requests to processes and files, ``unattributed`` says why. In
     this case, the numbers come from QEMU and include requests with O_DIRECT, and ``files`` is empty.
@@ -50,7 +50,7 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
     """The reads of a trial boot. If the store does not have these reads yet, the artefact of ``profile`` is built in a
     temporary directory from the store's image and trace. This artefact is then booted.
 
-    Raises NoProfileError when this boot is not a fast start.
+    Raises NoProfileError when init gives up the early start in this boot.
     """
     how = BuildOptions(out=Path("out"), tracing=options)
     inputs: Mapping[str, object] = {

@@ -15,8 +15,8 @@ from quickstart.profile import DATA, SCHEMA
 def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
     """``profile`` as a text that parse_profile reads.
 
-    ``notes`` are comments by the name of a key or table, such as ``start.pre``. A comment is written above its
-    key or table. The comment with the empty name is written at the beginning of the text.
+    ``notes`` maps the names of keys and tables, such as ``start.pre``, to comments. A comment is written above its key
+    or table. The comment with the empty name is written at the beginning of the text.
     """
     tables: list[tuple[str, list[tuple[str, str]]]] = [
         ("", _whole(profile)),

@@ -30,7 +30,8 @@ _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
 
 def own_name(root: ImageRoot, unit: str) -> str:
     """The name by which systemd runs ``unit``, which may be an alias (systemd.unit(5), `Alias=`). Raises
-    UnsupportedUnitError when systemd or a profile does not accept the name that the alias stands for.
+    UnsupportedUnitError when systemd does not accept the real name of the unit, or when a profile does not accept this
+    name.
     """
     for place in reversed(_UNITS):
         found = root.resolve(PurePosixPath(place) / unit).canonical
@@ -47,7 +48,7 @@ def own_name(root: ImageRoot, unit: str) -> str:
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
     """Return two values:
 
-    - ``draft`` with the unit that does the work
+    - ``draft``, in which the unit that does the work replaces a wrapper
     - the name of the wrapper that this unit replaces, or an empty string if the unit of ``draft`` was not a wrapper
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of

@@ -1,4 +1,4 @@
-"""Paths of a guest, as programs spell them (pure)."""
+"""Paths of a guest in the spelling that programs use (pure)."""
 
 from __future__ import annotations
 

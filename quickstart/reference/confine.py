@@ -1,5 +1,5 @@
-"""Run programs of an image on this host under the confiner, a C program in ``confiner/``. The confiner gives them
-root's rights only over the image (docs/users/security.md).
+"""Run programs of an image on this host under the confiner, a C program in ``confiner/``. Under the confiner, these
+programs have root's rights only over the image (docs/users/security.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the files that a new Debian root needs to boot as a machine. On other machines, an installer or a
+"""Write the files that a new Debian root file system needs to boot as a machine. On other machines, an installer or a
 cloud image provides these files.
 """
 
@@ -55,7 +55,7 @@ def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
 
 
 def configure(tree: Path) -> None:
-    """Write the configuration that is the same in every image: host name, network and ssh. Make the directory
+    """Write the configuration that is the same in every image: host name, network and ssh. Also make the directory
     /fast.
     """
     write(tree, "etc/hostname", f"{HOSTNAME}\n")
@@ -95,8 +95,9 @@ def fix_times(tree: Path, since_s: float) -> None:
     """Set the times of all files that were written at or after ``since_s`` (in seconds since the epoch) to
     IMAGE_TIME_S.
 
-    A file of a package has the time that the package's archive gives for it. Without this function, the times of other
-    files, and the dates of password changes in shadow(5), would depend on the day on which the image was made.
+    A file of a package has the time that is recorded for the file in the package's archive. Without this function, the
+    times of other files, and the dates of password changes in shadow(5), would depend on the day on which the image was
+    made.
     """
     for name in ("etc/shadow", "etc/shadow-"):
         inroot.rewrite(tree, name, _with_fixed_day)
@@ -121,5 +122,5 @@ def _with_fixed_day(shadow: bytes) -> bytes:
 
 
 def fstab(root_uuid: str) -> str:
-    """fstab(5) with the root volume, as Debian's installer writes it."""
+    """The text of fstab(5) with the root volume, in the form that Debian's installer writes."""
     return f"UUID={root_uuid} / ext4 errors=remount-ro 0 1\n"

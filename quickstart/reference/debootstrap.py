@@ -198,9 +198,9 @@ class _Image:
 
 
 def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
-    """Run both stages of debootstrap under the confiner, which restricts their rights to the image. In the first stage,
-    the host's debootstrap unpacks packages. In the second stage, debootstrap's copy in the image runs the scripts of
-    these packages.
+    """Run both stages of debootstrap under the confiner, which gives a program rights only over the image. In the first
+    stage, the host's debootstrap unpacks packages. In the second stage, debootstrap's copy in the image runs the
+    scripts of these packages.
     """
     for directory in (image.root, image.root / "dev"):
         directory.mkdir()
@@ -214,7 +214,7 @@ def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
 
 
 def _cause(root: Path, error: CommandError) -> Exception:
-    """The cause why debootstrap has failed in ``root``: a full disk, or ``error`` itself. When the disk is full,
+    """The reason why debootstrap has failed in ``root``: a full disk, or ``error`` itself. When the disk is full,
     debootstrap only says that it could not download a list of packages. debootstrap also removes the incomplete list,
     so the disk has some free space again. So a disk with less than _LEAST_FREE_BYTES of free space counts as full.
     """

@@ -74,8 +74,8 @@ def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
-    """The reference image for ``inputs``, or None when the store does not have it. The content of the image is not
-    compared with its hash.
+    """The reference image for ``inputs``, or None when the store does not have this image. The content of the image is
+    not compared with its hash.
     """
     path = store.find("reference", inputs)
     try:

@@ -170,7 +170,7 @@ def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) 
 
 
 def _write(root: ImageRoot, file: PackageFile) -> None:
-    """Write a file of the package at its guest path. The directory of the file keeps its times."""
+    """Write a file of the package at its guest path. The modification time of the file's directory does not change."""
     directory = _directory(root, file.path.parent)
     path = directory / file.path.name
     if path.is_dir() and not path.is_symlink():
@@ -206,7 +206,7 @@ def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
 
 @contextmanager
 def _times_of(directory: Path) -> Iterator[None]:
-    """Restore the times of a directory at the end of the context."""
+    """Restore the access and modification times of a directory at the end of the context."""
     before = directory.stat()
     try:
         yield

@@ -1,5 +1,5 @@
-"""Use a user's own root (a directory or a tar archive) as the reference image (docs/users/build.md). The copy of
-the root has only a few additions.
+"""Use a user's own root file system (a directory or a tar archive) as the reference image (docs/users/build.md). The
+reference image is a copy of this root, with only a few additions.
 
 The directory /fast is added, because the start set is mounted over it. A line for the root volume is added to
 fstab if fstab has none. The package quickstart-guest is added unless the user does not want it.
@@ -45,8 +45,8 @@ _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-o
 
 @dataclass(frozen=True)
 class Rootfs:
-    """The user's root. ``kind`` is ``directory`` or ``tar``. ``digest`` is the hash of the directory tree, or
-    the SHA-256 of the archive.
+    """The user's root file system. ``kind`` is ``directory`` or ``tar``. ``digest`` is the hash of the directory tree,
+    or the SHA-256 of the archive.
     """
 
     path: Path
@@ -212,10 +212,11 @@ def _not_copied(source: Path, error: OSError) -> Exception:
 
 
 def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
-    """Unpack the tar archive at ``path`` below ``tree``. No file is written outside of ``tree``, and no link is
-    followed.
+    """Unpack the tar archive at ``path`` into the directory ``tree``. No file is written outside of ``tree``, and no
+    link is followed.
 
     Return the device nodes and sockets, which are not unpacked. Raises BadInputError in three cases:
+
     - The archive cannot be unpacked completely.
     - The archive has more data than a disk of ``disk_bytes`` bytes can hold.
     - The archive's SHA-256 is not ``digest``.

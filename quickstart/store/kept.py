@@ -22,7 +22,9 @@ _IMAGES, _TOP = "reference", "root"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """An entry of the store. ``used_s`` is the time of its last use, in seconds since the epoch."""
+    """An entry of the store, finished or unfinished. ``used_s`` is the time of its last use, in seconds since the
+    epoch.
+    """
 
     stage: str
     key: str
@@ -58,7 +60,7 @@ def check_place(root: Path, stage: Path | None = None) -> None:
 
 def _shared_fault(place: Path) -> str:
     """Say that other users can make files in the directory ``place``, if ``place`` has the sticky bit and is writable
-    for them. The sticky bit only prevents that they replace existing files. Otherwise, the result is empty.
+    for them. The sticky bit only prevents them from replacing files of others. Otherwise, the result is empty.
     """
     # Path.stat raises other errors for a path that is none at all.
     with suppress(OSError, ValueError):
@@ -215,8 +217,8 @@ def _allocated_bytes(directory: Path) -> int:
 def forget(root: Path, entry: Path, lock: BinaryIO) -> None:
     """Remove the lock file of an entry that was removed. ``lock`` is this file, with an exclusive lock on it.
 
-    A process that waits for the lock detects that the locked file has no name any more, and makes a new lock
-    file (Store._lock).
+    A process that waits for the lock detects that the locked file has no name any more, and makes a new lock file (see
+    ``Store._lock`` in store.py).
     """
     with opened_stage(root, entry.parent) as stage:
         if not _is_there(stage, entry.name) and not _is_there(stage, f"{entry.name}.partial"):

@@ -85,7 +85,7 @@ class Patience:
 
     Other users can enter the stages in OPEN_STAGES and lock the lock files there. So the time is limited in these
     stages to _LIMIT_S. While another process of quickstart makes or removes the entry, an unfinished entry exists. This
-    time does not count, up to _MAKING_LIMIT_S. In all other stages, there is no limit.
+    time does not count, up to _MAKING_LIMIT_S. In all other stages, the time is not limited.
     """
 
     def __init__(self, final: Path) -> None:

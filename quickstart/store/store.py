@@ -9,8 +9,8 @@ Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, e
 `entry.json` has the stage, its inputs and the tree hash of the entry's other files. The modification time of
 `entry.json` is the time of the entry's last use.
 
-A process that waits for an entry keeps its shared locks on other entries. Two processes never wait for each
-other, because all processes request the stages in the same order (engines.boot.build).
+A process that waits for an entry keeps its shared locks on other entries. Two processes never wait for each other,
+because all processes request the stages in the same order (see ``build`` in engines/boot.py).
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ class Store:
         return any(os.path.isdir(self.root / stage) for stage in _TREES)  # noqa: PTH112
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The finished entry for ``inputs``, or None. The entry is neither verified nor locked."""
+        """The finished entry for ``inputs``, or None if there is no such entry. The entry is neither verified nor
+        locked.
+        """
         path = self.root / stage / key_of(stage, inputs)
         check_trusted(self.root, path)
         # Another user's store is none of ours.

@@ -32,13 +32,13 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
     """The SHA-256 of the tree below ``root``, without the file of the name ``without`` in ``root`` itself. Files
     are hashed depth first and in the order of their names. Modification times are hashed in seconds.
 
-    A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory.
-    Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or
-    that another process writes to during the call. Raises ForeignOwnerError for a file whose owner our user
-    namespace does not map, because the namespace shows it as nobody's.
+    A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory. Files of our
+    own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or that another process
+    writes to during the call. Raises ForeignOwnerError for a file whose owner our user namespace does not map. The
+    namespace shows such an owner as the user nobody.
 
-    With ``as_copied_s``, the result is the hash that a copy of the tree by inspect.foreign.home would have. Device
-    nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
+    With ``as_copied_s``, the result is the hash that a copy of the tree would have (inspect/foreign/home.py makes such
+    copies). Device nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev

@@ -178,9 +178,8 @@ def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
     """Raise MeasurementError unless the log agrees with QEMU's counters.
 
-    ``counted`` has a number of reads, and the sum of their bytes. QEMU counts a read when its answer arrives.
-    So from the reads in the log, sorted by the time of the answer, the first ``counted.reads`` must have exactly
-    this sum.
+    ``counted`` has a number of reads, and the sum of their bytes. QEMU counts a read when its answer arrives. So the
+    first ``counted.reads`` reads in the log, sorted by the time of the answer, must have exactly this sum.
     """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
@@ -231,7 +230,7 @@ def _trace(guest: Executes) -> GuestTrace | UntraceableError:
 
 
 def _trace_lines(file: BinaryIO) -> Iterator[str]:
-    """The lines of the trace. Lines that are longer than any line of a kernel are left out."""
+    """The lines of the trace. Lines that are longer than any line that a kernel writes are left out."""
     left_bytes, is_rest = _TRACE_BYTES, False
     for line in lines_of(file, MAX_LINE):
         left_bytes -= len(line)

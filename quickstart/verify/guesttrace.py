@@ -258,8 +258,8 @@ class _Reader:
         return None
 
     def _absolute(self, process: _Process, name: str) -> PurePosixPath | None:
-        """``name`` as an absolute path. None when the path would be longer than PATH_MAX, because further
-        paths relative to it would be even longer.
+        """``name`` as an absolute path. The result is None when the path would be longer than PATH_MAX. Further paths
+        relative to this path would be even longer.
         """
         base = process.directory
         if (

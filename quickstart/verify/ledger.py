@@ -143,7 +143,7 @@ class Ledger:
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
-        """The requests without a known asker, and the reads of blocks without an owner. Requests of the
+        """The requests for which no process is known, and the reads of blocks that belong to nothing. Requests of the
         firmware are left out.
         """
         strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]

@@ -1,8 +1,8 @@
-"""`verify --until-clean`: build and verify repeatedly, until every file that is read from the root volume and
-could be packed is packed.
+"""Implement `verify --until-clean`: build and verify repeatedly, until no file that could be packed is read from the
+root volume.
 
-A file that was read but is not in the start set goes into a list in the directory that contains OUT. `build
---include FILE` reads this list. The same list, profile and image give the same OUT.
+A file that was read but is not in the start set goes into a list. The list is in the directory that contains OUT, the
+artefact. `build --include FILE` reads this list. The same list, profile and image give the same OUT.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def until_clean(
     verify: Callable[[], Verified],
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
-    """Build and verify in rounds. Each round also packs the files that were `missing` in the round before it. The
-    last round is the round ROUNDS, or an earlier round after which no further file is missing.
+    """Build and verify in rounds. Each round also packs the files that the function `missing` has found in the previous
+    round. The last round is the round ROUNDS, or an earlier round after which no further file is missing.
 
     ``included`` are the files from earlier calls, which the first round packs. Before each later round, ``keep``
     is called with all files that this round packs in addition, and writes them into the list.

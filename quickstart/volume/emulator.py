@@ -108,8 +108,8 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume with the socket of the instance whose number is ``instance``, from 1. Each instance has
-        its own socket and its own overlay for writes.
+        """The same volume with the socket of the instance whose number is ``instance``, counted from 1. Each instance
+        has its own socket and its own overlay for writes.
         """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
@@ -292,9 +292,9 @@ def served(
     The instances share the link, the storage's queue, and the state of the granules, which are equally large pieces of
     the volume. After one instance has touched a granule, the granule is warm (fast to read) for all instances.
 
-    With ``fault``, the server fails on purpose from request number N on: ``error:N[:COUNT]``,
-    ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start,
-    or when it dies before the context ends. With the fault ``death``, the server's death is not an error.
+    With ``fault``, the server fails on purpose from request number N on: ``error:N[:COUNT]``, ``stall:N[:MS]`` or
+    ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start, or when the server dies
+    before the context ends. With the fault ``death``, the server's death is not an error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:
