@@ -49,9 +49,9 @@ from quickstart.volume.emulator import volume_binary
 from quickstart.volume.nfs import nfs_server
 from quickstart.volume.storage import load_model
 
-# The files of a machine that is only described.
+# The files of a machine that is never started, and whose arguments are only recorded.
 _NO_FILES = Files((Path("kernel"), Path("initrd")), None)
-# Profile, configuration, and what was asked for of it: delivery and payload.
+# Profile, configuration, and the delivery and payload that the matrix gives.
 _Key = tuple[str, str, str, str]
 
 

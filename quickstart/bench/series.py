@@ -72,7 +72,7 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
         remove_partial(file)
         before = document.load(file) if file.exists() else None
         if before is not None:
-            # What can be known before anything costly is done.
+            # First check everything that is known before the costly work.
             document.demand_same(before, bench.matrix.plan, before.circumstances, str(file))
         circumstances = runner.circumstances()
         if before is not None:

@@ -112,7 +112,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "payload": [payload_of(profile, options.payload).value, compressors()],
         "kernel_options": chosen(profile, options.kernel_options).value,
         "guest_package": options.tracing.guest_package,
-        # Both tools decide bytes of part A: it has BusyBox unchanged, and cc compiles starter and checker.
+        # Bytes of part A depend on both tools: part A contains BusyBox unchanged, and cc compiles starter and checker.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
     }
     return key_of("build", inputs)

@@ -109,7 +109,7 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     After an error, ``options.out`` is unchanged.
     """
     if profile.early is Early.NEVER:
-        # GRUB's default would be our entry all the same, and there is no trial that could find this out.
+        # Otherwise, our entry would be GRUB's default without any benefit, and no trial would show this.
         raise BadInputError(
             f'the profile {profile.name} has early = "never", and --image is for an early start',
             hint='give it early = "seen" or "always"',
@@ -311,5 +311,5 @@ def _script(name: str) -> bytes:
 
 def _copy(source: Path, target: Path) -> None:
     door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=3600)
-    # It holds /etc/shadow.
+    # The disk contains /etc/shadow, so other users must not read it.
     target.chmod(0o600)

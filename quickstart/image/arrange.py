@@ -144,7 +144,7 @@ def _free_places(blocks: BlockMap, groups: Collection[BlockGroup]) -> Iterator[t
 
 def _gaps(runs: Sequence[Owner], group: BlockGroup) -> Iterator[tuple[int, int]]:
     at, last = group.first_block, group.first_block + group.blocks
-    # A run may begin in the group before.
+    # A run may begin in the previous group.
     begin = bisect.bisect_right(runs, at, key=lambda run: run.first_block) - 1
     for index in range(max(0, begin), len(runs)):
         run = runs[index]
@@ -167,7 +167,7 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
             content = file.read(each.blocks * block_bytes)
             file.seek(each.target * block_bytes)
             file.write(content)
-            # What nobody has stays zero: it compresses, and it shows nothing.
+            # Blocks without an owner stay zero. Zeros compress well, and show nothing of earlier content.
             file.seek(each.source * block_bytes)
             file.write(bytes(len(content)))
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", image]

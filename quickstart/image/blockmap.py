@@ -189,7 +189,7 @@ class _Reader:
         for number in used:
             # An inode that is only in the bitmap and not in the table takes no room in the volume.
             if number not in self.paths and self._u16(self._inode_at(number)):
-                # Removed while it was open, or of the file system's own.
+                # Such a file was removed while it was open, or belongs to the file system itself.
                 self.paths.name(number, None, f"inode {number}")
                 self._blocks_of(number, Kind.FILE, self.paths.made(number))
         return BlockMap(
@@ -267,7 +267,7 @@ class _Reader:
             kind = Kind.DIRECTORY if stat.S_ISDIR(mode) else Kind.LINK if stat.S_ISLNK(mode) else Kind.FILE
             pieces = self._blocks_of(number, kind, path)
             if len(self.runs) > before:
-                # The runs have it in any case.
+                # The runs keep this path in memory in any case.
                 self.paths.put(number, path)
             if kind is Kind.DIRECTORY:
                 pieces.sort(key=lambda run: run.offset_bytes)

@@ -115,7 +115,7 @@ def write_disk(
                 hint="raise disk.size_mib in the profile",
             ) from error
         raise
-    # It holds /etc/shadow.
+    # The disk contains /etc/shadow, so other users must not read it.
     path.chmod(0o600)
     if devices:
         _make_nodes(tree, path, devices, cpu_s)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SECTOR_BYTES = 512
-# What tools such as sfdisk align partitions to.
+# Tools such as sfdisk align partitions to this number of bytes.
 ALIGNMENT_BYTES = 1 << 20
 BIOS_BOOT = uuid.UUID("21686148-6449-6e6f-744e-656564454649")
 ESP = uuid.UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from quickstart.model import Profile
 from quickstart.model.words import KernelOptions
 
-# What an artefact may be built with; the first is the default.
+# The sets with which an artefact may be built. The first set is the default.
 BUILDABLE = (KernelOptions.BOOT, KernelOptions.STOCK)
 # Options without a measured benefit, and options that cost a running machine something, are not in this
 # list.
@@ -21,7 +21,7 @@ _BOOT = (
     "no_timer_check",
     "initcall_blacklist=ftrace_check_for_weak_functions,trace_eval_init",
 )
-# As measured since the first series: results of before compare with these.
+# The set as measured since the first series of the bench, so that new results can be compared with old results.
 _OURS = (
     "cryptomgr.notests",
     "tsc=reliable",

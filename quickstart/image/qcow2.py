@@ -39,7 +39,7 @@ _CLUSTER_BYTES = 1 << _CLUSTER_BITS
 _ENTRY_BYTES = 8
 # The part of the disk that one second table describes.
 _TABLE_COVERS_BYTES = _CLUSTER_BYTES // _ENTRY_BYTES * _CLUSTER_BYTES
-# 64 TiB. Each takes a read of a cluster.
+# This many tables describe a disk of 64 TiB. Each table takes a read of one cluster.
 _MOST_TABLES = 1 << 17
 _MOST_CLUSTERS = 1 << 30
 # Bits of a table's entry. In both tables, an entry has the place in the file. In the second table, it also
@@ -136,7 +136,7 @@ class _Taken:
     """The clusters of the file that the tables have named so far, with one bit for each cluster of the file."""
 
     def __init__(self, file_bytes: int) -> None:
-        # The last one may be shorter.
+        # The last cluster of the file may be shorter.
         self._count = -(-file_bytes >> _CLUSTER_BITS)
         if self._count > _MOST_CLUSTERS:
             raise ValueError(f"its file has {self._count} clusters; at most {_MOST_CLUSTERS} are read")

@@ -49,7 +49,7 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
         start_set, faults = _looked_at(profile, options, store, units)
     if faults:
         hint = next((each.hint for each in faults if each.hint), None)
-        # An `include` that names nothing is found by both.
+        # Both checks report an `include` that matches no file.
         lines = dict.fromkeys(line for each in faults for line in each.lines)
         raise ProfileError(str(file), list(lines), hint=hint)
     plan = pipeline.plan(profile, options, store)

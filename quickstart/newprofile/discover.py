@@ -95,14 +95,14 @@ def parse_sockets(text: str) -> Sockets:
         else:
             current.append(line)
     inodes = frozenset(parts.get("inodes", ()))
-    # systemd keeps what it has bound for a service.
+    # systemd keeps the sockets open that it has bound for a service.
     handed = inodes & frozenset(parts.get("handed", ()))
     own = inodes - handed
     unix = (match for line in parts.get("unix", ()) if (match := _UNIX.fullmatch(line)))
     return Sockets(
         tcp=_own(parts.get("tcp", ()), inodes, "0A"),
         handed=_own(parts.get("tcp", ()), handed, "0A"),
-        # A socket that is not connected (07) takes what comes.
+        # A UDP socket that is not connected (state 07) accepts packets from everywhere.
         udp=_own(parts.get("udp", ()), own, "07"),
         unix=tuple(sorted({match[2] for match in unix if match[1] in own and _PATH.fullmatch(match[2])})),
         commands=tuple(sorted({name for name in parts.get("commands", ()) if _COMMAND.fullmatch(name)})),
@@ -158,7 +158,7 @@ def choose(sockets: Sockets, answers: Mapping[int, int]) -> tuple[Mapping[str, o
         port = min(port for _, port in sockets.udp)
         command = f"grep -qs ':{port:04X} 0' /proc/net/udp /proc/net/udp6"
         return {"kind": "exec", "command": command}, f"it listens on UDP port {port} only"
-    # What is not in /run may be left over from an earlier boot.
+    # A socket outside of /run may be left over from an earlier boot.
     if paths := sorted(sockets.unix, key=lambda path: (not path.startswith("/run/"), path)):
         return {"kind": "exec", "command": f"test -S {paths[0]}"}, f"it listens on {paths[0]}, and on no port"
     if sockets.commands:
@@ -213,7 +213,7 @@ def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, o
         raise NoProfileError(unit, [str(error)], hint="say what to wait for by --ready") from error
 
 
-# Nothing is asked while the service is only looked at.
+# discover() sends no readiness request, so this request is only a placeholder.
 _NOTHING = Readiness(kind=ReadyKind.EXEC, port=0, path="", status=0, command="true", timeout_s=1)
 
 

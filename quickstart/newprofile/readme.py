@@ -105,7 +105,7 @@ def readme_text(found: Findings) -> str:
         *_reads(found),
         *_to_look_at(found),
     ]
-    # A name of the image in any of them may hold any character.
+    # Each of these texts may have a name from the image, and such a name may have any character.
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 

@@ -13,7 +13,7 @@ _FORMS = "http:PORT/PATH, tcp:PORT or exec:COMMAND"
 # systemd.unit(5); php8.2-fpm has a dot, too.
 _TYPE = re.compile(r"\.(service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$")
 _SOURCE = "of the options"
-# Stands where nobody has said what ready is, until a boot shows it.
+# The placeholder for the readiness request if the user gives none, until a boot shows the real request.
 UNKNOWN_READY: Mapping[str, object] = {"kind": "tcp", "port": 1}
 
 

@@ -78,7 +78,7 @@ def _ready(profile: Profile) -> list[tuple[str, str]]:
 
 def _files(profile: Profile) -> list[tuple[str, str]]:
     rules = profile.files
-    # What is data of any service is not said again.
+    # Rules for files that are data in every profile are not repeated.
     own = rules.data[len(DATA) :] if rules.data[: len(DATA)] == DATA else rules.data
     rows = (
         ("include", rules.include),
@@ -101,7 +101,7 @@ def _value(value: object) -> str:
 
 
 def _comments(lines: Iterable[str]) -> list[str]:
-    # A line that ended early would go on as TOML.
+    # If a comment had a line break, the rest of its text would be read as TOML.
     return [f"# {one_line(line)}".rstrip() for line in lines]
 
 

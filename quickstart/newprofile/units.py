@@ -123,7 +123,7 @@ def demand_unit(root: ImageRoot, draft: Profile) -> None:
     try:
         unit_texts(root, draft.unit)
     except UnsupportedUnitError as error:
-        # A script is what was meant; there is no other name for it.
+        # If the image has an init script of this name, the user meant this script, so a similar name is no help.
         meant = "" if script_of(root, draft.unit) is not None else _meant(root, draft)
         raise UnsupportedUnitError(error.message, hint=meant or error.hint, details=error.details) from error
 
@@ -133,7 +133,7 @@ def _meant(root: ImageRoot, draft: Profile) -> str:
     units of the profile's packages.
     """
     places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
-    # Without the type, which makes any two alike.
+    # The names are compared without their type, because an equal ending makes all names similar.
     if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
         return meant.removeprefix("; ")
     canonical = {name: root.resolve(path).canonical for name, path in places.items()}

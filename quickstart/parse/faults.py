@@ -16,10 +16,10 @@ from pydantic_core import ErrorDetails
 from quickstart.parse.printable import shown
 
 T = TypeVar("T")
-# Of one document.
+# The limits for the messages about one document.
 MAX_LINES = 100
 _LONGEST_WORD = 100
-# pydantic tells none before it has told all, each with a KiB.
+# pydantic returns all faults at once, and each takes about a KiB.
 _MAX_TOLD = 50_000
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-# What a page of a report keeps. A message of ours is one line.
+# The characters that a page of a report keeps. A message of ours is one line.
 LINES = "\n\t"
 # Limits for an untrusted word in our messages. The longest word that users paste into a shell is a path.
 _BRIEF_CHARACTERS = 200

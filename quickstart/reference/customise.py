@@ -79,7 +79,7 @@ def end(tree: Path, root_uuid: str) -> None:
         "etc/ssh/ssh_host_*",
         "var/cache/apt/*.bin",
         "var/cache/apt/archives/*.deb",
-        # It contains inode numbers and times of this host. The next ldconfig writes it again.
+        # ldconfig's cache contains inode numbers and times of this host. The next ldconfig writes the cache again.
         "var/cache/ldconfig/aux-cache",
         "var/cache/debconf/*-old",
         "var/lib/apt/lists/*",

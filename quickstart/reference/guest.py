@@ -29,11 +29,11 @@ from quickstart.reference.guestpkg.package import (
 )
 from quickstart.store.store import source_digest
 
-# It is in the root of the image while the image is made.
+# The .deb is in the root of the image while the image is made.
 DEB = f"{NAME}.deb"
 INSTALL = ("dpkg", "--install", f"/{DEB}")
 _DATABASE = PurePosixPath("/var/lib/dpkg")
-# What the package leaves in a machine. In a user's own root, it comes from another build.
+# The files that the package leaves in a machine. In a user's own root, they come from another build.
 _STAMP = ".quickstart"
 # dpkg's status file for thousands of packages has a few MiB; Debian has some 65 000 packages.
 _TEXT_BYTES = 16 << 20

@@ -62,7 +62,7 @@ def _shared_fault(place: Path) -> str:
     """Say that other users can make files in the directory ``place``, if ``place`` has the sticky bit and is writable
     for them. The sticky bit only prevents them from replacing files of others. Otherwise, the result is empty.
     """
-    # Path.stat raises other errors for a path that is none at all.
+    # Path.stat raises ValueError for an invalid path.
     with suppress(OSError, ValueError):
         mode = place.stat().st_mode
         if mode & stat.S_ISVTX and mode & 0o022:
@@ -79,10 +79,10 @@ def make_stage(root: Path, stage: Path) -> None:
     check_place(root, stage)
     private = stage.name not in OPEN_STAGES
     stage.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
-    # A directory that an older version made.
+    # An older version may have made the directory with more rights.
     if private:
         close_to_others(stage)
-    # Somebody may have been quicker than we.
+    # Another user may have made the directory between the check and mkdir.
     check_place(root, stage)
 
 

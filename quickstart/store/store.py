@@ -128,7 +128,7 @@ class Store:
         """
         path = self.root / stage / key_of(stage, inputs)
         check_trusted(self.root, path)
-        # Another user's store is none of ours.
+        # We may not be allowed to read another user's store. Then the store has no entry for us.
         with suppress(PermissionError):
             if (path / MARK).is_file():
                 return path

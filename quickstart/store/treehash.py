@@ -23,7 +23,7 @@ from quickstart.host.witness import check_mapped
 _PLAIN = re.compile(rb"[A-Za-z0-9._+/-]+")
 _BATCH = 64
 _THREADS = 2
-# Batches that wait for a thread, so that none waits for us.
+# The number of batches that wait for a thread, so that no thread waits for us.
 _AHEAD = 16
 T = TypeVar("T")
 
@@ -105,10 +105,10 @@ def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> 
         status = os.lstat(name)
         check_mapped(name, status)
         time_s: int | None = status.st_mtime_ns // 10**9
-        # A mount point's is that of what is mounted.
+        # The time of a mount point is the time of the mounted file system.
         if stat.S_ISDIR(status.st_mode) and status.st_dev != device:
             time_s = mounted_s
-        # The root directory's own does not reach the volume.
+        # The time of the root directory itself is not copied to the volume.
         return status, _describe(path[len(root) :], name, status, None if path == root else time_s)
 
 
@@ -122,7 +122,7 @@ def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | No
     uid = 0 if status.st_uid == os.geteuid() else status.st_uid
     gid = 0 if status.st_gid == os.getegid() else status.st_gid
     digest.update(f"{status.st_mode:o} {uid} {gid} {status.st_rdev}\0".encode())
-    # The volume carries it, and init compares it.
+    # The volume has this time, and init compares it.
     if time_s is not None:
         digest.update(f"{time_s}\0".encode())
     digest.update(path + b"\0")
@@ -145,7 +145,7 @@ def _of_attributes(name: bytes) -> bytes:
     text = b"".join(b"\0" + key + b"\0" + value for key, value in found)
     if len(found) < 2:
         return text
-    # No name is empty: a single attribute never begins so.
+    # No name is empty, so the bytes of a single attribute never begin with two zeros.
     lengths = " ".join(f"{len(key)} {len(value)}" for key, value in found)
     return b"\0\0" + f"{len(found)} {lengths}".encode() + text
 

@@ -19,7 +19,7 @@ TRACE_WORDS = (
     # Both functions are probed, because the compiler may inline one into the other.
     f"kprobe_event=r:quickstart/{NAME},getname_flags,name=+0(+0($retval)):string;"
     f"r:quickstart/{NAME}2,getname,name=+0(+0($retval)):string;"
-    # These inline both; their second argument has the name.
+    # These functions inline both functions above. Their second argument has the name.
     f"p:quickstart/{NAME}3,do_mkdirat,name=+0(+0(%si)):string;"
     f"p:quickstart/{NAME}4,do_unlinkat,name=+0(+0(%si)):string;"
     f"p:quickstart/{NAME}5,do_rmdir,name=+0(+0(%si)):string;"

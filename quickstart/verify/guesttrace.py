@@ -35,7 +35,7 @@ MAX_LINE = 8192
 # Limits for lines, of which the guest's usual buffer has some 400,000, and for what is remembered: processes,
 # descriptors, requests and uses. (A boot of nginx has 1500 of these, and one of RabbitMQ 68,000.)
 _MOST_LINES, _MOST_FACTS = 1 << 20, 1 << 17
-# What waits longer never becomes a request: it is for another device, or was cancelled. (In a boot of nginx, at most 34 waited.)
+# A piece that waits longer never becomes a request: it is for another device, or was cancelled. (nginx: at most 34.)
 _MAX_WAITING = 256
 _ROOT = PurePosixPath("/")
 _ERRNO_MAX = 4095
@@ -157,7 +157,7 @@ def parse(lines: Iterable[str], stats: str) -> GuestTrace:
     return GuestTrace(tuple(reader.issued), tuple(reader.uses), lost, reader.time_ns)
 
 
-# Whether it writes, its first sector, its number of sectors, and who asked for it.
+# Whether the piece is a write, its first sector, its number of sectors, and the process that requested it.
 _Piece = tuple[bool, int, int, Asker]
 
 
@@ -292,7 +292,7 @@ class _Reader:
             what = "opened"
         elif call in _EXECUTING:
             what = "executed"
-            # From here on it no longer shares its descriptors with any other process (execve(2)).
+            # After execve(2), the process no longer shares its descriptors with another process.
             process.files = process.files.copy()
         elif call in _LISTING:
             what = "listed"

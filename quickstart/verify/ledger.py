@@ -305,7 +305,7 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
     for program in tuple(touched):
         # The kernel itself opens a program's interpreter, so no process does.
         touched.update(packed.interpreters.get(program, ()))
-    # The names of a file are one file in the archive: each of them is used when one is.
+    # All names of a file are one file in the archive. So all names count as used when one name is used.
     used = {packed.firsts.get(path, path) for path in touched}
     left = [(path, size) for path, size in packed.files.items() if packed.firsts.get(path, path) not in used]
     return tuple(sorted(left, key=lambda pair: (-pair[1], pair[0])))

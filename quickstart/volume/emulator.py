@@ -305,7 +305,7 @@ def served(
             _prefer(process)
             yield volume
         except HostLacksError:
-            # If the server died, it was because the disk is full: its overlay is mapped.
+            # The server maps its overlay. So if it died, the reason is the full disk.
             raise
         except Exception as error:
             if not may_die and door.has_ended(process, _DYING_S):
