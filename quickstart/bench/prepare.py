@@ -1,10 +1,10 @@
 """Make the kernel, initramfs and root disk of each configuration that the bench compares, all from one
 reference image.
 
-`build` uses the same functions (engines, initramfs). Some applications do not accept requests from outside the guest.
-For such an application, the bench uses a variant of the image (see BenchLayer in profile.py). The configuration
-`minimal` uses QuickStart's init and an empty start set, so the application starts from the root volume. The
-configuration `ramboot` uses QuickStart's init, with all files of the application in memory and no root volume.
+`build` uses the same functions, for example of engines/ and initramfs/. Some applications do not accept requests from
+outside the guest. For such an application, the bench uses a variant of the image (see BenchLayer in profile.py). The
+configuration `minimal` uses QuickStart's init and an empty start set, so the application starts from the root volume.
+The configuration `ramboot` uses QuickStart's init, with all files of the application in memory and no root volume.
 """
 
 from __future__ import annotations

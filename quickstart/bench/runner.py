@@ -1,5 +1,6 @@
-"""Measure the cells of a matrix on this host, in QEMU. The class QemuRunner implements Runner in bench/series.py.
-Images and initramfs are made once, and then all runs boot them.
+"""Measure the cells of a matrix on this host, in QEMU. A cell is one combination to measure, for example of application
+and configuration. The class QemuRunner implements Runner in bench/series.py. Images and initramfs are made once, and
+then all runs boot them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Measure a matrix: make the runs of its cells in order, save the samples after each run, and check the results."""
+"""Measure a matrix, which is a list of cells. A cell is one combination to measure, for example of application and
+configuration. Make the runs of all cells in order, save the samples after each run, and check the results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run `build` and `trace` as sequences of stages: profile → reference → trace → start set → initramfs → image."""
+"""Run `build` and `trace` as sequences of steps: profile → reference → trace → start set → initramfs → image."""
 
 from __future__ import annotations
 

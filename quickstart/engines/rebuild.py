@@ -47,9 +47,8 @@ def rebuild(
     """Replace all files of the artefact ``out`` except its root disk, which is not changed. After an error, ``out`` is
     unchanged.
 
-    When ``kernel_options`` is None, the kernel options of ``out`` are kept. Raises BadInputError for a disk
-    that is not raw or was not shut down properly. Raises OutputExistsError while a machine runs from the
-    disk.
+    When ``kernel_options`` is None, the kernel options of ``out`` are kept. Raises BadInputError for a disk that is not
+    raw or was not shut down properly. Raises OutputExistsError when a machine is running from the disk.
     """
     before = _artefact(out, profile)
     door.need_root("copying a root file system with its owners")

@@ -93,8 +93,8 @@ def plan_moves(
 
 
 def _fitting(contents: Sequence[_Content], room: int) -> Iterator[_Content]:
-    """``contents``, but without the largest of them. They are left out one by one, until the rest needs at most
-    ``room`` blocks.
+    """``contents``, but without the largest of them. The largest contents are left out one by one, until the rest needs
+    at most ``room`` blocks.
     """
     needed = sum(content.blocks for content in contents)
     without = set[int]()

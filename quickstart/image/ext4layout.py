@@ -33,7 +33,7 @@ _MAX_GROUPS = 1 << 20
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """The layout of an ext4 file system. ``groups`` is the number of block groups. Each group has ``blocks_per_group``
-    blocks; the last group may have fewer. ``wide`` means that block numbers have 64 bits.
+    blocks, but the last group may have fewer. ``wide`` means that block numbers have 64 bits.
 
     ``superblock`` and ``descriptors`` are the bytes of the superblock and of the group descriptors.
     """

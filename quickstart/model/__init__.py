@@ -1,4 +1,4 @@
-"""Frozen dataclasses that the stages pass to each other (ARCHITECTURE.md).
+"""Frozen dataclasses that the stages (steps of a build) pass to each other (see ARCHITECTURE.md).
 
 This module imports only its own enums. Guest paths are absolute ``PurePosixPath``, and host paths are
 ``Path``. Sizes are in bytes, and times are integers in nanoseconds.

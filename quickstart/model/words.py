@@ -56,7 +56,7 @@ class Payload(enum.StrEnum):
 
 
 class KernelOptions(enum.StrEnum):
-    """A set of kernel options: none, the set that builds add by default, or the bench's experimental set.
+    """A set of kernel options: no options, the options that builds add by default, or the bench's experimental options.
 
     No artefact is built with ``OURS``, because some of its options are unsuitable for a machine in
     production.

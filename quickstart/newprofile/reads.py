@@ -30,9 +30,9 @@ _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 @dataclass(frozen=True, kw_only=True)
 class Reads:
     """The reads of the root volume before ready in one boot. ``requests`` and ``bytes`` count only the reads to which
-    the root budget applies (see ``Ledger.charged`` in verify/ledger.py). ``direct_requests`` is the number of reads
-    with O_DIRECT, to which the root budget does not apply. ``files`` are the files from which most bytes were read, as
-    (path, programs, bytes). ``ready_uptime_ns`` is the guest's uptime at ready.
+    the root budget (the limit that `verify` checks) applies. ``direct_requests`` is the number of reads with O_DIRECT,
+    to which the root budget does not apply. ``files`` are the files from which most bytes were read, as (path,
+    programs, bytes). ``ready_uptime_ns`` is the guest's uptime at ready.
 
     When the guest's kernel could not attribute requests to processes and files, ``unattributed`` says why. In
     this case, the numbers come from QEMU and include requests with O_DIRECT, and ``files`` is empty.

@@ -1,7 +1,7 @@
 """Parse untrusted JSON within limits on the depth of nesting, the number of values and the length of numbers.
 
 `json.loads` recurses as deep as the text is nested. It also accepts numbers of any length, NaN, Infinity, and duplicate
-keys (the last one counts). `parse` raises ValueError for a text that is nested too deep, a number that is too long,
+keys (the last value counts). `parse` raises ValueError for a text that is nested too deep, a number that is too long,
 NaN, Infinity, and a duplicate key. The time that `parse` takes is proportional to the text's length.
 """
 

@@ -1,5 +1,5 @@
-"""Make the reference image with debootstrap. Each suite has one base image, and a profile's packages are
-added to a copy of it.
+"""Make the reference image with debootstrap. Each suite has one base image, and a profile's packages are added to a
+copy of this base image.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Find the package archives for an image. They are the archives of the host's apt configuration, or else debootstrap's
-default archive.
+"""Find the package archives for an image. The archives come from the host's apt configuration. If this configuration
+has no usable archive, debootstrap's default archive is used.
 """
 
 from __future__ import annotations

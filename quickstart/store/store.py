@@ -1,4 +1,5 @@
-"""A content-addressed cache of the results of stages: an entry's name is the hash of its stage's inputs.
+"""A content-addressed cache of the results of stages (steps of a build). An entry's name is the hash of its stage's
+inputs.
 
 Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
 
@@ -138,9 +139,9 @@ class Store:
         """Return the entry for ``inputs``. When there is no such entry, call ``make`` with an empty directory
         and keep the result.
 
-        An entry is verified by its hash when it is first requested. A damaged entry is made again as soon as
-        no process uses it. When ``make`` raises, nothing is kept. A second process that requests the same
-        entry waits for the first one. Raises HostLacksError when the store is full or cannot be written.
+        An entry is verified by its hash when it is first requested. A damaged entry is made again as soon as no process
+        uses it. When ``make`` raises, nothing is kept. A second process that requests the same entry waits for the
+        first process. Raises HostLacksError when the store is full or cannot be written.
         """
         key = key_of(stage, inputs)
         final = self.root / stage / key

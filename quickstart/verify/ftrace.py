@@ -1,8 +1,8 @@
 """The options that enable the guest kernel's own trace of a boot, and the command that fetches the trace.
 
-The kernel's command line enables ftrace before the first driver is loaded (the kernel's
-Documentation/trace/ftrace.rst, kprobetrace.rst). The guest needs no program for tracing. The trace uses the
-same clock as the agent's time stamps (CLOCK_BOOTTIME).
+The kernel's command line enables ftrace before the first driver is loaded (the kernel's Documentation/trace/ftrace.rst,
+kprobetrace.rst). The guest needs no program for tracing. The trace uses the same clock as the time stamps of the launch
+agent in the guest (CLOCK_BOOTTIME).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Make the ledger from the volume's requests, the guest's trace, the volume's block map and the start set
-(pure; docs/users/verify.md).
+"""Make the ledger from the volume's log, the guest's trace, the volume's block map and the start set (pure). The ledger
+is the list of the requests to the root volume before ready (docs/users/verify.md).
 """
 
 from __future__ import annotations

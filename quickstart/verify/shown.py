@@ -1,4 +1,6 @@
-"""Show a ledger as lines of text, and as a document of JSON values (pure; docs/users/verify.md)."""
+"""Show a ledger as lines of text, and as a document of JSON values (pure). A ledger is the list of the requests to the
+root volume before ready (docs/users/verify.md).
+"""
 
 from __future__ import annotations
 
