@@ -1,3 +1,3 @@
-"""Run the bench: make the files from which each configuration boots, and do all runs of a matrix one after
-the other.
+"""Run the bench. Make the files from which each configuration (way to boot) boots, and do all runs of a matrix (list of
+measurements) one after the other.
 """

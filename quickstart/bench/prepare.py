@@ -1,10 +1,10 @@
 """Make the kernel, initramfs and root disk of each configuration that the bench compares, all from one
 reference image.
 
-`build` uses the same functions (engines, initramfs). For an application that does not accept requests from
-outside the guest, the bench uses a variant of the image (profile.BenchLayer). The configuration `minimal` uses
-QuickStart's init and an empty start set, so the application starts from the root volume. `ramboot` uses
-QuickStart's init, with all files of the application in memory and no root volume.
+`build` uses the same functions, for example of engines/ and initramfs/. Some applications do not accept requests from
+outside the guest. For such an application, the bench uses a variant of the image (see BenchLayer in profile.py). The
+configuration `minimal` uses QuickStart's init and an empty start set, so the application starts from the root volume.
+The configuration `ramboot` uses QuickStart's init, with all files of the application in memory and no root volume.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ def prepare(
     payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
-    """What a machine needs to boot ``configuration`` with the stock command line. The configuration's files
-    come from the store, or are made now. Making them needs root.
+    """The files and settings that a machine needs to boot ``configuration`` with the stock command line. Files that the
+    store does not have are made now, which needs root.
 
-    ``layer`` is the profile's bench layer, which is added in every configuration. ``payload`` (by default the
-    profile's payload) and ``delivery`` are used only for the configuration `quickstart`. Raises BadInputError for
-    an unknown configuration, and the errors of the stages that make the files.
+    ``layer`` is the profile's bench layer, that is, changes of the image with which the application answers the bench.
+    The layer is added in every configuration. ``payload`` (by default the profile's payload) and ``delivery`` are used
+    only for the configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the errors
+    of the stages that make the files.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
@@ -81,8 +82,8 @@ def prepare(
 
 
 def _ours(subject: Subject, configuration: str, form: PackOptions, context: Context) -> Boot:
-    """What a machine needs to boot a configuration that uses QuickStart's init. ``form`` says, for example, from
-    where the application gets its files: from /fast, from the root volume or from memory.
+    """The files and settings that a machine needs to boot a configuration that uses QuickStart's init. For example,
+    ``form`` says whether the application gets its files from /fast, from the root volume or from memory.
     """
     traced = pipeline.trace_image(subject.profile, subject.reference, pipeline.TraceOptions(), context)
     inputs = {
@@ -137,9 +138,9 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
 
 
 def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
-    """The extents on the volume from which a boot loader would read the kernel and the initramfs, as (offset,
-    length) in bytes. The kernel and the stock initramfs are files of the image, so the result has the extents of
-    these files. QuickStart's initramfs is not in the image, so a range at the end of the volume stands for it.
+    """The extents on the volume from which a boot loader would read the kernel and the initramfs, as (offset, length)
+    in bytes. The kernel and the stock initramfs are files of the image, so the result has the extents of these files.
+    QuickStart's initramfs is not in the image, so a range at the end of the volume stands for this initramfs.
     """
     kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
     if initramfs == reference.initrd:

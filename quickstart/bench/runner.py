@@ -1,5 +1,6 @@
-"""Measure the cells of a matrix on this host, in QEMU (an implementation of bench.series.Runner). Images and
-initramfs are made once, and then all runs boot them.
+"""Measure the cells of a matrix on this host, in QEMU. A cell is one combination to measure, for example of application
+and configuration. The class QemuRunner implements Runner in bench/series.py. Images and initramfs are made once, and
+then all runs boot them.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ from quickstart.volume.emulator import volume_binary
 from quickstart.volume.nfs import nfs_server
 from quickstart.volume.storage import load_model
 
-# The files of a machine that is only described.
+# The files of a machine that is never started, and whose arguments are only recorded.
 _NO_FILES = Files((Path("kernel"), Path("initrd")), None)
-# Profile, configuration, and what was asked for of it: delivery and payload.
+# Profile, configuration, and the delivery and payload that the matrix gives.
 _Key = tuple[str, str, str, str]
 
 
 @dataclass
 class QemuRunner:
-    """The runner for QEMU. For each combination of profile, configuration, delivery and payload in the matrix, it
-    makes the files to boot once, and uses them in all runs.
+    """The runner for QEMU. For each combination of profile, configuration, delivery and payload in the matrix, the
+    runner makes the files to boot only once. All runs of the combination boot these files.
     """
 
     matrix: Matrix
@@ -111,8 +112,8 @@ class QemuRunner:
         )
 
     def _machines(self) -> dict[str, str]:
-        """For each clock and size, the QEMU options of the machine, as one text. Times of machines with different
-        options must not be compared.
+        """For each combination of clock and size, the QEMU options of the machine, as one text. Times of machines with
+        different options must not be compared.
         """
         found: dict[str, str] = {}
         for cell in (each.cell for each in self.matrix.plan):
@@ -124,7 +125,7 @@ class QemuRunner:
         return found
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
-        """The samples of one run of ``cell`` (measure.run, measure.launches)."""
+        """The samples of one run of ``cell``, which measure/run.py or measure/launches.py makes."""
         boot = with_command_line(self._boots[_key(cell)], cell.command_line)
         bench = run.Bench(
             launchers=launchers(self.store),
@@ -141,11 +142,12 @@ class QemuRunner:
 
 
 def _bench_layer(name: str) -> BenchLayer | None:
-    """The bench layer of the profile ``name``. The profile's file is read only once, so the text that is checked
-    is also the text that is used.
+    """The bench layer of the profile ``name``, that is, changes of the image with which the application answers the
+    bench. The profile's file is read only once, so the text that is checked is also the text that is used.
 
     Raises BadInputError when QuickStart runs as root of the host and another user could have written the layer's
-    commands. The commands also run confined (reference.confine), so this check is a second barrier.
+    commands. The confiner also restricts these commands to the image (reference/confine.py), so this check is a second
+    barrier.
     """
     if name in known_profiles() or not is_host_root():
         return load_bench(name)
@@ -167,8 +169,8 @@ def _named(key: _Key) -> str:
 
 
 def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
-    """The name of a boot, and a text that identifies the files that are booted. The text has a hash of the kernel
-    and the initramfs, and the UUID of the volume's file system, which depends on the inputs of the reference image.
+    """The name of a boot, and a text that identifies the booted files. The text has a hash of the kernel and the
+    initramfs, and the UUID of the volume's file system, which depends on the inputs of the reference image.
     """
     digest = hashlib.sha256()
     for path in (boot.kernel, *boot.initrds):

@@ -1,4 +1,6 @@
-"""Measure a matrix: make the runs of its cells in order, save the samples after each run, and check the results."""
+"""Measure a matrix, which is a list of cells. A cell is one combination to measure, for example of application and
+configuration. Make the runs of all cells in order, save the samples after each run, and check the results.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,9 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
     """Make the runs of ``bench.matrix`` that results.json in ``bench.directory`` does not have yet, and write
     results.json after every run.
 
-    However this call ends, even by Ctrl-C, results.json has the samples of all completed runs. The same call,
-    repeated later, makes the remaining runs. Raises ResultsError when results.json is invalid,
-    OtherResultsError when its results were measured differently, and the errors of ``runner``.
+    When this call ends, even by Ctrl-C, results.json has the samples of all completed runs. The same call, repeated
+    later, makes the remaining runs. Raises ResultsError when results.json is invalid, and OtherResultsError when its
+    results were measured under other circumstances. Errors of ``runner`` are passed on.
     """
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
@@ -72,7 +74,7 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
         remove_partial(file)
         before = document.load(file) if file.exists() else None
         if before is not None:
-            # What can be known before anything costly is done.
+            # First check everything that is known before the costly work.
             document.demand_same(before, bench.matrix.plan, before.circumstances, str(file))
         circumstances = runner.circumstances()
         if before is not None:
@@ -113,16 +115,16 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
 
 
 def _censored(results: Results) -> str:
-    """A text about censored runs, which are not made again: whoever repeats slow runs until they are fast measures
-    only fast ones. Empty without such runs.
+    """A text with the number of censored runs, in which the guest did not become ready. Such a run is not made again,
+    because by repeating slow runs, one would measure only fast runs. The text is empty if there are no censored runs.
     """
     count = len({(sample.cell, sample.number) for sample in results.samples if sample.censored})
     return f"; {count} of them are censored, and are not made again" if count else ""
 
 
 def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
-    """A text such as ``; about 4 min left``. ``cells`` has one cell for each remaining run. The time is estimated
-    from earlier runs with the same clock, configuration and launch pattern. Empty when there are no samples yet.
+    """A text such as ``; about 4 min left``. ``cells`` has one cell for each remaining run. The time is estimated from
+    earlier runs with the same clock, configuration and launch pattern. The text is empty when there are no samples yet.
     """
     if not samples:
         return ""
@@ -147,8 +149,8 @@ def _kind(cell: Cell) -> tuple[str, str, str]:
 
 
 def invalid(results: Results) -> tuple[str, ...]:
-    """The reasons why the measurement is not valid, one line each. Empty for a valid measurement. When there is a
-    reason, `bench` exits with status 4.
+    """The reasons why the measurement is not valid, one line each. The result is empty for a valid measurement. If
+    there is a reason, `bench` exits with status 4.
     """
     return tuple(_faults(results.samples))
 

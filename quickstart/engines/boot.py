@@ -1,4 +1,4 @@
-"""Run `build` and `trace` as sequences of stages: profile → reference → trace → start set → initramfs → image."""
+"""Run `build` and `trace` as sequences of steps: profile → reference → trace → start set → initramfs → image."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """Those stages of a build whose keys are known, as (stage, key, whether the store has the result)."""
+    """The steps of a build whose keys in the store are already known, as (step, key, whether the store has the
+    result).
+    """
 
     stages: tuple[tuple[str, str, bool], ...]
 
@@ -111,14 +113,14 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "payload": [payload_of(profile, options.payload).value, compressors()],
         "kernel_options": chosen(profile, options.kernel_options).value,
         "guest_package": options.tracing.guest_package,
-        # Both tools decide bytes of part A: it has BusyBox unchanged, and cc compiles starter and checker.
+        # Bytes of part A depend on both tools: part A contains BusyBox unchanged, and cc compiles starter and checker.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
     }
     return key_of("build", inputs)
 
 
 def payload_of(profile: Profile, asked: Payload | None) -> Payload:
-    """The payload of a build: ``asked`` if it is given, or else the profile's payload."""
+    """The payload of a build: ``asked`` if the user gave it, or else the profile's payload."""
     return asked or profile.payload
 
 
@@ -141,8 +143,8 @@ def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
 def in_store(
     profile: Profile, options: TraceOptions, store: Store
 ) -> tuple[ReferenceImage | None, StartSet | None]:
-    """The reference image and the start set of ``profile``. The image is None when the store does not have
-    it. The start set is None when the store does not have all traces. This function changes nothing.
+    """The reference image and the start set of ``profile``. The image is None when the store does not have the image.
+    The start set is None when the store does not have all traces. This function changes nothing.
     """
     rootfs = examine(options.rootfs) if options.rootfs else None
     image = entry.find(store, _reference_inputs(profile, rootfs, options))
@@ -157,8 +159,8 @@ def in_store(
 
 
 def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
-    """The profile's file rules, and rules that exclude the files that the unit hides by its own mounts. The result
-    has only the profile's rules if the unit cannot start early.
+    """The profile's file rules, and further rules that exclude files which the unit hides by its own mounts. If the
+    unit cannot start early, the result has only the profile's rules.
     """
     root = ImageRoot(reference.tree)
     try:
@@ -217,7 +219,8 @@ def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
     """Raise an error when the image does not fit the profile. Show a note when the image has cloud-init, but not the
-    guest package, which records cloud-init's first complete boot. Without this record, every boot is a stock boot.
+    package quickstart-guest, which records the first boot that cloud-init has completed. Without this record, every
+    boot is a stock boot.
     """
     root = ImageRoot(reference.tree)
     check_image(root, profile)
@@ -243,8 +246,8 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
 
 
 def reference_image(profile: Profile, options: TraceOptions, context: Context) -> ReferenceImage:
-    """The image that a trace of ``profile`` boots. The function first checks that we are root and that the
-    host has the tools of all stages up to the trace.
+    """The image that a trace of ``profile`` boots. The function first checks that we are root, and that the host has
+    the tools for all steps up to the trace.
     """
     door.need_root(_ROOT_STEP)
     door.need_tools(*_trace_tools(profile, options, context.store))
@@ -271,8 +274,8 @@ def trace_image(
 
 
 def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``subject``, and the traces from which it is computed. Each trace comes from the store or
-    is recorded now.
+    """The start set of ``subject``, and the traces from which it is computed. Traces that the store does not have are
+    recorded now.
     """
     traces = tuple(
         make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
@@ -321,7 +324,9 @@ def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, ob
 
 
 def subject_of(profile: Profile, reference: ReferenceImage, context: Context) -> Subject:
-    """The profile, its reference image and the image's root disk. The disk comes from the store or is written now."""
+    """The profile, its reference image and the image's root disk. If the store does not have the disk, it is written
+    now.
+    """
 
     def make(directory: Path) -> None:
         with context.progress.step("reference: root disk"):
@@ -355,7 +360,9 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
 
 
 def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
-    """The trace of reference boot ``number``, counted from 1. The trace comes from the store or is recorded now."""
+    """The trace of reference boot ``number``, counted from 1. If the store does not have the trace, it is
+    recorded now.
+    """
     profile = subject.profile
 
     def make(directory: Path) -> None:
@@ -378,7 +385,7 @@ def machine_of(
     extra_cmdline: str = "",
     network: Network = Network.CLOSED,
 ) -> Machine:
-    """The machine that boots ``artefact``: its fast entry, or with ``stock`` its stock entry."""
+    """The machine that boots ``artefact`` with our initramfs, or, with ``stock``, with the distribution's initramfs."""
     return machine(
         artefact.profile_name,
         memory_mib=artefact.memory_mib,

@@ -1,7 +1,9 @@
-"""Run `build --image`: make a disk that somebody else has made start its application early, in a copy of the disk.
+"""Run `build --image`. It copies a disk that somebody else has made, and changes the copy so that its application
+starts early.
 
-The disk's own system writes to the disk (docs/adr/0027-own-loader.md). It boots twice in a machine without services:
-before the trace, to install quickstart-guest, and at the end, to install our initramfs.
+The operating system on the copy makes the changes itself (docs/adr/0027-own-loader.md). For this purpose, it boots
+twice in a machine that starts no services. The first boot, before the trace, installs the package quickstart-guest. The
+second boot, at the end, installs our initramfs.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ _ROOT_STEP = "copying the files of a disk with their owners"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """The options of `build --image`. ``image`` is the disk. When ``kernel_options`` is None, the profile's apply."""
+    """The options of `build --image`. ``image`` is the path of the disk. When ``kernel_options`` is None, the profile's
+    kernel options apply.
+    """
 
     image: Path
     out: Path
@@ -53,8 +57,8 @@ class ImageOptions:
 
 
 def build_image(profile: Profile, options: ImageOptions, context: Context) -> pipeline.Built:
-    """Make a copy of the disk at ``options.out`` that boots by itself, and starts the profile's units early. After an
-    error, ``options.out`` is unchanged.
+    """Write a copy of the disk to ``options.out``. The copy boots by itself, and starts the profile's units early.
+    After an error, ``options.out`` is unchanged.
     """
     _check_early(profile)
     door.need_root(_ROOT_STEP)
@@ -169,10 +173,10 @@ def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
 
 def _check_early(profile: Profile) -> None:
     if profile.early is Early.NEVER:
-        # GRUB's default would be our entry all the same, and there is no trial that could find this out.
+        # Otherwise, our entry would be GRUB's default without any benefit, and no trial would show this.
         raise BadInputError(
             f'the profile {profile.name} has early = "never", and --image is for an early start',
-            hint='give it early = "seen" or "always"',
+            hint='give it early = "seen", "ask" or "always"',
         )
 
 

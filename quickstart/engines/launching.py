@@ -23,8 +23,8 @@ def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> 
 
 
 def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launcher:
-    """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests'
-    workspaces are not removed, and a note names each of them.
+    """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests' workspaces
+    are not removed, and a note names each workspace.
     """
 
     def note(place: Path) -> None:
@@ -38,13 +38,13 @@ def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launc
 def launcher_on(
     accelerator: Accelerator, store: Store, keep: Callable[[Path], None] | None = None
 ) -> Launcher:
-    """A launcher that starts QEMU with ``accelerator``. ``keep`` is that of QemuLauncher."""
+    """A launcher that starts QEMU with ``accelerator``. With ``keep``, the guests' workspaces are not removed."""
     return QemuLauncher(accelerator, archive.agent_binary(store), keep=keep)
 
 
 def launchers(store: Store) -> Callable[[Accelerator], Launcher]:
-    """A function that returns a QEMU launcher for an accelerator. measure.run.Bench needs this function, because
-    the clock of each cell decides which accelerator is used.
+    """A function that returns a QEMU launcher for an accelerator. The bench (class Bench in measure/run.py) needs this
+    function, because the clock of a measurement determines the accelerator.
     """
     agent = archive.agent_binary(store)
     return lambda accelerator: QemuLauncher(accelerator, agent)

@@ -1,8 +1,8 @@
 """Remember in the store which artefacts we have made ourselves.
 
-The build key in a manifest is computed from public facts, so whoever gives us an artefact can write the key that
-our own build would have. Only we write records into the store. The inputs of a record are the digests of all files
-that we have made.
+The build key in a manifest is computed from public facts. So somebody who gives us an artefact can write the key that
+our own build would have. But only we can write records into our store. The inputs of a record are the digests of all
+files that we have made.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _STAGE = "made"
 
 
 def write(directory: Path, made: artefacts.Made, store: Store) -> None:
-    """Write OUT's files into ``directory``, as artefact.directory.write does, and record that we have made them."""
+    """Write OUT's files into ``directory`` (see ``write`` in artefact/directory.py), and record in the store that we
+    have made these files.
+    """
     artefacts.write(directory, made)
     store.get_or_make(_STAGE, _inputs(directory), _nothing)
 
 
 def up_to_date(out: Path, build_key: str, force: bool, context: Context) -> Artefact | None:
-    """The artefact at ``out`` when a build would make an equal one, as artefact.directory.check_output finds it by its
-    key. Show a note when the store has no record that we have made it.
+    """The artefact at ``out``, if the build with the key ``build_key`` would make an equal artefact (see
+    ``check_output`` in artefact/directory.py). Otherwise, the result is None. Show a note when the store has no record
+    that we have made the artefact.
     """
     present = artefacts.check_output(out, build_key, force)
     if present and not is_remembered(out, context.store):
@@ -40,7 +43,9 @@ def up_to_date(out: Path, build_key: str, force: bool, context: Context) -> Arte
 
 
 def is_remembered(directory: Path, store: Store) -> bool:
-    """Whether the store has the record that we have made this artefact, with these bytes. False for a damaged artefact."""
+    """Whether the store has a record that we have made exactly the files of the artefact in ``directory``. The result
+    is False for a damaged artefact.
+    """
     try:
         return store.use(_STAGE, _inputs(directory)) is not None
     except BadInputError:
@@ -52,4 +57,4 @@ def _inputs(directory: Path) -> Mapping[str, object]:
 
 
 def _nothing(directory: Path) -> None:
-    """Write no files: the record is the entry itself."""
+    """Write no files, because the entry in the store is the record, even without files."""

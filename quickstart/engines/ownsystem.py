@@ -51,7 +51,7 @@ _PREPARED_WITH = (
 
 @dataclass(frozen=True)
 class ImageDisk:
-    """A disk that was examined. ``digest`` is the hash of its bytes (host.unchanged.digest_of_data)."""
+    """A disk that was examined. ``digest`` is the hash of its bytes (see ``digest_of_data`` in host/unchanged.py)."""
 
     path: Path
     digest: str
@@ -64,7 +64,9 @@ class ImageDisk:
 
 
 def examine(path: Path, context: Context) -> ImageDisk:
-    """The disk at ``path``, which is not changed. Raises BadInputError when it cannot be made fast."""
+    """Examine the disk at ``path``, without changing it. Raises BadInputError when `build --image` cannot make the disk
+    fast, and must refuse it.
+    """
     with opened_regular(path) as fd:
         before = seen(fd)
         with context.progress.step(f"hash {path.name}"), unchanged(path, before):
@@ -86,8 +88,8 @@ def look_into(path: Path, context: Context) -> Inspected:
 
 
 def prepared(image: ImageDisk, context: Context) -> RootDisk:
-    """A copy of the disk in which quickstart-guest is installed, with a copy of its root partition. Both come from the
-    store, or are made now.
+    """A copy of the disk in which the package quickstart-guest is installed, and a copy of the root partition of this
+    disk. If the store does not have the copies, they are made now.
     """
     inputs = {
         "digest": image.digest,
@@ -120,7 +122,9 @@ def prepared(image: ImageDisk, context: Context) -> RootDisk:
 
 
 def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, context: Context) -> None:
-    """Let the disk's own system install our initramfs, and look whether its boot loader has the entry."""
+    """Let the operating system on the disk install our initramfs. Then check that the boot loader's configuration has
+    our entry.
+    """
     entry = image.found.entry
     if entry is None:
         raise AssertionError(f"{image.path} has no entry")
@@ -145,8 +149,8 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
 def execute_in(
     disk: Path, image: ImageDisk, script: str, files: Mapping[str, bytes | Path], context: Context
 ) -> None:
-    """Run ``script``, one of ``files``, as root in the system on ``disk``. Its kernel and initramfs boot, and then a
-    shell is PID 1, so that no service runs.
+    """Run ``script``, one of ``files``, as root in the operating system on ``disk``. The kernel and the initramfs of
+    this system boot. Then a shell is PID 1 instead of systemd, so that no service runs.
 
     Raises GuestError when the script does not end with status 0.
     """

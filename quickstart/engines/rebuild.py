@@ -1,5 +1,5 @@
-"""Make the initramfs of an artefact again, for the present state of its disk. The stages are the same as in
-`build`, but with the disk's content as the reference image.
+"""Make the initramfs of an artefact again, for the present state of the artefact's disk. The steps are the same as in
+`build`, but the disk's content becomes the reference image.
 """
 
 from __future__ import annotations
@@ -44,12 +44,11 @@ def rebuild(
     keep: bool = False,
     kernel_options: KernelOptions | None = None,
 ) -> pipeline.Built:
-    """Replace everything in ``out`` except its root disk, which is not changed. After an error, ``out`` is
+    """Replace all files of the artefact ``out`` except its root disk, which is not changed. After an error, ``out`` is
     unchanged.
 
-    When ``kernel_options`` is None, the kernel options of ``out`` are kept. Raises BadInputError for a disk
-    that is not raw or was not shut down properly. Raises OutputExistsError while a machine runs from the
-    disk.
+    When ``kernel_options`` is None, the kernel options of ``out`` are kept. Raises BadInputError for a disk that is not
+    raw or was not shut down properly. Raises OutputExistsError when a machine is running from the disk.
     """
     before = _artefact(out, profile)
     manifest = read_manifest(out)
@@ -111,8 +110,8 @@ def _packing(
 
 
 def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
-    """Raise OutputExistsError when somebody has written to the disk after it was examined. Otherwise, return
-    False. The rebuild passes this function as ``keep`` to `output.new_directory`; False means to replace OUT.
+    """Raise OutputExistsError when somebody has written to the disk after it was examined. Otherwise, return False. The
+    rebuild passes this function to `output.new_directory`, which replaces OUT when the function returns False.
     """
     if read_superblock(before.disk) != used.superblock:
         raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")

@@ -1,4 +1,4 @@
-"""Try the early start of a build, by comparing one boot of the artefact with one stock boot of the same disk.
+"""Try the early start of a build: compare one boot of the artefact with one stock boot of the same disk.
 
 If the application is not ready sooner by the early start than by the stock boot, the early start has no
 benefit, and the artefact always boots the stock way. Both boots run on this host, one after the other, from a
@@ -32,9 +32,9 @@ _STAGE, _FILE = "trial", "trial.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """The uptimes at ready of the two guests: ``early_ns`` with the early start, and ``stock_ns`` with the
-    stock boot. When the early start did not happen, or was not ready in time, ``fallback`` is the reason and
-    ``early_ns`` is 0. Otherwise, ``fallback`` is empty. ``stock_ns`` is 0 when the stock boot was not ready
+    """The uptimes of two guests when their application became ready: ``early_ns`` with the early start, and
+    ``stock_ns`` with the stock boot. When the early start did not happen, or was not ready in time, ``fallback`` is the
+    reason and ``early_ns`` is 0. Otherwise, ``fallback`` is empty. ``stock_ns`` is 0 when the stock boot was not ready
     in time.
     """
 
@@ -50,8 +50,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a build and of its trial. ``trial`` is None when there was no trial: the caller wanted none, or the
-    artefact gets none by the rules of ``build_tried``.
+    """The result of a build and of its trial. ``trial`` is None when there was no trial, because the caller did not
+    want a trial, or because ``build_tried`` gives the artefact no trial.
     """
 
     built: Built
@@ -71,15 +71,16 @@ def build_untried(profile: Profile, options: BuildOptions, context: Context) -> 
 
 
 def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tried:
-    """Build the artefact of ``profile``, and boot it on trial, unless the store has the trial's result. When the
-    early start was not ready sooner than the stock boot, the artefact is built again with ``early = "never"``.
+    """Build the artefact of ``profile``. Unless the store already has the result of a trial, boot the artefact twice:
+    with the early start, and as a stock boot. When the application was not ready sooner with the early start, build the
+    artefact again with ``early = "never"``.
 
     An artefact gets no trial in four cases:
 
-    - Its profile has ``early = "never"``.
-    - It has no hand-off.
-    - It has cloud-init, and its ``early`` is not ALWAYS, so its first boot is a stock boot.
-    - It was built before, and its disk may have been used since then.
+    - The profile has ``early = "never"``.
+    - The artefact has no hand-off to systemd.
+    - The artefact has cloud-init, and its ``early`` is not ALWAYS, so its first boot is a stock boot.
+    - The artefact was built by an earlier call, and its disk may have been used since then.
 
     Raises GuestError when the application became ready in neither of the two boots of the trial.
     """
@@ -100,8 +101,9 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
 
 
 def _gets_trial(built: Built, key: str) -> bool:
-    """Whether the artefact with an early start, whose build has ``key``, gets a trial. One that was there before gets it,
-    too: its build may have been killed in the trial. If its disk may have been used, two boots say nothing of the build.
+    """Whether the artefact with an early start gets a trial. ``key`` is the key of its build. An artefact of an earlier
+    call also gets a trial, because that call may have been killed before the end of the trial. But if the artefact's
+    disk may have been used, two boots of this disk say nothing about the build.
     """
     artefact = built.artefact
     if artefact.cloud_init and artefact.early is not Early.ALWAYS:
@@ -143,8 +145,8 @@ def _trial(artefact: Artefact, key: str, options: BuildOptions, context: Context
 
 
 def _boot(artefact: Artefact, launcher: Launcher, *, stock: bool) -> tuple[int, str]:
-    """Boot ``artefact``, and return the guest's uptime at ready in ns and an empty text. When the guest did not
-    become ready, or when a fallback took the place of the early start, return 0 and the reason.
+    """Boot ``artefact``, and return the guest's uptime at ready in ns and an empty text. When the guest did not become
+    ready, or when init gave up the early start, return 0 and the reason.
     """
     machine = pipeline.machine_of(artefact, stock=stock, snapshot=True, port=None)
     try:

@@ -64,8 +64,8 @@ def plan_moves(
     for all of them together. The directories come first, and then one collection of files after the other.
     Directories are sorted by name, and so are the files within a collection.
 
-    When no free place is large enough, the largest one is taken, and the largest files and directories stay where they
-    are. A file or directory whose extents are not all in its inode is never moved.
+    When no free place is large enough, the largest free place is used, and the largest files and directories are not
+    moved. A file or directory whose extents are not all in its inode is never moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
@@ -93,7 +93,9 @@ def plan_moves(
 
 
 def _fitting(contents: Sequence[_Content], room: int) -> Iterator[_Content]:
-    """``contents`` without the largest ones, so that the rest needs at most ``room`` blocks."""
+    """``contents``, but without the largest of them. The largest contents are left out one by one, until the rest needs
+    at most ``room`` blocks.
+    """
     needed = sum(content.blocks for content in contents)
     without = set[int]()
     for content in sorted(contents, key=lambda content: content.blocks, reverse=True):
@@ -105,7 +107,9 @@ def _fitting(contents: Sequence[_Content], room: int) -> Iterator[_Content]:
 
 
 def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
-    """The runs of blocks of each path. The blocks of extended attributes are left out, because they are not moved."""
+    """For each path, the runs of blocks that belong to it. The blocks of extended attributes are left out, because they
+    are not moved.
+    """
     found: dict[PurePosixPath, list[Owner]] = defaultdict(list)
     for run in blocks.runs:
         if run.path is not None and run.kind is not Kind.ATTRIBUTES:
@@ -114,8 +118,8 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> tuple[int, int]:
-    """The first free place with at least ``needed`` blocks, as (first block, number of blocks). The largest place when
-    there is no such place.
+    """The first free place with at least ``needed`` blocks, as (first block, number of blocks). If no place has that
+    many blocks, the result is the largest free place.
     """
     largest = (0, 0)
     for place in _free_places(blocks, groups):
@@ -126,8 +130,8 @@ def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -
 
 
 def _free_places(blocks: BlockMap, groups: Collection[BlockGroup]) -> Iterator[tuple[int, int]]:
-    """The free places, as (first block, number of blocks). The first block of each is a multiple of _ALIGNED_BLOCKS,
-    and each place is in one block group whose bitmap is initialised.
+    """The free places of the image, as (first block, number of blocks). The first block of each place is a multiple of
+    _ALIGNED_BLOCKS. Each place is within one block group, and the bitmap of this group is initialised.
     """
     for group in groups:
         if group.uninitialised:
@@ -140,7 +144,7 @@ def _free_places(blocks: BlockMap, groups: Collection[BlockGroup]) -> Iterator[t
 
 def _gaps(runs: Sequence[Owner], group: BlockGroup) -> Iterator[tuple[int, int]]:
     at, last = group.first_block, group.first_block + group.blocks
-    # A run may begin in the group before.
+    # A run may begin in the previous group.
     begin = bisect.bisect_right(runs, at, key=lambda run: run.first_block) - 1
     for index in range(max(0, begin), len(runs)):
         run = runs[index]
@@ -163,7 +167,7 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
             content = file.read(each.blocks * block_bytes)
             file.seek(each.target * block_bytes)
             file.write(content)
-            # What nobody has stays zero: it compresses, and it shows nothing.
+            # Blocks without an owner stay zero. Zeros compress well, and show nothing of earlier content.
             file.seek(each.source * block_bytes)
             file.write(bytes(len(content)))
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", image]
@@ -185,8 +189,8 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
 
 
 def _commands(groups: Collection[BlockGroup], moves: Collection[Move]) -> Iterator[str]:
-    """The debugfs(8) commands that change the block bitmaps, the extents in the inodes and the groups' counts
-    of free blocks.
+    """The debugfs(8) commands that record the moves in the image's metadata. They change the block bitmaps, the extents
+    in the inodes, and the groups' counts of free blocks.
     """
     freed: dict[int, int] = defaultdict(int)
     for each in moves:

@@ -90,12 +90,12 @@ class BlockMap:
 
     @property
     def runs(self) -> tuple[Owner, ...]:
-        """All owners in the order of their blocks. Their field ``inodes`` is empty."""
+        """All owners in the order of their blocks. The field ``inodes`` of each owner is empty."""
         return self._runs
 
     @property
     def inodes(self) -> Mapping[PurePosixPath, int]:
-        """The inode number of each path. For an inode with several paths, only one path is included."""
+        """The inode number of each path. If an inode has several paths, only one of them is included."""
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ class BlockMap:
 
 @cpu_limit("the disk", START_SET_LIMIT_S)
 def read_block_map(image: Path) -> BlockMap:
-    """The map of the raw ``image``. Raises ArtefactError when it is damaged, is not ext4 or has the feature meta_bg."""
+    """The block map of ``image``. Raises ArtefactError when the image is damaged, not ext4, or uses meta_bg."""
     with image.open("rb") as file:
         # mmap(2) refuses an empty file. But an image with a valid layout is not empty, because it has a
         # superblock.
@@ -164,7 +164,7 @@ def read_block_map(image: Path) -> BlockMap:
 
 
 class _Reader:
-    """Reads one file system. ``runs`` collects the owners, and ``paths`` collects one path of each inode."""
+    """A reader for one file system. ``runs`` collects the owners, and ``paths`` collects one path of each inode."""
 
     def __init__(self, data: mmap.mmap, layout: Layout, source: str) -> None:
         self.data, self.layout, self.source = data, layout, source
@@ -189,7 +189,7 @@ class _Reader:
         for number in used:
             # An inode that is only in the bitmap and not in the table takes no room in the volume.
             if number not in self.paths and self._u16(self._inode_at(number)):
-                # Removed while it was open, or of the file system's own.
+                # Such a file was removed while it was open, or belongs to the file system itself.
                 self.paths.name(number, None, f"inode {number}")
                 self._blocks_of(number, Kind.FILE, self.paths.made(number))
         return BlockMap(
@@ -267,14 +267,14 @@ class _Reader:
             kind = Kind.DIRECTORY if stat.S_ISDIR(mode) else Kind.LINK if stat.S_ISLNK(mode) else Kind.FILE
             pieces = self._blocks_of(number, kind, path)
             if len(self.runs) > before:
-                # The runs have it in any case.
+                # The runs keep this path in memory in any case.
                 self.paths.put(number, path)
             if kind is Kind.DIRECTORY:
                 pieces.sort(key=lambda run: run.offset_bytes)
                 waiting += self._entries(number, str(path).rstrip("/"), pieces)
 
     def _entries(self, directory: int, path: str, pieces: list[Owner]) -> Iterator[int]:
-        """Name the inodes in the directory, and yield those that had no name."""
+        """Record names for the inodes in the directory that had no name before, and yield these inodes."""
         for name, child in self._names(pieces):
             if child in self.paths:
                 continue
@@ -383,7 +383,7 @@ def _order(run: Owner) -> tuple[int, str, str, int]:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """The sorted ``runs`` without the blocks that an earlier run has (the resize inode also lists blocks of backups)."""
+    """The sorted ``runs`` without overlaps. Runs overlap because the resize inode also lists blocks of backups."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

@@ -68,8 +68,8 @@ _BREAK = re.compile(r"[\r\n]")
 
 @cache
 def disk_recipe() -> Mapping[str, str]:
-    """The facts that decide the bytes of a disk, apart from the tree: our code, and the version and settings
-    of mke2fs. These facts are part of the keys of stages.
+    """The facts, apart from the tree, on which the bytes of a disk depend. These facts are our code, and the version
+    and settings of mke2fs. They are part of the keys by which the store finds disks.
 
     When mke2fs is not installed, the version is empty.
     """
@@ -95,12 +95,12 @@ def write_disk(
     """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib`` MiB. This needs root, so
     that files keep their owners and modes.
 
-    ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always gives
-    the same bytes, because mke2fs adds files in the order of their names, with modification times in seconds, and
-    because all other times are IMAGE_TIME_S.
+    ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always gives the
+    same bytes, for two reasons. mke2fs adds files in the order of their names, and with modification times in whole
+    seconds. All other times are IMAGE_TIME_S.
 
-    Raises BadInputError when the tree does not fit, has a path that is too long for mke2fs, or takes mke2fs or
-    debugfs too much CPU time.
+    Raises BadInputError when the tree does not fit into the disk or has a path that is too long for mke2fs, and when
+    mke2fs or debugfs needs too much CPU time.
     """
     door.need_root("keeping owners and modes in a root disk")
     cpu_s = _checked(tree, devices) + size_mib // 1024 // _EMPTY_GIB_PER_CPU_S
@@ -115,7 +115,7 @@ def write_disk(
                 hint="raise disk.size_mib in the profile",
             ) from error
         raise
-    # It holds /etc/shadow.
+    # The disk contains /etc/shadow, so other users must not read it.
     path.chmod(0o600)
     if devices:
         _make_nodes(tree, path, devices, cpu_s)
@@ -137,10 +137,10 @@ def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
     """The CPU time in seconds that mke2fs may take for ``tree``. It is several times the CPU time that mke2fs takes
     for an ordinary tree with as many files and bytes.
 
-    Raises BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes behind
-    the end of a buffer (inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, whoever made it.
-    Also raises BadInputError for directories with so many entries, and for so many hard links, that mke2fs would take
-    too long.
+    Raises BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes beyond the end
+    of a buffer (see inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, even if it comes from a
+    trusted user. Also raises BadInputError when mke2fs would take too long, because directories have too many entries
+    or files have too many hard links.
     """
     top = os.fsencode(tree)
     directories: defaultdict[bytes, _Directory] = defaultdict(_Directory)
@@ -174,7 +174,9 @@ def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
 
 @dataclass
 class _Directory:
-    """A directory of a tree: how many names it has, how often a name is looked up in it, and its size on the disk."""
+    """A directory of a tree, with the number of its names, the number of lookups of these names, and its size on the
+    disk.
+    """
 
     names: int = 0
     lookups: int = 0
@@ -188,7 +190,9 @@ class _Directory:
 
     @property
     def work(self) -> int:
-        """The bytes that mke2fs and debugfs read, because they look through the whole directory for each lookup."""
+        """The number of bytes that mke2fs and debugfs read in this directory. They read the whole directory for each
+        lookup.
+        """
         return self.lookups * self.size_bytes
 
 
@@ -209,7 +213,7 @@ def _check_directories(directories: Mapping[bytes, _Directory], top: bytes) -> N
 
 
 def _fix_inodes(tree: Path, path: Path, cpu_s: int) -> None:
-    """Set the times that mke2fs takes from the host (ctime, atime), and the root directory's metadata, which
+    """Set the times that mke2fs takes from the host (ctime, atime). Also set the root directory's metadata, which
     mke2fs does not copy from ``tree``.
     """
     root = tree.lstat()
@@ -241,14 +245,16 @@ def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...], cpu_s: 
 
 
 def _device_number(major: int, minor: int) -> dict[str, int]:
-    """The fields of an inode that have the device number, which has two formats (kernel: include/linux/kdev_t.h)."""
+    """The fields of an inode that have the number of a device. The kernel knows two formats of this number
+    (include/linux/kdev_t.h).
+    """
     if major < 256 and minor < 256:
         return {"block[0]": major << 8 | minor}
     return {"block[1]": minor & 0xFF | major << 8 | (minor & ~0xFF) << 12}
 
 
 def _quoted(word: str) -> str:
-    """The word in quotes, as debugfs reads it (with the library libss). Quotes in the word are doubled."""
+    """The word in quotes, in the form that debugfs (its library libss) reads. Quotes in the word are doubled."""
     return '"' + word.replace('"', '""') + '"'
 
 
@@ -309,8 +315,8 @@ def block_groups(path: Path) -> tuple[BlockGroup, ...]:
 
 
 def used_inodes(path: Path) -> tuple[int, ...]:
-    """The numbers of the inodes in use in a raw image, according to the inode bitmaps. Of the reserved
-    inodes, only the root directory's is included.
+    """The numbers of the inodes in use in a raw image, according to the inode bitmaps. Of the reserved inodes, only the
+    inode of the root directory is included.
 
     Raises ArtefactError for a damaged image, and for an image with the feature meta_bg.
     """
@@ -344,7 +350,7 @@ def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
 
 def read_superblock(path: Path, at_bytes: int = 0) -> Superblock:
     """The superblock of the ext4 file system that begins at byte ``at_bytes`` of a raw image. Raises ArtefactError when
-    there is none.
+    there is no superblock.
     """
     with path.open("rb") as file:
         file.seek(at_bytes + SUPERBLOCK_AT)

@@ -1,8 +1,8 @@
 """Read the layout of an ext4 file system from the superblock and group descriptors of an untrusted image.
 
-The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst).
-Everything that ext4_fill_super() refuses (fs/ext4/super.c) is also refused here, before any value is computed
-from the image.
+The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst). This module refuses
+every superblock that ext4_fill_super() in the kernel's fs/ext4/super.c refuses, before it computes any value from the
+image.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MAX_GROUPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout. ``groups`` is the number of block groups. Each group has ``blocks_per_group`` blocks; the
-    last group may have fewer. ``wide`` means that block numbers have 64 bits.
+    """The layout of an ext4 file system. ``groups`` is the number of block groups. Each group has ``blocks_per_group``
+    blocks, but the last group may have fewer. ``wide`` means that block numbers have 64 bits.
 
     ``superblock`` and ``descriptors`` are the bytes of the superblock and of the group descriptors.
     """

@@ -54,12 +54,12 @@ def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
 
 
 def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
-    """A range of ``length_bytes`` at the volume's end, as (offset, length) in bytes. The bench reads this range in
-    place of our initramfs, as if the initramfs were a file of the image in one piece. The range begins at a
+    """A range of ``length_bytes`` at the volume's end, as (offset, length) in bytes. In the bench, reads of this range
+    stand for reads of our initramfs, as if the initramfs were a file of the image in one piece. The range begins at a
     multiple of ``align_bytes``. Raises ArtefactError when the volume is smaller than the range.
 
-    The image has no file in this range, and a boot does not read it. So the range is as cold as a file that
-    has not been read.
+    The image has no file in this range, and a boot does not read the range. So the first read of the range is as slow
+    as the first read of a file.
     """
     offset = (volume_bytes - length_bytes) // align_bytes * align_bytes
     if offset < 0:

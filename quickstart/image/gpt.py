@@ -1,4 +1,4 @@
-"""Write a GUID partition table (UEFI specification 2.10, chapter 5.3), with a protective MBR (5.2.3)."""
+"""Write a GUID partition table (UEFI specification 2.10, chapter 5.3), with a protective MBR (chapter 5.2.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SECTOR_BYTES = 512
-# What tools such as sfdisk align partitions to.
+# Tools such as sfdisk align partitions to this number of bytes.
 ALIGNMENT_BYTES = 1 << 20
 BIOS_BOOT = uuid.UUID("21686148-6449-6e6f-744e-656564454649")
 ESP = uuid.UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
@@ -49,7 +49,7 @@ class GptBytes:
 def gpt(partitions: Sequence[GptPartition], disk_bytes: int, identifier: uuid.UUID) -> GptBytes:
     """The table of a disk with ``disk_bytes`` bytes (pure).
 
-    Raises ValueError for partitions that overlap, or that are not between the two copies of the table.
+    Raises ValueError when partitions overlap, or when a partition is not between the two copies of the table.
     """
     sectors = disk_bytes // SECTOR_BYTES
     last_usable = sectors - _ENTRY_SECTORS - 2
@@ -110,7 +110,9 @@ def _entry(partition: GptPartition) -> bytes:
 
 
 def _protective_mbr(sectors: int) -> bytes:
-    """One partition of type 0xEE that covers the disk, as far as 32 bits can say."""
+    """The protective MBR, which has one partition of type 0xEE. The partition covers the disk, or as many sectors of it
+    as a number of 32 bits can count.
+    """
     return _MBR.pack(
         0, 0, b"\x00\x02\x00", 0xEE, b"\xff\xff\xff", 1, min(sectors - 1, 0xFFFFFFFF), b"\x55\xaa"
     )

@@ -1,4 +1,4 @@
-"""One path of each inode of a volume, in little memory."""
+"""Keep one path of each inode of a volume, in little memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _PART_BYTES = 8
 class InodePaths:
     """A path of each inode of a volume, by the inode's number.
 
-    A path takes some 400 bytes, and one of many components far more. Of most inodes nobody asks for the path, and an
-    inode without blocks takes a dozen bytes on a stranger's volume. So such an inode has its directory and its name
-    here. Its path is made when it is asked for.
+    A path object takes some 400 bytes of memory, and far more if the path has many components. A stranger's volume may
+    have very many inodes without blocks, because each takes only a dozen bytes of the volume. The paths of most inodes
+    are never requested. So this class only stores the directory and the name of such an inode, and makes the path on
+    request.
     """
 
     def __init__(self, paths: Mapping[int, PurePosixPath] | None = None) -> None:
@@ -29,12 +30,12 @@ class InodePaths:
         return len(self._known)
 
     def __getitem__(self, number: int) -> PurePosixPath:
-        """The path of the inode ``number``, which is remembered."""
+        """Return the path of the inode ``number``, and keep the path in memory."""
         path = self._known[number] = self.made(number)
         return path
 
     def made(self, number: int) -> PurePosixPath:
-        """The path of the inode ``number``, which is not remembered."""
+        """Return the path of the inode ``number``, but do not keep the path in memory."""
         found = self._known[number]
         if isinstance(found, PurePosixPath):
             return found
@@ -43,18 +44,20 @@ class InodePaths:
         return above / os.fsdecode(name)
 
     def items(self) -> Iterator[tuple[int, PurePosixPath]]:
-        """Each number with its path, which is not remembered."""
+        """Yield the number and the path of each inode, but do not keep the paths in memory."""
         return ((number, self.made(number)) for number in self._known)
 
     def put(self, number: int, path: PurePosixPath) -> None:
-        """Remember the path of an inode."""
+        """Keep the path of an inode in memory."""
         self._known[number] = path
 
     def name(self, number: int, directory: int | None, name: str) -> None:
-        """The inode ``number`` has the name ``name`` in the directory whose inode is ``directory``."""
+        """Record that the inode ``number`` has the name ``name`` in the directory whose inode is ``directory``."""
         self._known[number] = directory, os.fsencode(name)
 
 
 def path_bytes(path: str) -> int:
-    """The memory that a path with this text takes once it is made, apart from the same few objects of every path."""
+    """The number of bytes of memory that the text and the components of a path object take. The memory that every path
+    object takes, even an empty one, is not included.
+    """
     return sys.getsizeof(path) + _PART_BYTES * path.count("/")

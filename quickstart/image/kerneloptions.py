@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from quickstart.model import Profile
 from quickstart.model.words import KernelOptions
 
-# What an artefact may be built with; the first is the default.
+# The sets with which an artefact may be built. The first set is the default.
 BUILDABLE = (KernelOptions.BOOT, KernelOptions.STOCK)
 # Options without a measured benefit, and options that cost a running machine something, are not in this
 # list.
@@ -21,7 +21,7 @@ _BOOT = (
     "no_timer_check",
     "initcall_blacklist=ftrace_check_for_weak_functions,trace_eval_init",
 )
-# As measured since the first series: results of before compare with these.
+# The set as measured since the first series of the bench, so that new results can be compared with old results.
 _OURS = (
     "cryptomgr.notests",
     "tsc=reliable",
@@ -41,12 +41,12 @@ WORDS: Mapping[KernelOptions, tuple[str, ...]] = {
 
 
 def words_of(options: KernelOptions) -> tuple[str, ...]:
-    """The words that ``options`` add to a command line."""
+    """The words that the set of kernel options ``options`` adds to a command line."""
     return WORDS[options]
 
 
 def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
-    """The kernel options of a build: ``asked`` if it is given, or else the profile's."""
+    """The kernel options of a build: ``asked`` if the user gave it, or else the options of the profile."""
     return asked or profile.kernel_options
 
 
@@ -56,7 +56,7 @@ def stock_line(root_uuid: str) -> str:
 
 
 def with_options(line: str, options: KernelOptions) -> str:
-    """``line``, followed by the words of ``options``."""
+    """The command line ``line``, followed by the words of ``options``."""
     return " ".join((line, *words_of(options)))
 
 

@@ -1,7 +1,8 @@
-"""Read the header and the tables of a qcow2 image (docs/interop/qcow2.txt of QEMU), and find how much data it has.
+"""Read the header and the tables of a qcow2 image (docs/interop/qcow2.txt of QEMU), and find how much data the image
+has.
 
-The image may come from somebody else. Several features of the format cost QEMU memory or time before it reads the
-first byte of data: dirty bitmaps, snapshots, compressed clusters. So only an image in the form that `build` makes is
+The image may come from somebody else. Several features of the format (dirty bitmaps, snapshots, compressed clusters)
+cost QEMU memory or time before QEMU reads the first byte of data. So only an image in the form that `build` makes is
 accepted. An image stays in this form when a machine runs from it, and when `qemu-img resize` changes its size.
 """
 
@@ -38,7 +39,7 @@ _CLUSTER_BYTES = 1 << _CLUSTER_BITS
 _ENTRY_BYTES = 8
 # The part of the disk that one second table describes.
 _TABLE_COVERS_BYTES = _CLUSTER_BYTES // _ENTRY_BYTES * _CLUSTER_BYTES
-# 64 TiB. Each takes a read of a cluster.
+# This many tables describe a disk of 64 TiB. Each table takes a read of one cluster.
 _MOST_TABLES = 1 << 17
 _MOST_CLUSTERS = 1 << 30
 # Bits of a table's entry. In both tables, an entry has the place in the file. In the second table, it also
@@ -48,15 +49,15 @@ _COMPRESSED, _ZEROS = 1 << 62, 1
 
 
 def is_qcow2(fd: int) -> bool:
-    """Whether the file that is open as ``fd`` begins as a qcow2 image does. A guest can write such a beginning to a raw
-    disk, so the caller must still have it checked (``virtual_bytes``).
+    """Whether the file that is open as ``fd`` begins with the magic bytes of a qcow2 image. A guest can write these
+    bytes to a raw disk, so the caller must also call ``virtual_bytes``, which checks the header.
     """
     return os.pread(fd, len(_MAGIC), 0) == _MAGIC
 
 
 def virtual_bytes(fd: int) -> int:
-    """The size in bytes of the disk in the qcow2 image that is open as ``fd``. Raises ValueError when QEMU
-    would need another file or a key to open the image, and when the header has anything that `build` never
+    """The size in bytes of the disk in the qcow2 image that is open as ``fd``. Raises ValueError when QEMU would need
+    another file or a key to open the image. Also raises ValueError when the header has anything that `build` never
     writes.
     """
     head = os.pread(fd, _CLUSTER_BYTES, 0)
@@ -80,9 +81,9 @@ def virtual_bytes(fd: int) -> int:
 
 
 def _checked_length(head: bytes) -> int:
-    """The length in bytes of the header in ``head``. Raises ValueError for a header that has neither of the two
-    lengths that QEMU writes, and for an image with snapshots or with features. `build` uses no snapshots and no
-    features, and QEMU adds none by itself.
+    """The length in bytes of the header in ``head``. Raises ValueError for a header that has neither of the two lengths
+    that QEMU writes, and for an image with snapshots or with features. `build` uses no snapshots and no features, and
+    QEMU does not add any by itself.
     """
     fields = _HEADER.unpack_from(head)
     snapshots, snapshots_at, incompatible, compatible, autoclear, count_bits, header_bytes = fields[11:]
@@ -109,12 +110,12 @@ def data_bytes(fd: int, most_bytes: int) -> int:
 
     Raises ValueError in three cases:
 
-    - Two parts of the disk have the same place in the file.
-    - A part is compressed, or is behind the end of the file.
+    - Two parts of the disk are at the same place in the file.
+    - A part is compressed, or is beyond the end of the file.
     - The disk or the file is too large for this check.
 
-    An image that `build` makes has no such parts. Without this check, a file of a few KiB could stand for terabytes
-    of data.
+    These cases do not occur in an image that `build` makes. Without this check, a file of a few KiB could stand for
+    terabytes of data.
     """
     _, _, _, _, _, size_bytes, _, count, place, *_ = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
     tables = -(-size_bytes // _TABLE_COVERS_BYTES)
@@ -135,7 +136,7 @@ class _Taken:
     """The clusters of the file that the tables have named so far, with one bit for each cluster of the file."""
 
     def __init__(self, file_bytes: int) -> None:
-        # The last one may be shorter.
+        # The last cluster of the file may be shorter.
         self._count = -(-file_bytes >> _CLUSTER_BITS)
         if self._count > _MOST_CLUSTERS:
             raise ValueError(f"its file has {self._count} clusters; at most {_MOST_CLUSTERS} are read")
@@ -143,7 +144,7 @@ class _Taken:
 
     def add(self, place: int) -> None:
         """Record the cluster at the offset ``place`` of the file, in bytes. Raises ValueError for a cluster that was
-        recorded before, and for a cluster behind the end of the file. QEMU would read a cluster behind the end as
+        recorded before, and for a cluster beyond the end of the file. QEMU would read a cluster beyond the end as
         zeros, and the tables could name any number of such clusters.
         """
         number = place >> _CLUSTER_BITS
@@ -155,8 +156,8 @@ class _Taken:
 
 
 def _clusters(table: bytes, taken: _Taken) -> int:
-    """The number of clusters with data that a second table (QEMU's "L2 table") names. Raises ValueError as
-    `data_bytes` does.
+    """The number of clusters with data that a second table (QEMU's "L2 table") names. Raises ValueError in the first
+    two cases of `data_bytes`.
     """
     if not table.strip(b"\0"):
         return 0

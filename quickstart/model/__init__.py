@@ -1,4 +1,4 @@
-"""Frozen dataclasses that the stages pass to each other (ARCHITECTURE.md).
+"""Frozen dataclasses that the stages (steps of a build) pass to each other (see ARCHITECTURE.md).
 
 This module imports only its own enums. Guest paths are absolute ``PurePosixPath``, and host paths are
 ``Path``. Sizes are in bytes, and times are integers in nanoseconds.
@@ -27,8 +27,8 @@ IMAGE_TIME_S = 1_400_000_000
 class Readiness:
     """The readiness request of a profile. The guest is *ready* at the first correct answer to this request.
 
-    ``path`` and ``status`` are used for HTTP, ``account`` for MYSQL, and ``command`` for EXEC. The request
-    goes to the guest's external address, or to 127.0.0.1 if ``loopback`` is true.
+    ``path`` and ``status`` are used for a request of the kind HTTP, ``account`` for MYSQL, and ``command`` for EXEC.
+    The request goes to the guest's external address, or to 127.0.0.1 if ``loopback`` is true.
     """
 
     kind: ReadyKind
@@ -43,8 +43,8 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs for guest paths: ``*`` matches within one name, ``**`` across directories (inspect/globs.py). Files
-    that match ``data`` are packed only if ``include`` names them.
+    """Globs for guest paths. ``*`` matches within one name, and ``**`` also across directories (see inspect/globs.py).
+    Files that match ``data`` are packed only if ``include`` names them.
     """
 
     include: tuple[str, ...]
@@ -114,10 +114,11 @@ class Superblock:
 class ReferenceImage:
     """The ordinary root file system and kernel that are booted, traced and later shipped.
 
-    ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner,
-    attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The
-    volume gets the UUID and label that the tree's fstab requires. ``origin`` is one of these pairs: ``debootstrap``
-    and the recipe's key; ``directory`` and the directory's hash; ``tar``, ``disk`` or ``image`` and the file's SHA-256.
+    ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner, attribute,
+    modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The volume gets the UUID
+    and label that the tree's fstab requires. ``origin`` names the source of the image as a pair: ``debootstrap`` with
+    the recipe's key, ``directory`` with the directory's hash, or ``tar``, ``disk`` or ``image`` with the file's
+    SHA-256.
     """
 
     tree: Path
@@ -147,11 +148,11 @@ class Event:
     """The first action of the kind ``op`` by a program of the unit on ``path``, which is absolute. ``error`` is
     the errno's name, or None.
 
-    ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name of
-    the last program that the process executed. ``made`` says that, before this action, the boot had made,
-    changed or removed the file at ``path``, so ``path`` may differ from the image. ``real`` is the kernel's path
-    of the opened file, if it differs from ``path``, or else None. ``bare`` says that the process does not have
-    the environment that systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
+    ``line`` is the number of the line in strace's log, counted from 1. ``pid`` is the process ID in the guest.
+    ``program`` is the name of the last program that the process executed. ``made`` says that, before this action, the
+    boot had made, changed or removed the file at ``path``, so ``path`` may differ from the image. ``real`` is the
+    kernel's path of the opened file, if it differs from ``path``, or else None. ``bare`` says that the process does not
+    have the environment that systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
     """
 
     line: int
@@ -185,14 +186,17 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What the reference boot opened, executed, mapped, listed and failed to find. ``events`` are the actions of the unit's
-    programs in the order of the log, without duplicates. ``processes`` is the number of the unit's processes. ``blind`` names the
-    programs with an io_uring, whose files strace may not see. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file
-    to the libraries that ldd named for it. ``modules_before`` are the kernel modules when PID 1 began, ``modules`` those at
-    ready. ``loaded`` is the boot's state at ready. ``resident`` has the cached parts of large files. ``first_reads`` are
-    the ranges of the volume, as (offset, length), that were read after ready, until the profile's command
-    ``first_requests`` had ended. ``uses_network``,
-    ``changed`` and ``peers`` are as in trace.collect.UnitLog. ``trace_hash`` is the SHA-256 of the logs.
+    """The files that the unit's programs used in a reference boot, and further facts about this boot. ``events`` are
+    the actions of the unit's programs in the order of strace's log, without duplicates. ``processes`` is the number of
+    the unit's processes. ``blind`` names the programs that set up an io_uring. strace may not see which files these
+    programs use. ``mapped`` are the files that were mapped for execution at ready. ``ldd`` maps an ELF file to the
+    libraries that ldd named for this file.
+
+    ``modules_before`` are the kernel modules that were loaded when PID 1 began, and ``modules`` the kernel modules that
+    were loaded at ready. ``loaded`` is the boot's state at ready. ``resident`` has the parts of large files that were
+    in the page cache at ready. ``first_reads`` are the ranges of the volume, as (offset, length), that were read
+    between ready and the end of the profile's command ``first_requests``. The class UnitLog in trace/collect.py
+    describes ``uses_network``, ``changed`` and ``peers``. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -229,8 +233,8 @@ class FileKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """A file of the start set, as it is in the image. ``path`` is its canonical guest path. ``package`` is
-    the package that contains the file, or empty.
+    """The facts about a file of the start set in the image. ``path`` is its canonical guest path. ``package`` is the
+    package that contains the file, or empty.
 
     For a hard link, ``hard_link_to`` is the first path of the same file, or None if ``path`` is the first.
     ``seen_in`` is the number of traces in which a process of the unit used the file. ``seen_in`` is 0 for a
@@ -332,10 +336,9 @@ class Artefact:
 
 # ---------------------------------------------------------------- launch
 class Network(enum.Enum):
-    """What a guest can reach over its network: nothing, or everything that the host can reach, including the
-    host's loopback.
-
-    With a closed network, the guest still gets an address by DHCP, and the host reaches the forwarded port.
+    """Whether a guest can reach other machines over its network. With an open network, the guest can reach everything
+    that the host can reach, including the host's loopback. With a closed network, the guest can reach nothing. The
+    guest still gets an address by DHCP, and the host reaches the forwarded port.
     """
 
     CLOSED = "closed"
@@ -344,7 +347,7 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True)
 class Beacon:
-    """The guest's first message after its external address exists (paper section 4.1)."""
+    """The first message of the guest after its external network address exists (section 4.1 of the paper)."""
 
     uptime_ns: int
     interface: str
@@ -354,7 +357,9 @@ class Beacon:
 
 @dataclass(frozen=True)
 class ReadyStamp:
-    """The first correct answer: the guest's uptime at that moment, and the client's clock when the report of it arrived."""
+    """The first correct answer to the readiness request. ``uptime_ns`` is the guest's uptime at this moment, and
+    ``received_ns`` is the time on the client's clock when the guest's message about the answer arrived.
+    """
 
     uptime_ns: int
     answer: str
@@ -373,7 +378,8 @@ class RootIo:
 
 @dataclass(frozen=True)
 class Counters:
-    """The guest's counters when it was ready. ``tsc`` is its time stamp counter at ``uptime_ns``.
+    """The guest's counters when the guest was ready. ``tsc`` is the CPU's time stamp counter at the uptime
+    ``uptime_ns``.
 
     ``text`` has the first line of /proc/stat, and then /proc/diskstats.
     """
@@ -385,7 +391,7 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class Readied:
-    """A launch that became ready."""
+    """The facts about a launch whose guest became ready."""
 
     launch_ns: int
     beacon: Beacon

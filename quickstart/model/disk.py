@@ -1,4 +1,4 @@
-"""The nouns of a disk that somebody else has made: its partitions, and what `quickstart inspect` finds out about it."""
+"""The data classes for a disk that somebody else has made: its partitions, and the findings of `quickstart inspect`."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ class NetworkManager(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What the appliance saw in a file system. Paths begin with ``/`` and are relative to the file system.
+    """The facts about a file system in the report of the appliance, which is a small guest of ours. Paths begin with
+    ``/`` and are relative to the root of the file system.
 
     ``files`` are small files with their content. ``boot`` are the sizes in bytes of all files in the directories of
-    kernels and boot loaders. ``present`` are those programs and files that were looked for. ``links`` are symlinks with
-    their targets. ``enabled`` are the links of enabled units. ``top`` are the names in the top directory.
+    kernels and boot loaders. ``present`` are the programs and files that the appliance has looked for and found.
+    ``links`` are symlinks with their targets. ``enabled`` are the links of enabled units. ``top`` are the names in the
+    top directory.
     """
 
     size_bytes: int
@@ -64,12 +66,13 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A partition, or the whole disk as number ``WHOLE_DISK`` when it has no partition table.
+    """A partition. If the disk has no partition table, this is the whole disk, with the number ``WHOLE_DISK``.
 
     ``type_id`` is the type of the partition: a GUID for a GPT, or a number such as ``0x83`` for an MBR. ``usage`` and
-    ``kind`` are libblkid's words for the content: ``filesystem`` and ``ext4``, ``crypto`` and ``crypto_LUKS``, ``raid``
-    and ``LVM2_member``. ``content`` is None when the appliance could not mount the file system; ``fault`` then says why.
-    When the file system was not unmounted, ``is_clean`` is false, and ``content`` lacks what only its journal has.
+    ``kind`` are libblkid's words for the content. Examples of such pairs are ``filesystem`` and ``ext4``, ``crypto``
+    and ``crypto_LUKS``, and ``raid`` and ``LVM2_member``. When the appliance could not mount the file system,
+    ``content`` is None, and ``fault`` says why. When the file system was not unmounted, ``is_clean`` is false, and
+    ``content`` lacks the changes that are only in the file system's journal.
     """
 
     number: int
@@ -89,7 +92,9 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskFacts:
-    """What the appliance saw of the disk. ``boot_sector`` are the first 512 bytes."""
+    """The facts about a disk in the report of the appliance, which is a small guest of ours. ``boot_sector`` has the
+    first 512 bytes of the disk.
+    """
 
     size_bytes: int
     sector_bytes: int
@@ -115,7 +120,7 @@ class BootEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspected:
-    """What `quickstart inspect` finds out about a disk. ``root``, ``boot`` and ``esp`` are the numbers of partitions;
+    """The findings of `quickstart inspect` about a disk. ``root``, ``boot`` and ``esp`` are the numbers of partitions.
     ``boot`` is None when /boot is a directory of the root file system. ``refusals`` are the reasons for which
     `quickstart build --image` would refuse the disk.
     """

@@ -1,4 +1,4 @@
-"""The data class for a machine, which a launcher starts, and the one function that makes it."""
+"""The data class for a machine, which a launcher starts, and the only function that makes a machine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Machine:
     """Everything that a launcher needs to start one guest.
 
     ``disk`` is a file, or a volume of an NBD server. A guest without a disk runs from its initramfs alone. With
-    ``snapshot``, writes to the disk are discarded. With ``read_only`` as well, the guest cannot write to it at
-    all. For a volume of an NBD server, ``disk_format`` is raw and ``snapshot`` is false. ``uuid`` is the
-    guest's UUID in SMBIOS, or empty. ``file_bytes`` lists files with the sizes in bytes that they must have.
+    ``snapshot``, writes to the disk are discarded. If ``read_only`` is also set, the guest cannot write to the disk at
+    all. For a volume of an NBD server, ``disk_format`` is raw and ``snapshot`` is false. ``uuid`` is the guest's UUID
+    in SMBIOS, or empty. ``file_bytes`` lists files with the sizes in bytes that they must have.
 
     With ``firmware``, the machine boots from its disk alone. Then ``kernel``, ``initrds`` and ``cmdline`` are not
     used, and the guest has no launch agent.
@@ -82,10 +82,10 @@ def machine(
     uuid: str = "",
     file_bytes: tuple[tuple[Path, int], ...] = (),
 ) -> Machine:
-    """The machine for ``purpose``, a word that becomes part of the machine's name (pure). Every `Machine` is
-    made by this function.
+    """The machine for ``purpose``, a word that becomes part of the machine's name (pure). Only this function makes a
+    `Machine`.
 
-    What the guest writes to ``disk`` is discarded, unless ``keeps_writes`` is set.
+    The guest's writes to ``disk`` are discarded, unless ``keeps_writes`` is set.
     """
     guest_port = (access.ready.port if access.ready else 0) or _HTTP_PORT
     return Machine(
@@ -107,17 +107,17 @@ def machine(
 
 
 def on_volume(plain: Machine, volume: NbdSocket) -> Machine:
-    """The machine ``plain`` with a volume of an NBD server as its disk (pure). The server decides what
-    happens to writes.
+    """The machine ``plain``, but with a volume of an NBD server as its disk (pure). The NBD server decides whether the
+    guest's writes are kept.
     """
     return dataclasses.replace(plain, disk=volume, disk_format=DiskFormat.RAW, snapshot=False)
 
 
 def only_reading(plain: Machine) -> Machine:
-    """The machine ``plain``, which cannot write to its disk (pure). So the host needs no space for what it writes."""
+    """The machine ``plain``, but with a disk that it cannot write to (pure). So the host needs no space for writes."""
     return dataclasses.replace(plain, snapshot=True, read_only=True)
 
 
 def by_firmware(plain: Machine, firmware: Firmware) -> Machine:
-    """The machine ``plain``, which boots from its disk by ``firmware`` (pure)."""
+    """The machine ``plain``, but booted from its disk by ``firmware`` (pure)."""
     return dataclasses.replace(plain, firmware=firmware)

@@ -46,8 +46,8 @@ class Reason:
 
 
 def interpreted_program(text: str) -> PurePosixPath | None:
-    """The program that ``text`` names, if ``text`` has the form that ``Reason.interpreter_of`` produces. None
-    for any other text. ``text`` may be untrusted.
+    """The program that ``text`` names, if ``text`` has the form of the texts that ``Reason.interpreter_of`` makes. The
+    result is None for any other text. ``text`` may come from an untrusted source.
     """
     begin = Reason(ReasonSource.ELF, _INTERPRETER_OF).text
     path = text.removeprefix(begin)

@@ -1,5 +1,5 @@
-"""The data classes for the parts of files that a boot used, and for the wish to prefetch some of them. This module
-imports no module of QuickStart.
+"""The data classes for the parts of files that a boot used, and for a profile's table [prefetch], which says which data
+to read in advance. This module imports no module of QuickStart.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Resident:
 
 @dataclass(frozen=True)
 class DataPrefetch:
-    """The profile's table [prefetch]: globs for data files, and the shell line that makes the first requests in the
-    reference boot. Both are empty in a profile without this table.
+    """The profile's table [prefetch]: globs for data files, and the shell command that makes the first requests in the
+    reference boot. Without this table in the profile, the globs and the command are empty.
     """
 
     data: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The root volume that a machine of the reference image boots from."""
+"""The data class for the root disk from which a machine of the reference image boots."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from quickstart.model import Superblock
 
 @dataclass(frozen=True, kw_only=True)
 class RootDisk:
-    """The reference tree as a file system image: raw ext4 without a partition table.
+    """The tree of the reference image as a file system image, which is raw ext4 without a partition table.
 
     With ``whole``, the file system is a partition of the disk ``whole``, from byte ``at_bytes`` on, and ``path`` is a
-    copy of the partition. ``options`` are the words that the disk's own boot loader gives to the kernel, without those
-    that name the root volume or a console.
+    copy of the partition. ``options`` are the words that the disk's own boot loader gives to the kernel, except the
+    words that name the root volume or a console.
     """
 
     path: Path
@@ -26,5 +26,5 @@ class RootDisk:
 
     @property
     def attached(self) -> Path:
-        """The disk that a machine gets."""
+        """The image file that a machine gets as its disk."""
         return self.whole or self.path

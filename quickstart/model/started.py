@@ -82,9 +82,9 @@ NOTHING_LOADED = Loaded()
 
 @dataclass(frozen=True)
 class Changed:
-    """The paths that processes outside of the profile's units changed during a boot. ``before_unit`` are
-    those that a program of the profile's units used afterwards. ``before_manager`` are those that systemd
-    used afterwards, whether for the profile's units or for other units.
+    """The paths that processes outside of the profile's units changed during a boot. A program of the profile's units
+    used the paths ``before_unit`` after the change. systemd used the paths ``before_manager`` after the change, for the
+    profile's units or for other units.
     """
 
     before_unit: tuple[PurePosixPath, ...] = ()
@@ -97,8 +97,8 @@ NOTHING_CHANGED = Changed()
 @dataclass(frozen=True)
 class Peer:
     """A connection of a unit's program to a local socket that another process of the boot had bound. ``path`` is the
-    socket's path or, with @ in front, its abstract name. ``command`` is the program of that command of the unit
-    in which ``program`` ran.
+    socket's path or, with @ in front, its abstract name. ``program`` is the unit's program that connected. ``command``
+    is the program of the command in the unit file, such as ExecStart=, whose process or descendant has run ``program``.
     """
 
     path: str

@@ -19,7 +19,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Traced:
-    """A start set with the traces that it was computed from."""
+    """A start set with the traces from which it was computed."""
 
     start_set: StartSet
     traces: tuple[Trace, ...]

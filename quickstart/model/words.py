@@ -48,17 +48,17 @@ class Payload(enum.StrEnum):
 
     @property
     def compresses(self) -> bool:
-        """Whether this form stores the parts as compressed streams."""
+        """Whether an initramfs of this form consists of compressed streams."""
         return self in (Payload.GZIP, Payload.LZ4, Payload.ZSTD)
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The host's programs that are needed to make this form."""
+        """The host's programs that are needed to make an initramfs of this form."""
         return ("sqfstar",) if self is Payload.SQUASHFS else ()
 
 
 class KernelOptions(enum.StrEnum):
-    """A set of kernel options: none, the set that builds add by default, or the bench's experimental set.
+    """A set of kernel options: no options, the options that builds add by default, or the bench's experimental options.
 
     No artefact is built with ``OURS``, because some of its options are unsuitable for a machine in
     production.

@@ -1,3 +1,3 @@
-"""Write a profile for any Debian service, from its unit, from a boot that is watched, and from a boot that is
-traced (docs/users/profile.md).
+"""Write a profile for any Debian service. The profile's values come from the service's unit, from a boot that is
+watched, and from a boot that is traced (docs/users/profile.md).
 """

@@ -1,5 +1,5 @@
-"""Check the text of a profile, and also check the profile against its image and traces if the store has them. No
-guest starts, and nothing is made.
+"""Check the text of a profile. If the store already has the image and the traces of the profile, also check the profile
+against them. This check starts no guest, and makes no image or trace.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A valid profile, and what follows from the entries of the store for it. ``unit`` is None when the store does
-    not have the profile's image. ``start_set`` is None unless the store has the image and all traces. ``stages``
-    has the stages of a build, as in engines.boot.Plan.
+    """A valid profile, and the facts about the profile that follow from the images and traces in the store. ``unit`` is
+    None when the store does not have the profile's image. ``start_set`` is None unless the store has the image and all
+    traces. ``stages`` lists the steps of a build, each as (step, key of the step's entry in the store, whether the
+    store has this entry).
     """
 
     file: Path
@@ -36,7 +37,7 @@ class Checked:
 
 
 def check(name: str, options: TraceOptions, store: Store) -> Checked:
-    """Check the profile ``name``: the name of a profile that comes with QuickStart, or the path of a profile.
+    """Check the profile ``name``, which is the name of a profile that comes with QuickStart, or the path of a profile.
 
     Raises ProfileError with every fault in the profile's text. When the text is valid, raises ProfileError
     with every fault that the image and the traces in the store show.
@@ -48,7 +49,7 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
         start_set, faults = _looked_at(profile, options, store, units)
     if faults:
         hint = next((each.hint for each in faults if each.hint), None)
-        # An `include` that names nothing is found by both.
+        # Both checks report an `include` that matches no file.
         lines = dict.fromkeys(line for each in faults for line in each.lines)
         raise ProfileError(str(file), list(lines), hint=hint)
     plan = pipeline.plan(profile, options, store)
@@ -60,7 +61,9 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
 def _looked_at(
     profile: Profile, options: TraceOptions, store: Store, units: list[UnitStart]
 ) -> tuple[StartSet | None, list[QuickStartError]]:
-    """The start set and the faults that the image and the traces in the store show. The unit is added to ``units``."""
+    """Return two values: the profile's start set (or None), and the faults of the profile that the image and the traces
+    in the store show. If the profile's unit can be read, the function appends the unit to ``units``.
+    """
     image, start_set, faults = None, None, list[QuickStartError]()
     try:
         image, start_set = pipeline.in_store(profile, options, store)

@@ -1,9 +1,9 @@
-"""Find a readiness request for a service when the user gives none, from what its processes listen on in a
-stock boot.
+"""Find a readiness request for a service if the user does not give one. For this purpose, look on which sockets the
+service's processes listen in a stock boot (the distribution's own boot).
 
-A TCP port that answers HTTP is preferred. Next come, in this order, any other TCP port, a UDP port, and a UNIX
-socket. For a service that listens on none of these, the readiness request is a command that looks for a process
-of the service. The guest's output is not trusted: only names of plain characters get into a profile.
+A TCP port that answers HTTP is the first choice. The next choices are, in this order, any other TCP port, a UDP port,
+and a UNIX socket. If the service listens on no socket, the readiness request is a command that looks for a process of
+the service. The guest's output is not trusted, so only names of plain characters get into a profile.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _INODES = r"sed -n 's/.* socket:\[\([0-9]*\)\]$/\1/p'"
 
 @dataclass(frozen=True, kw_only=True)
 class Sockets:
-    """What the unit's processes listen on: ``tcp`` and ``udp`` are pairs (address, port), and ``unix`` are
-    paths. ``commands`` are the names of the processes.
+    """The sockets on which the unit's processes listen. ``tcp`` and ``udp`` are pairs (address, port), and ``unix`` are
+    the paths of UNIX sockets. ``commands`` are the names of the processes.
 
     ``handed`` are the sockets in ``tcp`` that systemd has bound and passed to the service. Such a socket accepts
     connections even before the service runs. ``udp`` and ``unix`` have only sockets that the service itself has
@@ -66,7 +66,9 @@ class Sockets:
 
 
 def sockets_command(unit: str) -> str:
-    """The shell command whose output ``parse_sockets`` reads. The command changes nothing in the guest."""
+    """A shell command that lists the sockets of the unit's processes in the guest. ``parse_sockets`` reads its output.
+    The command changes nothing in the guest.
+    """
     name = shlex.quote(unit)
     return (
         f"group=$(systemctl show -P ControlGroup -- {name} 2>/dev/null)\n"
@@ -84,7 +86,7 @@ def sockets_command(unit: str) -> str:
 
 
 def parse_sockets(text: str) -> Sockets:
-    """The sockets in the output of ``sockets_command``."""
+    """The sockets in ``text``, which is the output of the command of ``sockets_command``."""
     parts: dict[str, list[str]] = {}
     current: list[str] = []
     for line in text.splitlines():
@@ -93,14 +95,14 @@ def parse_sockets(text: str) -> Sockets:
         else:
             current.append(line)
     inodes = frozenset(parts.get("inodes", ()))
-    # systemd keeps what it has bound for a service.
+    # systemd keeps the sockets open that it has bound for a service.
     handed = inodes & frozenset(parts.get("handed", ()))
     own = inodes - handed
     unix = (match for line in parts.get("unix", ()) if (match := _UNIX.fullmatch(line)))
     return Sockets(
         tcp=_own(parts.get("tcp", ()), inodes, "0A"),
         handed=_own(parts.get("tcp", ()), handed, "0A"),
-        # A socket that is not connected (07) takes what comes.
+        # A UDP socket that is not connected (state 07) accepts packets from everywhere.
         udp=_own(parts.get("udp", ()), own, "07"),
         unix=tuple(sorted({match[2] for match in unix if match[1] in own and _PATH.fullmatch(match[2])})),
         commands=tuple(sorted({name for name in parts.get("commands", ()) if _COMMAND.fullmatch(name)})),
@@ -133,10 +135,11 @@ def candidates(places: Sequence[tuple[str, int]]) -> tuple[tuple[int, bool], ...
 
 
 def choose(sockets: Sockets, answers: Mapping[int, int]) -> tuple[Mapping[str, object], str]:
-    """The profile's table [ready] for ``sockets``, and the reason for this choice. ``answers`` has, by TCP port,
-    the HTTP status of the answer to GET /, or 0 without an answer.
+    """Choose a readiness request for a service that listens on ``sockets``. Return the request as the profile's table
+    [ready], and the reason for this choice. For each TCP port, ``answers`` has the HTTP status of the answer to GET /,
+    or 0 if there was no answer.
 
-    Raises ValueError, with the reason, when there is nothing that a readiness request could use.
+    Raises ValueError, with the reason, when the service has nothing that a readiness request could use.
     """
     ports = candidates(sockets.tcp)
     for port, inside in ports:
@@ -155,7 +158,7 @@ def choose(sockets: Sockets, answers: Mapping[int, int]) -> tuple[Mapping[str, o
         port = min(port for _, port in sockets.udp)
         command = f"grep -qs ':{port:04X} 0' /proc/net/udp /proc/net/udp6"
         return {"kind": "exec", "command": command}, f"it listens on UDP port {port} only"
-    # What is not in /run may be left over from an earlier boot.
+    # A socket outside of /run may be left over from an earlier boot.
     if paths := sorted(sockets.unix, key=lambda path: (not path.startswith("/run/"), path)):
         return {"kind": "exec", "command": f"test -S {paths[0]}"}, f"it listens on {paths[0]}, and on no port"
     if sockets.commands:
@@ -172,11 +175,14 @@ def _address(inside: bool) -> dict[str, str]:
 
 
 def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, object], str]:
-    """Wait until the guest's boot is complete, the unit is active, and its sockets no longer change. Then return the
-    profile's table [ready] for the service, and the reason for this choice.
+    """Wait until the guest's boot is complete, the unit is active, and the unit's sockets no longer change. Then return
+    the profile's table [ready] for the service, and the reason for this choice.
 
-    Raises NoProfileError when the service fails, when this state is not reached within ``limit_s`` seconds, or when
-    the service has nothing that a readiness request could use.
+    Raises NoProfileError in three cases:
+
+    - The service fails.
+    - The guest does not reach this state within ``limit_s`` seconds.
+    - The service has nothing that a readiness request could use.
     """
     looks: list[Look] = []
     seen: list[Sockets] = []
@@ -207,7 +213,7 @@ def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, o
         raise NoProfileError(unit, [str(error)], hint="say what to wait for by --ready") from error
 
 
-# Nothing is asked while the service is only looked at.
+# discover() sends no readiness request, so this request is only a placeholder.
 _NOTHING = Readiness(kind=ReadyKind.EXEC, port=0, path="", status=0, command="true", timeout_s=1)
 
 
@@ -222,8 +228,8 @@ def _is_settled(looks: Sequence[Look], seen: Sequence[Sockets]) -> bool:
 
 
 def _ask_command(port: int) -> str:
-    """The shell command that sends GET / to ``port`` of 127.0.0.1, an address that every machine has. The command
-    uses bash, because no other program that is in every Debian can make TCP connections.
+    """The shell command that sends GET / to ``port`` of 127.0.0.1, an address that every machine has. The command uses
+    bash, because bash is the only program of every Debian system that can make TCP connections.
     """
     request = r"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && printf '{request}' >&3 && head -c 64 <&3"

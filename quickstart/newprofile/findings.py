@@ -51,16 +51,17 @@ _LARGE_MIB = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything from which a profile is written. ``directives`` are the unit's directives, each with a text
-    that says how an early start treats it. ``pre`` are the ExecStartPre= lines. ``written`` are the image's files
-    that the unit's processes opened for writing, except files that are data in every profile (profile.DATA).
-    ``given`` is true when the image is a user's own root. ``bound`` are packed files that are mounted over the
-    volume's files. ``reads`` are the reads of the root volume in the trial of the early start.
+    """All facts from which `profile new` writes a profile. ``directives`` are the unit's directives, each with a text
+    that says how an early start treats it. ``pre`` are the ExecStartPre= lines. ``written`` are the image's files that
+    the unit's processes opened for writing, except files that are data in every profile (see DATA in profile.py).
+    ``given`` is true when the image is a user's own root file system. ``bound`` are packed files that are mounted over
+    the volume's files. ``reads`` are the reads of the root volume in a trial boot with an early start.
 
-    ``wrapper`` is the unit that the user named, if this unit is only a wrapper (inspect/unit/instances.py) and
-    the profile names the wrapper's instance instead. Otherwise, ``wrapper`` is empty. ``needed`` are the units
-    that were added to the profile because another of its units needs them. ``why_ready`` says why `profile new`
-    has chosen the readiness request. It is empty if the user gave the request.
+    A wrapper is a unit that does nothing itself, such as postgresql.service. If the user has named a wrapper,
+    ``wrapper`` is the wrapper's name, and the profile names the instance that does the work. Otherwise, ``wrapper`` is
+    empty. ``needed`` are the units that were added to the profile because another unit of the profile needs them.
+    ``why_ready`` says why `profile new` has chosen the readiness request. If the user gave the request, ``why_ready``
+    is empty.
     """
 
     profile: Profile
@@ -81,15 +82,16 @@ class Findings:
 
 
 def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
-    """The profile's value of ``early``: NEVER if the trial of the early start was not ready sooner than the
-    stock boot, otherwise ``wanted``. ``stock_ns`` and ``early_ns`` are the guests' uptimes at ready. When the
-    uptime of the stock boot is not known, ``stock_ns`` is 0, and the result is ``wanted``.
+    """The value of the profile's key ``early``. The value is NEVER if the trial boot with an early start was not ready
+    sooner than the stock boot. Otherwise, the value is ``wanted``. ``stock_ns`` and ``early_ns`` are the uptimes of the
+    two guests at ready. When the uptime of the stock boot is not known, ``stock_ns`` is 0, and the result is
+    ``wanted``.
     """
     return wanted if is_sooner(early_ns, stock_ns) else Early.NEVER
 
 
 def fate(name: str) -> str:
-    """A text that says how an early start treats the directive ``name`` (docs/internals/starter.md)."""
+    """A text that says how an early start treats the unit's directive ``name`` (docs/internals/starter.md)."""
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),
@@ -105,8 +107,8 @@ def fate(name: str) -> str:
 
 
 def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
-    """Whether all ``commands`` (of ExecStartPre=) do nothing but check files that ``start``, the command of
-    ExecStart=, reads and checks again.
+    """Whether all ``commands`` of ExecStartPre= only check files. ``start``, the command of ExecStart=, reads and
+    checks the same files again.
 
     A command only checks if it is the program of ``start`` with a test option, or if its program or one of its words
     is, for example, `named-checkconf` or `configtest`. Without commands, the result is False.
@@ -126,7 +128,7 @@ def _is_check(command: UnitCommand, start: UnitCommand) -> bool:
 
 def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
     """The image's files that the unit's processes opened for writing. Files below directories such as /run and /tmp,
-    and files that are data in every profile (profile.DATA), are left out.
+    and files that are data in every profile (see DATA in profile.py), are left out.
     """
     found: set[PurePosixPath] = set()
     for trace in traces:
@@ -142,7 +144,9 @@ def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPa
 
 
 def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
-    """Globs for the files ``written``: one for each file, or one for a directory that contains many of them."""
+    """Globs that match the files ``written``. If one directory contains many of these files, one glob matches
+    everything in the directory. Each other file gets a glob of its own.
+    """
     count = Counter(path.parent for path in written)
     rules = {
         f"{_literal(path.parent)}/**" if count[path.parent] >= _MANY else _literal(path) for path in written
@@ -159,12 +163,16 @@ def _literal(path: PurePosixPath) -> str:
 
 
 def budget_mib(initramfs_bytes: int) -> int:
-    """The memory budget in MiB for an initramfs of this size: five quarters of the size, plus a margin, rounded up."""
+    """The memory budget in MiB for an initramfs of this size. The budget is five quarters of the size, plus a margin,
+    rounded up.
+    """
     return min(_up(initramfs_bytes * 5 / 4 / MIB + _MARGIN_MIB, _BUDGET_STEP_MIB), 4096)
 
 
 def payload(initramfs_bytes: int) -> Payload:
-    """The payload for an initramfs that has this size without compression."""
+    """The payload, that is, the form in which to store an initramfs. ``initramfs_bytes`` is its size without
+    compression.
+    """
     return Payload.LZ4 if initramfs_bytes >= _LARGE_MIB * MIB else Payload.CPIO
 
 
@@ -197,8 +205,8 @@ def _up(value: float, step: int) -> int:
 
 
 def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping[str, tuple[int, int]]:
-    """For each Debian package, the number and the total size in bytes of its files that are served from memory. The
-    files that belong to no package have the key "".
+    """For each Debian package, the number and the total size in bytes of the package's files that are served from
+    memory. The files that belong to no package have the key "".
     """
     found: dict[str, tuple[int, int]] = {}
     for file in served_files(start_set, bound):

@@ -39,8 +39,8 @@ class Look:
     """One report from the guest. ``unit`` has systemd's properties of the unit. ``system`` is the output of
     `systemctl is-system-running`.
 
-    ``listeners`` are the pairs (address, port) of all TCP listeners over IPv4 and IPv6. ``answer`` is the
-    HTTP status of the answer to a request from this host, or 0 without an answer.
+    ``listeners`` are the pairs (address, port) of all TCP listeners over IPv4 and IPv6. ``answer`` is the HTTP status
+    of the answer to a request from this host, or 0 if there was no answer.
     """
 
     unit: Mapping[str, str]
@@ -57,7 +57,9 @@ class Look:
 
 
 def look_command(unit: str) -> str:
-    """The shell command whose output ``parse_look`` reads. The command changes nothing in the guest."""
+    """A shell command that reports the state of the unit in the guest. ``parse_look`` reads its output. The command
+    changes nothing in the guest.
+    """
     name = shlex.quote(unit)
     properties = ",".join(_PROPERTIES)
     return (
@@ -71,8 +73,8 @@ def look_command(unit: str) -> str:
 
 
 def parse_look(text: str, answer: int = 0) -> Look:
-    """The report in ``text``, which is the output of ``look_command``. ``answer`` is put into the report. Facts
-    that do not exist yet early in the boot are empty.
+    """The report in ``text``, which is the output of the command of ``look_command``. ``answer`` becomes the report's
+    field ``answer``. Early in the boot, some facts do not exist yet, and their fields are empty.
     """
     parts: dict[str, list[str]] = {}
     current: list[str] = []
@@ -112,7 +114,7 @@ class Socket:
 
 
 def parse_socket(line: str) -> Socket | None:
-    """The socket in a line of /proc/net/tcp, tcp6, udp or udp6. None for any other line."""
+    """The socket in a line of /proc/net/tcp, tcp6, udp or udp6. The result is None for any other line."""
     match = _SOCKET.match(line)
     if match is None:
         return None
@@ -145,9 +147,9 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether the last _SURE reports show that the port of ``ready`` can be reached only inside the guest. In each
-    report, all listeners on this port must have loopback addresses, and there must be at least one listener. In
-    the newest report, at least one must have an IPv4 address.
+    """Whether the last _SURE reports show that the port of ``ready`` can be reached only inside the guest. In each of
+    these reports, the port must have at least one listener, and all its listeners must have loopback addresses. In the
+    newest report, at least one of the listeners must have an IPv4 address.
     """
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]
@@ -164,7 +166,9 @@ def _places(look: Look, port: int) -> tuple[str, ...]:
 
 
 def failure(looks: Sequence[Look], unit: str, ready: Readiness) -> str:
-    """The reason why the unit will certainly not become ready. Empty when it may still become ready."""
+    """The reason why the unit will certainly not become ready. The result is empty when the unit may still become
+    ready.
+    """
     last = looks[-1]
     state = last.unit.get("ActiveState", "")
     if last.unit.get("LoadState") in ("masked", "bad-setting", "error", "not-found"):
@@ -205,7 +209,9 @@ def state_line(look: Look, ready: Readiness) -> str:
 
 
 def listened(listeners: Sequence[tuple[str, int]]) -> str:
-    """The listeners in words. When there are many, only the first ones are named. Empty when there are none."""
+    """The listeners in words. If there are many listeners, only the first ones are named. If there are no listeners,
+    the result is empty.
+    """
     more = f" and {len(listeners) - _LISTENERS} more" if len(listeners) > _LISTENERS else ""
     return ", ".join(f"{address} port {port}" for address, port in listeners[:_LISTENERS]) + more
 

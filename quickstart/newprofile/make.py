@@ -95,9 +95,9 @@ def make(
 ) -> Findings:
     """Complete the profile ``draft`` and write it to ``place.out``. After an error, nothing is written.
 
-    With ``finds_ready``, the readiness request of ``draft`` is only a placeholder, and a boot shows the real one
-    (discover.py). Raises NoProfileError with every reason when the service cannot be started early or does not
-    become ready.
+    With ``finds_ready``, the readiness request of ``draft`` is only a placeholder. The function then finds the real
+    request in a boot (discover.py). Raises NoProfileError with every reason when the service cannot be started early or
+    does not become ready.
     """
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)
@@ -147,7 +147,7 @@ def make(
 def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Profile, str, tuple[str, ...]]:
     """Return three values:
 
-    - ``draft`` with the unit that does the work, and with the services that its units need
+    - ``draft``, in which the unit that does the work replaces a wrapper, and the services that the units need are added
     - the name of the wrapper that the user has named, or an empty string if the user has named no wrapper
     - the names of the added services
 
@@ -163,8 +163,8 @@ def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Prof
 
 
 def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
-    """``draft`` with values for its key ``early`` and its root budget. They follow from ``stock``, the watched
-    stock boot, and from ``early``, the trial of the early start.
+    """``draft`` with values for its key ``early`` and its root budget. The values follow from ``stock``, the findings
+    of the watched stock boot, and from ``early``, the reads of the trial boot with an early start.
     """
     return replace(
         draft,
@@ -223,9 +223,9 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
 def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
-    """Look in the image for reasons against an early start of the profile's units with a hand-off, and return an
-    error for each check that fails. A check that takes too long is the last. The first check reads the units. If it
-    succeeds, ``take`` gets its result.
+    """Look in the image for reasons against an early start of the profile's units with a hand-off to systemd. Return an
+    error for each check that fails. After a check that takes too long, no further check is made. The first check reads
+    the units. If this check succeeds, ``take`` is called with the units.
     """
     found: list[QuickStartError] = []
 
@@ -259,9 +259,10 @@ def describe(root: ImageRoot, unit: str) -> str:
 
 
 def checked_text(profile: Profile, said: Mapping[str, Sequence[str]]) -> str:
-    """The text of profile.toml for ``profile``, with the comments ``said``. The function parses the text again.
+    """The text of profile.toml for ``profile``, with the comments ``said``. As a check, the function parses this text
+    again.
 
-    Raises ProfileError when the text is not valid, and NoProfileError when it is parsed as another profile.
+    Raises ProfileError when the text is not valid. Raises NoProfileError when the parsed text differs from ``profile``.
     """
     text = profile_text(profile, said)
     if parse_profile(text, PROFILE) != profile or parse_bench(text, PROFILE) is not None:
@@ -320,7 +321,7 @@ def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tu
 
 
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
-    """The survey of one stock boot. The result comes from the store, or the boot runs now."""
+    """The findings about one watched stock boot. If the store does not have these findings yet, the boot runs now."""
     draft = subject.profile
 
     def watch(directory: Path) -> None:
@@ -335,8 +336,8 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
 
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
-    """Pack the application as a build would, but without compression and with a large memory budget. Return the
-    result. The initramfs itself is removed again.
+    """Pack the application as a build would, but without compression and with a large memory budget. Return the result
+    of ``pack``. The initramfs itself is removed again.
     """
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
     packing = packing_of(roomy, traced, PackOptions(), context)

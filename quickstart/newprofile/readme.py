@@ -37,7 +37,9 @@ def _never_note(found: Findings) -> str:
 
 
 def notes(found: Findings) -> Mapping[str, Sequence[str]]:
-    """The comments for profile.toml, by the name of the key or table above which they are written."""
+    """The comments for profile.toml. The keys of the result are the names of the TOML keys and tables above which the
+    comments are written.
+    """
     profile, said = found.profile, {}
     said[""] = [
         f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
@@ -103,7 +105,7 @@ def readme_text(found: Findings) -> str:
         *_reads(found),
         *_to_look_at(found),
     ]
-    # A name of the image in any of them may hold any character.
+    # Each of these texts may have a name from the image, and such a name may have any character.
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
@@ -142,7 +144,7 @@ def _unit(found: Findings) -> Iterator[str]:
 
 
 def command(each: UnitCommand) -> str:
-    """A command with its prefixes (``-``, ``+``, ``!`` or ``:``), as a line of text."""
+    """A command of a unit file with its prefixes (``-``, ``+``, ``!`` or ``:``), as a line of text."""
     return " ".join((each.flags + each.program, *each.words[1:]))
 
 

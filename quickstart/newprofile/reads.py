@@ -1,5 +1,5 @@
-"""Find the reads of the root volume that remain in an early start, by building the artefact on trial and
-booting it once.
+"""Find the reads of the root volume that remain in an early start. For this purpose, a temporary artefact is built and
+booted once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
-    """The reads of the root volume before ready in one boot. ``requests`` and ``bytes`` count only the reads to
-    which the root budget applies (``Ledger.charged``). ``direct_requests`` is the number of reads with O_DIRECT, to
-    which the root budget does not apply. ``files`` are the files from which most bytes were read, as (path,
+    """The reads of the root volume before ready in one boot. ``requests`` and ``bytes`` count only the reads to which
+    the root budget (the limit that `verify` checks) applies. ``direct_requests`` is the number of reads with O_DIRECT,
+    to which the root budget does not apply. ``files`` are the files from which most bytes were read, as (path,
     programs, bytes). ``ready_uptime_ns`` is the guest's uptime at ready.
 
     When the guest's kernel could not attribute requests to processes and files, ``unattributed`` says why. In
@@ -47,10 +47,10 @@ class Reads:
 
 
 def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
-    """The reads of a trial boot. Unless the store has them, the artefact of ``profile`` is built in a temporary
-    directory from the store's image and trace, and booted.
+    """The reads of a trial boot. If the store does not have these reads yet, the artefact of ``profile`` is built in a
+    temporary directory from the store's image and trace. This artefact is then booted.
 
-    Raises NoProfileError when this boot is not a fast start.
+    Raises NoProfileError when init gives up the early start in this boot.
     """
     how = BuildOptions(out=Path("out"), tracing=options)
     inputs: Mapping[str, object] = {
@@ -116,9 +116,9 @@ def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
 
 
 def root_budget(reads: Reads, beside_the_boot: bool) -> RootBudget:
-    """The root budget for `verify`. Its requests and bytes are one and a half times those of ``reads``, plus a
-    margin, rounded up. With ``beside_the_boot``, the distribution's boot may also read before ready, so the factor
-    is two instead of one and a half.
+    """The root budget, that is, the numbers of requests and bytes that `verify` allows before ready. Each number is one
+    and a half times the number in ``reads``, plus a margin, rounded up. With ``beside_the_boot``, the distribution's
+    boot may also read before ready. The factor is then two instead of one and a half.
     """
     parts = 4 if beside_the_boot else 3
     return RootBudget(

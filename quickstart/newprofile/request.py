@@ -13,13 +13,13 @@ _FORMS = "http:PORT/PATH, tcp:PORT or exec:COMMAND"
 # systemd.unit(5); php8.2-fpm has a dot, too.
 _TYPE = re.compile(r"\.(service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$")
 _SOURCE = "of the options"
-# Stands where nobody has said what ready is, until a boot shows it.
+# The placeholder for the readiness request if the user gives none, until a boot shows the real request.
 UNKNOWN_READY: Mapping[str, object] = {"kind": "tcp", "port": 1}
 
 
 def wanted_ready(text: str | None, status: int | None) -> Mapping[str, object] | None:
-    """The [ready] table for the options --ready and --status. None without --ready. Raises BadInputError for
-    invalid values, and for --status without --ready.
+    """The profile's table [ready] for the options --ready and --status. The result is None without --ready. Raises
+    BadInputError for invalid values, and for --status without --ready.
     """
     if text is None and status is None:
         return None
@@ -27,10 +27,10 @@ def wanted_ready(text: str | None, status: int | None) -> Mapping[str, object] |
 
 
 def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
-    """The [ready] table for ``http:PORT[/PATH]``, ``tcp:PORT`` or ``exec:COMMAND``. Raises BadInputError for
-    any other text.
+    """The profile's table [ready] for a ``text`` of the form ``http:PORT[/PATH]``, ``tcp:PORT`` or ``exec:COMMAND``.
+    Raises BadInputError for any other text.
 
-    ``status`` is the expected HTTP status, for `http` only. The default is 200.
+    ``status`` is the expected HTTP status, and is only allowed with `http`. The default is 200.
     """
     kind, _, rest = text.partition(":")
     port = re.fullmatch(r"(\d{1,9})(/.*)?", rest, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Compute the size of an image's files. The size of the root disk in a new profile follows from it."""
+"""Compute the size of an image's files. `profile new` chooses the size of the root disk by this size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watch one stock boot of the reference image, to find whether the service becomes ready, where it listens,
+"""Watch one stock boot of the reference image, to find whether the service becomes ready, where the service listens,
 and how much memory the guest uses.
 """
 
@@ -42,8 +42,8 @@ class Survey:
     """The findings from the watched boot.
 
     ``listeners`` are the TCP listeners of the whole machine. ``loopback`` says that the service listens only on
-    127.0.0.1. In this case, ``ready_uptime_ns`` is 0, because the agent sends its request to the external
-    address and gets no answer.
+    127.0.0.1. In this case, ``ready_uptime_ns`` is 0, because the launch agent in the guest sends the readiness request
+    to the external address and gets no answer.
     """
 
     loopback: bool
@@ -55,8 +55,9 @@ class Survey:
 
 
 def watch(guest: Executes, unit: str, ready: Readiness, limit_s: float) -> Survey:
-    """Watch the guest, whose agent sends the request ``ready``. The watch ends when the service is ready, when it
-    listens only inside the guest, or when it will certainly not become ready.
+    """Watch the guest. The launch agent in the guest sends the readiness request ``ready``. The watch ends when the
+    service is ready, when the service listens only inside the guest, or when the service will certainly not become
+    ready.
 
     Raises NoProfileError with the reason when the service does not become ready. Raises GuestError when the guest
     itself ends or hangs.
@@ -121,7 +122,7 @@ def _pause(guest: Executes) -> ReadyStamp | None:
 
 
 def _answer(port: int | None, path: str) -> int:
-    """The HTTP status that this host gets for a GET request through the forwarded port. 0 without an answer."""
+    """The HTTP status that this host gets for a GET request through the forwarded port, or 0 if there is no answer."""
     if port is None:
         return 0
     _, _, rest = status_line(port, path, _ASK_S).partition(" ")

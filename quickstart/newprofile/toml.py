@@ -15,8 +15,8 @@ from quickstart.profile import DATA, SCHEMA
 def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
     """``profile`` as a text that parse_profile reads.
 
-    ``notes`` are comments by the name of a key or table, such as ``start.pre``. A comment is written above its
-    key or table. The comment with the empty name is written at the beginning of the text.
+    ``notes`` maps the names of keys and tables, such as ``start.pre``, to comments. A comment is written above its key
+    or table. The comment with the empty name is written at the beginning of the text.
     """
     tables: list[tuple[str, list[tuple[str, str]]]] = [
         ("", _whole(profile)),
@@ -78,7 +78,7 @@ def _ready(profile: Profile) -> list[tuple[str, str]]:
 
 def _files(profile: Profile) -> list[tuple[str, str]]:
     rules = profile.files
-    # What is data of any service is not said again.
+    # Rules for files that are data in every profile are not repeated.
     own = rules.data[len(DATA) :] if rules.data[: len(DATA)] == DATA else rules.data
     rows = (
         ("include", rules.include),
@@ -101,7 +101,7 @@ def _value(value: object) -> str:
 
 
 def _comments(lines: Iterable[str]) -> list[str]:
-    # A line that ended early would go on as TOML.
+    # If a comment had a line break, the rest of its text would be read as TOML.
     return [f"# {one_line(line)}".rstrip() for line in lines]
 
 

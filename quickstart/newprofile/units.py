@@ -1,9 +1,8 @@
 """Choose the units of a profile from the unit files in the image.
 
-An alias is replaced by the unit that it stands for. A wrapper is a unit that does nothing itself, such as
-postgresql.service (inspect/unit/instances.py). It is replaced by the instance that does the work, such as
-postgresql@15-main.service. The services that these units require are added, those that they pull in and come after, and those
-whose sockets they come after.
+An alias is replaced by the unit for which the alias stands. A wrapper is a unit that does nothing itself, such as
+postgresql.service (inspect/unit/instances.py). A wrapper is replaced by the instance that does the work, such as
+postgresql@15-main.service. Then the services that these units need are added (see ``with_needed``).
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
 
 def own_name(root: ImageRoot, unit: str) -> str:
     """The name by which systemd runs ``unit``, which may be an alias (systemd.unit(5), `Alias=`). Raises
-    UnsupportedUnitError when systemd or a profile does not accept the name that the alias stands for.
+    UnsupportedUnitError when systemd does not accept the real name of the unit, or when a profile does not accept this
+    name.
     """
     for place in reversed(_UNITS):
         found = root.resolve(PurePosixPath(place) / unit).canonical
@@ -48,7 +48,7 @@ def own_name(root: ImageRoot, unit: str) -> str:
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
     """Return two values:
 
-    - ``draft`` with the unit that does the work
+    - ``draft``, in which the unit that does the work replaces a wrapper
     - the name of the wrapper that this unit replaces, or an empty string if the unit of ``draft`` was not a wrapper
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
@@ -61,24 +61,26 @@ def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
 
 
 def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
-    """The unit that does the work of the companion ``name``. Raises UnsupportedUnitError as ``with_own_unit`` does."""
+    """The unit that does the work of the companion ``name``. Raises UnsupportedUnitError in the same cases as
+    ``with_own_unit``.
+    """
     return with_own_unit(root, replace(draft, unit=name, companions=()))[0].unit
 
 
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
     """Return two values. The first value is ``draft`` with two changes: a companion that is an alias or a wrapper is
-    replaced by the unit that does the work, and the services that the units need are added. The second value has
-    every added service with the assignment or link that names this service.
+    replaced by the unit that does the work, and the services that the units need are added. The second value maps each
+    added service to the assignment or link that names this service.
 
-    A unit needs three kinds of services, unless an early start need not wait for them (pack/harmless.py):
+    A unit needs three kinds of services:
 
     - services that the unit requires (Requires=, Requisite=, BindsTo=)
-    - services that the unit wants and comes after (Wants= with After=)
-    - services whose sockets the unit comes after
+    - services that the unit wants and comes after (Wants= with After=), unless pack/harmless.py lists them
+    - services whose sockets the unit comes after, unless pack/harmless.py lists them
 
     A service is not added if the image does not have it, if its name is not allowed in a profile, or if the profile
-    already has MOST_UNITS units. The build later refuses the unit that needs this service. Raises
-    UnsupportedUnitError as ``with_own_unit`` does.
+    already has MOST_UNITS units. The build later refuses the unit that needs this service. Raises UnsupportedUnitError
+    in the same cases as ``with_own_unit``.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}
@@ -94,7 +96,9 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
 
 
 def _needed(root: ImageRoot, unit: str, draft: Profile) -> Mapping[str, str]:
-    """The units that ``unit`` needs beside those of ``draft``, each with the reason."""
+    """The units that ``unit`` needs and that ``draft`` does not have yet. Each unit is mapped to the reason why it is
+    needed.
+    """
     wanted = {
         name: why
         for name, why in wanted_before(root, unit).items()
@@ -119,15 +123,17 @@ def demand_unit(root: ImageRoot, draft: Profile) -> None:
     try:
         unit_texts(root, draft.unit)
     except UnsupportedUnitError as error:
-        # A script is what was meant; there is no other name for it.
+        # If the image has an init script of this name, the user meant this script, so a similar name is no help.
         meant = "" if script_of(root, draft.unit) is not None else _meant(root, draft)
         raise UnsupportedUnitError(error.message, hint=meant or error.hint, details=error.details) from error
 
 
 def _meant(root: ImageRoot, draft: Profile) -> str:
-    """A hint that names the image's unit with the most similar name, or else the units of the profile's packages."""
+    """A hint that names the image's unit with the most similar name. If no name is similar enough, the hint names the
+    units of the profile's packages.
+    """
     places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
-    # Without the type, which makes any two alike.
+    # The names are compared without their type, because an equal ending makes all names similar.
     if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
         return meant.removeprefix("; ")
     canonical = {name: root.resolve(path).canonical for name, path in places.items()}

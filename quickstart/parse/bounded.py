@@ -1,8 +1,8 @@
 """Read untrusted numbers, lines, files and TOML with limits on time and memory.
 
-Python's own functions have no such limits. int() takes time that grows with the square of the number of
-digits, and raises ValueError for more than 4300 digits. A line or a file is read completely, whatever its
-size is. tomllib keeps every prefix of a dotted key, so a key with many parts takes much memory.
+Python's own functions have no such limits. int() takes time that grows with the square of the number of digits, and
+raises ValueError for more than 4300 digits. A line or a file is read completely, even if it is very large. tomllib
+keeps every prefix of a dotted key, so a key with many parts takes much memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS
 
 
 def natural(text: str, most: int = UINT64_MAX) -> int | None:
-    """The number in ``text`` (ASCII decimal digits), if it is from 0 to ``most``. None for any other text.
-    ``most`` must be less than 10**20.
+    """The number in ``text`` (ASCII decimal digits), if the number is from 0 to ``most``. The result is None for any
+    other text. ``most`` must be less than 10**20.
     """
     if _DECIMAL.fullmatch(text) is None:
         return None
@@ -59,7 +59,7 @@ def lines_of(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
 
 
 def joined(pieces: Iterable[bytes], least_bytes: int) -> Iterator[bytes]:
-    """The bytes of ``pieces``, joined into pieces of at least ``least_bytes`` bytes. The last one may be shorter."""
+    """The bytes of ``pieces``, joined into pieces of at least ``least_bytes`` bytes. The last piece may be shorter."""
     gathered = bytearray()
     for piece in pieces:
         gathered += piece
@@ -73,8 +73,8 @@ def joined(pieces: Iterable[bytes], least_bytes: int) -> Iterator[bytes]:
 def read_whole(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file. A link is followed.
 
-    Raises OSError when the file is not regular (a FIFO would block), and when more than ``most_bytes`` bytes
-    can be read from it, whatever size stat(2) shows.
+    Raises OSError when the file is not regular, because a FIFO would block. Also raises OSError when more than
+    ``most_bytes`` bytes can be read from the file, even if stat(2) shows a smaller size.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         status = os.fstat(file.fileno())
@@ -87,8 +87,8 @@ def read_whole(path: Path, most_bytes: int) -> bytes:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The TOML document in ``text``, of at most a few hundred KiB. The document's values can be written as
-    JSON (dates as text).
+    """The TOML document in ``text``, which may have at most a few hundred KiB. The document's values can be written as
+    JSON, because dates become text.
 
     Raises ValueError with a readable message for any other text.
     """

@@ -1,5 +1,5 @@
-"""A base class for tables in documents, and functions that turn pydantic's faults into lines that a user can
-act on.
+"""A base class for tables in documents, and functions that turn pydantic's error messages into lines that help a user
+to correct the document.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pydantic_core import ErrorDetails
 from quickstart.parse.printable import shown
 
 T = TypeVar("T")
-# Of one document.
+# The limits for the messages about one document.
 MAX_LINES = 100
 _LONGEST_WORD = 100
-# pydantic tells none before it has told all, each with a KiB.
+# pydantic returns all faults at once, and each takes about a KiB.
 _MAX_TOLD = 50_000
 
 
@@ -32,8 +32,8 @@ class Table(BaseModel):
 
 
 def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
-    """One line for each fault in ``error``: its place, what is wrong, and the key or word that was probably
-    meant. ``document`` is the model for the whole document.
+    """One line for each fault in ``error``. The line says where the fault is, what is wrong, and which key or word the
+    user has probably meant. ``document`` is the pydantic model for the whole document.
     """
     if error.error_count() > _MAX_TOLD:
         return [f"the whole: {error.error_count()} faults, so it is another kind of document"]
@@ -54,8 +54,8 @@ def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[st
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """The text ``; did you mean 'x'?`` with the known word that is most similar to ``word``, or an empty
-    string when none is similar.
+    """The text ``; did you mean 'x'?`` with the known word that is most similar to ``word``. The result is empty when
+    no known word is similar.
     """
     found = difflib.get_close_matches(word[:_LONGEST_WORD], known, n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
@@ -77,7 +77,7 @@ def _short(text: str) -> str:
 
 
 def _keys_at(location: tuple[int | str, ...], document: type[BaseModel]) -> list[str]:
-    """The keys that ``document`` allows in the table at ``location``."""
+    """The keys that the pydantic model ``document`` allows in the table at ``location``."""
     table = document
     for part in location[:-1]:
         if isinstance(part, int):
@@ -91,8 +91,8 @@ def _keys_at(location: tuple[int | str, ...], document: type[BaseModel]) -> list
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that an annotation is or contains, for example as the type of a list's members. None when the
-    annotation contains no model.
+    """The pydantic model in a type annotation. The annotation is the model itself or contains it, for example as the
+    type of a list's members. The result is None when the annotation has no model.
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation

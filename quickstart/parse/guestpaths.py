@@ -1,4 +1,4 @@
-"""Paths of a guest, as programs spell them (pure)."""
+"""Paths of a guest in the spelling that programs use (pure)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PLACES = {"run": "/run", "lock": "/run/lock"}
 
 
 def in_run(path: str) -> str:
-    """``path`` with /run in place of a leading /var/run, and /run/lock in place of a leading /var/lock. Both are links
-    in every image (hier(7), tmpfiles.d/legacy.conf).
+    """``path`` with /run in place of a leading /var/run, and /run/lock in place of a leading /var/lock. In every image,
+    /var/run and /var/lock are links to these directories (hier(7), tmpfiles.d/legacy.conf).
     """
     return _IN_VAR.sub(lambda match: _PLACES[match[1]], path)

@@ -1,9 +1,8 @@
 """Parse untrusted JSON within limits on the depth of nesting, the number of values and the length of numbers.
 
-`json.loads` recurses as deep as the text is nested. It also accepts numbers of any length, NaN, Infinity, and
-duplicate keys (the last one counts). `parse` raises ValueError in all these cases, which are a text that is nested
-too deep, a number that is too long, NaN, Infinity, and a duplicate key. `parse` takes time proportional to the text's
-length.
+`json.loads` recurses as deep as the text is nested. It also accepts numbers of any length, NaN, Infinity, and duplicate
+keys (the last value counts). `parse` raises ValueError for a text that is nested too deep, a number that is too long,
+NaN, Infinity, and a duplicate key. The time that `parse` takes is proportional to the text's length.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def parse(data: bytes, *, keep_long_numbers: bool = False) -> object:
     """The JSON document in ``data`` (UTF-8). Raises ValueError with a readable message for any other data,
     and when a limit is exceeded.
 
-    With ``keep_long_numbers``, an integer with too many digits becomes a Decimal. The caller's pydantic model
-    then refuses the Decimal, with a message that names its place in the document.
+    With ``keep_long_numbers``, an integer with too many digits becomes a Decimal. The caller's pydantic model then
+    refuses the Decimal, and its message says where in the document this number is.
     """
     _check_shape(data)
     try:

@@ -1,11 +1,11 @@
-"""Show untrusted strings on a terminal or a page: characters that cannot be printed become escapes."""
+"""Show untrusted strings on a terminal or a page. Characters that cannot be printed are replaced by escapes."""
 
 from __future__ import annotations
 
 import re
 import shlex
 
-# What a page of a report keeps. A message of ours is one line.
+# The characters that a page of a report keeps. A message of ours is one line.
 LINES = "\n\t"
 # Limits for an untrusted word in our messages. The longest word that users paste into a shell is a path.
 _BRIEF_CHARACTERS = 200
@@ -27,19 +27,19 @@ def shown(text: str, keep: str = "") -> str:
 
 
 def brief(text: str) -> str:
-    """``text``, a word or name from an untrusted source, in a form for a message. Control characters are escaped,
-    so ``text`` cannot begin a new line, and a long ``text`` is shortened to a readable length. In a series of
-    blanks, all blanks except the first are escaped. Otherwise, a terminal that wraps a long line at the blanks
-    could show the end of ``text`` on a line of its own, where it looks like another message of QuickStart.
+    """``text``, a word or name from an untrusted source, in a form that is safe and short enough for a message. Control
+    characters are escaped, so ``text`` cannot begin a new line, and a long ``text`` is shortened to a readable length.
+    In a series of blanks, all blanks except the first are escaped. Otherwise, a terminal that wraps a long line at the
+    blanks could show the end of ``text`` on a line of its own, where it looks like another message of QuickStart.
     """
     cut = shown(text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}…")
     return _BLANKS.sub(lambda match: _escaped(match[0]), cut)
 
 
 def command(*words: str) -> str | None:
-    """The command line of ``words``, quoted where necessary, for a user to paste into a shell. None when a user
-    should not paste one of the words. Such a word has a character that cannot be printed, has a backtick (which ends
-    a command in our messages), or is too long.
+    """The command line of ``words``, quoted where necessary, for a user to paste into a shell. The result is None when
+    a user should not paste one of the words. Such a word has a character that cannot be printed, has a backtick (which
+    marks the end of a command in our messages), or is too long.
     """
     if any(shown(word) != word or "`" in word or len(word) > _PASTED_CHARACTERS for word in words):
         return None

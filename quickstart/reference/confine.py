@@ -1,5 +1,5 @@
-"""Run programs of an image on this host, confined: they have root's rights only over the image
-(``confiner/``, docs/users/security.md).
+"""Run programs of an image on this host under the confiner, a C program in ``confiner/``. Under the confiner, these
+programs have root's rights only over the image (docs/users/security.md).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NOT_CONFINED = 125
 
 
 def confiner(store: Store) -> Path:
-    """The path of the confiner. If the store does not have this program, it is compiled into the store. Raises
-    MissingToolError when the compiler is not installed.
+    """The path of the confiner, our C program that restricts a program of an image to this image. If the store does not
+    have the confiner yet, it is compiled into the store. Raises MissingToolError when the compiler is not installed.
     """
     folder = resources.files("quickstart.reference").joinpath("confiner")
     return compiled(store, "confiner", FLAGS, folder, compiler=COMPILER)
@@ -45,9 +45,9 @@ def run_in(
     """Run the command ``argv`` of the image ``root`` under the confiner ``program``, and wait for its end.
     The command's output is appended to ``log``.
 
-    With ``network``, the command has the host's network, but no UNIX sockets. Without ``network``, the command has
-    no network, and does not get the host's proxy settings, which may contain a password. With ``host_tools``, the
-    command is a program of the host, which sees the image at `TARGET`. In this case, ``root`` must have a
+    With ``network``, the command has the host's network, but no UNIX sockets. Without ``network``, the command has no
+    network, and does not get the host's proxy settings, which may contain a password. With ``host_tools``, the command
+    runs a program of the host. This program sees the image at the path `TARGET`. In this case, ``root`` must have a
     directory ``dev``. Raises CommandError when the command fails or runs out of time.
     """
     options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))

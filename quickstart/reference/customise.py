@@ -1,4 +1,4 @@
-"""Write the files that a new Debian root needs to boot as a machine. On other machines, an installer or a
+"""Write the files that a new Debian root file system needs to boot as a machine. On other machines, an installer or a
 cloud image provides these files.
 """
 
@@ -18,8 +18,8 @@ _INTERFACE_NAMES = ("ens3", "ens4", "ens5", "enp0s2", "enp0s3", "enp1s0", "enX0"
 
 
 def interfaces() -> str:
-    """The text of interfaces(5). An Ethernet interface uses DHCP as soon as the interface appears. Debian's
-    installer writes such a configuration, too.
+    """The text of interfaces(5), which says that an Ethernet interface uses DHCP as soon as the interface appears.
+    Debian's installer writes a configuration of this kind, too.
     """
     stanzas = "".join(f"\nallow-hotplug {name}\niface {name} inet dhcp\n" for name in _INTERFACE_NAMES)
     return f"source /etc/network/interfaces.d/*\n\nauto lo\niface lo inet loopback\n{stanzas}"
@@ -37,8 +37,8 @@ _POLICY = "#!/bin/sh\n# no service starts while the image is made (invoke-rc.d(8
 
 
 def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
-    """Write the file ``name`` of the image ``tree``, and make the file's directory if it is missing. The umask of
-    this process does not affect the modes.
+    """Write the file ``name`` of the image ``tree``, and make the file's directory if it is missing. The umask of this
+    process does not affect the modes of the file and the directory.
     """
     inroot.write(tree, name, text.encode(), mode)
 
@@ -55,7 +55,7 @@ def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
 
 
 def configure(tree: Path) -> None:
-    """Write the configuration that is the same in every image: host name, network and ssh. Make the directory
+    """Write the configuration that is the same in every image: host name, network and ssh. Also make the directory
     /fast.
     """
     write(tree, "etc/hostname", f"{HOSTNAME}\n")
@@ -66,8 +66,8 @@ def configure(tree: Path) -> None:
 
 
 def end(tree: Path, root_uuid: str) -> None:
-    """Write the final fstab(5), and remove what the making of the image has left: caches, logs, keys, the
-    machine's identity, and settings of this host.
+    """Write the final fstab(5). Remove the traces of how the image was made: caches, logs, keys, the machine's
+    identity, and settings of this host.
     """
     write(tree, "etc/fstab", fstab(root_uuid))
     for name in ("usr/sbin/policy-rc.d", "etc/resolv.conf"):
@@ -79,7 +79,7 @@ def end(tree: Path, root_uuid: str) -> None:
         "etc/ssh/ssh_host_*",
         "var/cache/apt/*.bin",
         "var/cache/apt/archives/*.deb",
-        # It contains inode numbers and times of this host. The next ldconfig writes it again.
+        # ldconfig's cache contains inode numbers and times of this host. The next ldconfig writes the cache again.
         "var/cache/ldconfig/aux-cache",
         "var/cache/debconf/*-old",
         "var/lib/apt/lists/*",
@@ -95,8 +95,9 @@ def fix_times(tree: Path, since_s: float) -> None:
     """Set the times of all files that were written at or after ``since_s`` (in seconds since the epoch) to
     IMAGE_TIME_S.
 
-    A file of a package has the time that the package's archive gives for it. The times of other files, and the
-    dates of password changes in shadow(5), would otherwise depend on the day on which the image was made.
+    A file of a package has the time that is recorded for the file in the package's archive. Without this function, the
+    times of other files, and the dates of password changes in shadow(5), would depend on the day on which the image was
+    made.
     """
     for name in ("etc/shadow", "etc/shadow-"):
         inroot.rewrite(tree, name, _with_fixed_day)
@@ -121,5 +122,5 @@ def _with_fixed_day(shadow: bytes) -> bytes:
 
 
 def fstab(root_uuid: str) -> str:
-    """fstab(5) with the root volume, as Debian's installer writes it."""
+    """The text of fstab(5) with the root volume, in the form that Debian's installer writes."""
     return f"UUID={root_uuid} / ext4 errors=remount-ro 0 1\n"

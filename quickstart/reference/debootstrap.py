@@ -1,5 +1,5 @@
-"""Make the reference image with debootstrap. Each suite has one base image, and a profile's packages are
-added to a copy of it.
+"""Make the reference image with debootstrap. Each suite has one base image, and a profile's packages are added to a
+copy of this base image.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 def reference_inputs(
     profile: Profile, differing: Variant | None = None, *, guest_package: bool = True
 ) -> Mapping[str, object]:
-    """The inputs on which the content of the reference image depends. The profile's name is not among them."""
+    """The inputs on which the content of the reference image depends. The profile's name is not one of these inputs."""
     return {
         "base": _base_inputs(profile.suite),
         "packages": list(profile.packages),
@@ -94,11 +94,11 @@ def make_reference(
     *,
     guest_package: bool = True,
 ) -> ReferenceImage:
-    """The profile's reference image, or with ``differing`` a variant of it. The image comes from the store,
-    or is made now. Making it needs root.
+    """The profile's reference image, or with ``differing`` a variant of this image. If the store does not have the
+    image yet, the image is made now, which needs root.
 
-    Raises BadInputError for a suite or package that does not exist, HostLacksError when the host lacks a tool
-    or space, and ReferenceImageError when a step fails.
+    Raises BadInputError for a suite or package that does not exist, HostLacksError when the host lacks a tool or disk
+    space, and ReferenceImageError when a step fails.
     """
 
     inputs = reference_inputs(profile, differing, guest_package=guest_package)
@@ -146,10 +146,11 @@ def _check_host(store: Store) -> None:
 
 
 def make_base(suite: str, context: Context) -> Entry:
-    """The base image of ``suite``: one run of debootstrap and ``BASE_PACKAGES``. Its tree is the directory ``root`` of
-    the entry. The image comes from the store, or is made now. Making it needs root.
+    """The base image of ``suite``, which has the result of one run of debootstrap and ``BASE_PACKAGES``. The image's
+    tree is the directory ``root`` of the store's entry. If the store does not have the image yet, the image is made
+    now, which needs root.
 
-    Raises what `make_reference` raises.
+    Raises the same errors as `make_reference`.
     """
     store, progress = context.store, context.progress
 
@@ -197,8 +198,9 @@ class _Image:
 
 
 def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
-    """Run both stages of debootstrap, confined. In the first stage, the host's debootstrap unpacks packages. In the
-    second stage, debootstrap's copy in the image runs the scripts of these packages.
+    """Run both stages of debootstrap under the confiner, which gives a program rights only over the image. In the first
+    stage, the host's debootstrap unpacks packages. In the second stage, debootstrap's copy in the image runs the
+    scripts of these packages.
     """
     for directory in (image.root, image.root / "dev"):
         directory.mkdir()
@@ -212,8 +214,9 @@ def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
 
 
 def _cause(root: Path, error: CommandError) -> Exception:
-    """The cause of the failed debootstrap of ``root``: a full disk, or ``error`` itself. debootstrap says only that it
-    could not download a list, and removes what it has of the list, so that the disk has free space again.
+    """The reason why debootstrap has failed in ``root``: a full disk, or ``error`` itself. When the disk is full,
+    debootstrap only says that it could not download a list of packages. debootstrap also removes the incomplete list,
+    so the disk has some free space again. So a disk with less than _LEAST_FREE_BYTES of free space counts as full.
     """
     if free_bytes(root) >= _LEAST_FREE_BYTES:
         return error
@@ -251,8 +254,8 @@ def _not_confined(error: CommandError) -> Exception:
 
 
 def _install(image: _Image, packages: tuple[str, ...], sources: Sources) -> None:
-    """Upgrade and install packages. Packages are fetched before any of them is installed, so that their scripts can
-    run without a network.
+    """Upgrade and install packages. All packages are fetched before the first one is installed, so that the packages'
+    scripts can run without a network.
     """
     customise.begin(image.root, sources.lines)
     apt = ("apt-get", "-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")

@@ -1,5 +1,5 @@
-"""Read and write a reference image in the store: its tree, and a file with the tree's hash, the volume's UUID and
-label, and the device nodes.
+"""Read and write a reference image in the store. The image consists of its tree, and a file with the tree's hash, the
+UUID and label of the root volume, and the device nodes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def write_facts(
 
 
 def lacking(root: ImageRoot) -> str | None:
-    """Name what ``root`` lacks: a kernel, or the initramfs of its newest kernel. None when ``root`` has both. ``load``
-    needs both.
+    """Name the file that ``root`` lacks: a kernel, or the initramfs of the newest kernel. The result is None when
+    ``root`` has both files. ``load`` needs both files.
     """
     version = newest_kernel(root)
     if version is None:
@@ -74,8 +74,8 @@ def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
-    """The reference image for ``inputs``, or None when the store does not have it. The content of the image is not
-    compared with its hash.
+    """The reference image for ``inputs``, or None when the store does not have this image. The content of the image is
+    not compared with its hash.
     """
     path = store.find("reference", inputs)
     try:
@@ -91,7 +91,7 @@ def newest_kernel(root: ImageRoot) -> str | None:
 
 
 def version_key(version: str) -> tuple[str | int, ...]:
-    """A sort key for kernel versions, by the rules of deb-version(7). Numbers are compared by value. ``~`` sorts
+    """A sort key for kernel versions. It gives the order of deb-version(7). Numbers are compared by value. ``~`` sorts
     before the end of the text, and the end sorts before everything else.
     """
     parts = re.split(r"(\d+)", version.replace("~", "\0") + "\1")

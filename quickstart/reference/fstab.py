@@ -1,4 +1,4 @@
-"""Read what a user's fstab(5) requires of a machine that has only the root volume."""
+"""Read a user's fstab(5), and find whether a machine that has only the root volume can boot with it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class RootLine:
-    """The UUID and the label of the root volume. A line of fstab names the volume by one of them; the other field is
-    then empty.
+    """The UUID and the label of the root volume. A line of fstab names the volume either by UUID or by label. The other
+    field is then empty.
     """
 
     uuid: str
@@ -25,7 +25,7 @@ class RootLine:
 
 
 def root_volume(fstab: str) -> RootLine | None:
-    """The UUID or label that the text ``fstab`` has for /, or None when it has no line for /.
+    """The UUID or label of the root volume in the text ``fstab``, or None when the text has no line for /.
 
     Raises BadInputError, with the line, in three cases:
 

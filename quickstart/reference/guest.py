@@ -1,5 +1,5 @@
-"""Install quickstart-guest into a reference image: with dpkg in an image that we make, and without dpkg in a
-user's own root.
+"""Install the package quickstart-guest into a reference image. In an image that we make, dpkg installs the package. In
+a user's own root, we install the package without dpkg.
 
 The programs of a user's own root never run as root on this host. So we write the package's files and dpkg's
 database ourselves, byte for byte as `dpkg -i` does (tests/contract/test_guest_package.py compares the two).
@@ -29,11 +29,11 @@ from quickstart.reference.guestpkg.package import (
 )
 from quickstart.store.store import source_digest
 
-# It is in the root of the image while the image is made.
+# The .deb is in the root of the image while the image is made.
 DEB = f"{NAME}.deb"
 INSTALL = ("dpkg", "--install", f"/{DEB}")
 _DATABASE = PurePosixPath("/var/lib/dpkg")
-# What the package leaves in a machine. In a user's own root, it comes from another build.
+# The files that the package leaves in a machine. In a user's own root, they come from another build.
 _STAMP = ".quickstart"
 # dpkg's status file for thousands of packages has a few MiB; Debian has some 65 000 packages.
 _TEXT_BYTES = 16 << 20
@@ -42,7 +42,9 @@ _STATE = PurePosixPath("/var/lib/quickstart")
 
 
 def inputs(wanted: bool) -> Mapping[str, object]:
-    """The inputs of a reference image that come from the package quickstart-guest. Empty when ``wanted`` is false."""
+    """The inputs of a reference image that come from the package quickstart-guest. The result is empty when ``wanted``
+    is false.
+    """
     return {"guest_package": source_digest("quickstart.reference.guestpkg")} if wanted else {}
 
 
@@ -57,8 +59,9 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 
 def forget_build(tree: Path) -> None:
-    """Remove the records and the stamp that the guest package has left in the root ``tree``, when the root comes
-    from a machine of another build. Raises BadInputError when there is a directory at the path of the stamp.
+    """Remove the files that the guest package has left in the root ``tree``, if the root comes from a machine of
+    another build. These files are records (lists of facts about the packed files) and the stamp (the link
+    /.quickstart). Raises BadInputError when there is a directory at the path of the stamp.
     """
     stamp = tree / _STAMP
     if stamp.is_dir() and not stamp.is_symlink():
@@ -103,8 +106,8 @@ def _listing(package: GuestPackage) -> bytes:
 
 
 def _with_stanza(status: str, package: GuestPackage) -> str:
-    """The text ``status`` of dpkg's status file, with a stanza for ``package`` before the first stanza whose package
-    has a later name. dpkg also sorts the stanzas by package.
+    """The text ``status`` of dpkg's status file, with a stanza for ``package``. The new stanza comes before the first
+    stanza whose package has a later name, because dpkg also sorts the stanzas by package.
     """
     fields = dict(package.fields)
     description = fields.pop("Description")
@@ -120,8 +123,9 @@ def _with_stanza(status: str, package: GuestPackage) -> str:
 
 
 def stanzas(status: str) -> tuple[str, ...]:
-    """The stanzas of dpkg's status file, one for each package. Raises BadInputError for more stanzas than any
-    distribution has packages, because an untrusted file may have millions of empty stanzas.
+    """The stanzas of dpkg's status file, one for each package. Raises BadInputError when the file has more than
+    _MOST_STANZAS stanzas. No distribution has as many packages, but an untrusted file may have millions of empty
+    stanzas.
     """
     if status.count("\n\n") > _MOST_STANZAS:
         raise BadInputError(
@@ -137,8 +141,8 @@ def _name_of(stanza: str) -> str:
 
 
 def _with_triggers(text: str, package: GuestPackage) -> str:
-    """The text ``text`` of dpkg's triggers/File, with lines for the triggers of ``package``. Each line has a path
-    and the package that dpkg informs of changes at this path. The lines have no order.
+    """The text ``text`` of dpkg's triggers/File, with lines for the triggers of ``package``. Each line has a path and
+    the package that dpkg informs of changes at this path. The order of the lines does not matter.
     """
     others = [line for line in text.splitlines() if line.split()[1:2] != [f"{NAME}/noawait"]]
     ours = [f"{line.split()[1]} {NAME}/noawait" for line in package.triggers.splitlines()]
@@ -166,7 +170,7 @@ def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) 
 
 
 def _write(root: ImageRoot, file: PackageFile) -> None:
-    """Write a file of the package at its guest path. The directory of the file keeps its times."""
+    """Write a file of the package at its guest path. The modification time of the file's directory does not change."""
     directory = _directory(root, file.path.parent)
     path = directory / file.path.name
     if path.is_dir() and not path.is_symlink():
@@ -202,7 +206,7 @@ def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
 
 @contextmanager
 def _times_of(directory: Path) -> Iterator[None]:
-    """Restore the times of a directory at the end of the context."""
+    """Restore the access and modification times of a directory at the end of the context."""
     before = directory.stat()
     try:
         yield

@@ -1,5 +1,5 @@
-"""Use a user's own root (a directory or a tar archive) as the reference image (docs/users/build.md). The copy of
-the root has only a few additions.
+"""Use a user's own root file system (a directory or a tar archive) as the reference image (docs/users/build.md). The
+reference image is a copy of this root, with only a few additions.
 
 The directory /fast is added, because the start set is mounted over it. A line for the root volume is added to
 fstab if fstab has none. The package quickstart-guest is added unless the user does not want it.
@@ -24,6 +24,7 @@ from quickstart.host.witness import ForeignOwnerError
 from quickstart.inspect.foreign.directory import read_directory
 from quickstart.inspect.foreign.home import NotHome, bring_home, foreign_members, limits_of_disk
 from quickstart.inspect.foreign.members import DeviceNode
+from quickstart.inspect.firstboot import is_unborn
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.parse.printable import brief, command
@@ -45,8 +46,8 @@ _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-o
 
 @dataclass(frozen=True)
 class Rootfs:
-    """The user's root. ``kind`` is ``directory`` or ``tar``. ``digest`` is the hash of the directory tree, or
-    the SHA-256 of the archive.
+    """The user's root file system. ``kind`` is ``directory`` or ``tar``. ``digest`` is the hash of the directory tree,
+    or the SHA-256 of the archive.
     """
 
     path: Path
@@ -74,9 +75,9 @@ def examine(path: Path) -> Rootfs:
 
 
 def _hash_of(directory: Path) -> str:
-    """The hash of everything that is copied from ``directory``. Device nodes and sockets are left out, and
-    mount points count as empty directories. Raises BadInputError when a file cannot be read, or when an ordinary
-    user could not keep its owner.
+    """The hash of everything that is copied from ``directory``. Device nodes and sockets are left out, and mount points
+    count as empty directories. Raises BadInputError when a file cannot be read, or when a file has an owner that only
+    root could keep in the copy.
     """
     try:
         return tree_hash(directory, as_copied_s=IMAGE_TIME_S)
@@ -90,7 +91,7 @@ def _hash_of(directory: Path) -> str:
 
 
 def _of_strangers(directory: Path, error: ForeignOwnerError) -> BadInputError:
-    """The exception for a directory with a file whose owner an ordinary user cannot keep."""
+    """The exception for a directory with a file whose owner an ordinary user cannot keep in a copy."""
     path = PurePosixPath(os.fsdecode(error.filename))
     named = path.relative_to(directory) if path.is_relative_to(directory) else path
     return BadInputError(
@@ -100,7 +101,7 @@ def _of_strangers(directory: Path, error: ForeignOwnerError) -> BadInputError:
 
 
 def _check_tar(path: Path) -> tuple[str, ...]:
-    """The argv of the program that decompresses the archive. Empty for an uncompressed archive. Raises
+    """The argv of the program that decompresses the archive. The result is empty for an uncompressed archive. Raises
     BadInputError when the file is not a tar archive, or when an uncompressed archive is cut off before its end mark.
     """
     with path.open("rb") as file:
@@ -118,7 +119,9 @@ def _check_tar(path: Path) -> tuple[str, ...]:
 
 
 def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str, object]:
-    """The inputs on which the reference image depends. They include the content of ``rootfs``, but not its path."""
+    """The inputs on which the reference image depends. These inputs include the content of ``rootfs``, but not its
+    path.
+    """
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
@@ -132,8 +135,8 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
 def reference_of(
     profile: Profile, rootfs: Rootfs, context: Context, *, guest_package: bool = True
 ) -> ReferenceImage:
-    """The user's root as a reference image. The image comes from the store, or is copied now. Copying needs
-    root.
+    """The user's root as a reference image. If the store does not have the image yet, the root is copied now, which
+    needs root's rights.
 
     Raises BadInputError when the root lacks something that a machine needs. The message names everything that
     is missing.
@@ -173,8 +176,8 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
     """Copy the directory ``rootfs`` to ``tree``, with owners, modes, ACLs, extended attributes, times, hard links and
     holes. The content of file systems that are mounted in the directory is not copied.
 
-    Return what is not copied (device nodes, sockets). Raises BadInputError when a disk of ``disk_bytes``
-    bytes cannot hold the data, or when the directory changes during the copy.
+    Return the device nodes and sockets, which are not copied. Raises BadInputError when a disk of ``disk_bytes`` bytes
+    cannot hold the data, or when the directory changes during the copy.
     """
     if store.root.resolve().is_relative_to(rootfs.path):
         raise BadInputError(
@@ -197,8 +200,8 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
 
 
 def _not_copied(source: Path, error: OSError) -> Exception:
-    """The exception to raise when copying ``source`` has failed. When the store is full, the exception is
-    HostLacksError and says so. Otherwise, it is BadInputError and says that ``source`` cannot be copied.
+    """The exception to raise when copying ``source`` has failed. When the store is full, the exception is a
+    HostLacksError that says so. Otherwise, the exception is a BadInputError that says that ``source`` cannot be copied.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostLacksError(
@@ -210,11 +213,14 @@ def _not_copied(source: Path, error: OSError) -> Exception:
 
 
 def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
-    """Unpack the tar archive at ``path`` below ``tree``. No file is written outside of ``tree``, and no link is
-    followed.
+    """Unpack the tar archive at ``path`` into the directory ``tree``. No file is written outside of ``tree``, and no
+    link is followed.
 
-    Return what is not unpacked (device nodes, sockets). Raises BadInputError when the archive cannot be unpacked
-    completely, has more data than a disk of ``disk_bytes`` bytes can hold, or has another SHA-256 than ``digest``.
+    Return the device nodes and sockets, which are not unpacked. Raises BadInputError in three cases:
+
+    - The archive cannot be unpacked completely.
+    - The archive has more data than a disk of ``disk_bytes`` bytes can hold.
+    - The archive's SHA-256 is not ``digest``.
     """
     try:
         with foreign_members(path, "tar", _check_tar(path), digest) as members:
@@ -226,8 +232,8 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
 
 
 def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
-    """Raise BadInputError when there are more than _MOST_DEVICES device nodes, or when the path of one of them has
-    a line break or is too long, so that debugfs(8) could not read it.
+    """Raise BadInputError when there are more than _MOST_DEVICES device nodes. Also raise it when debugfs(8) could not
+    read the path of a device node, because the path has a line break or is too long.
     """
     if len(devices) > _MOST_DEVICES:
         raise BadInputError(
@@ -264,7 +270,7 @@ def check_machine(root: ImageRoot, source: Path) -> None:
         faults += _kernel_faults(root, version)
     if root.resolve(PurePosixPath("/usr/share/initramfs-tools/init")).canonical is None:
         faults.append("its initramfs is not made by initramfs-tools: install that in place of dracut")
-    if _is_unborn(root):
+    if is_unborn(root):
         faults.append(
             "its /etc/machine-id asks for a first boot, in which systemd enables units by its presets: make it an empty file"
         )
@@ -290,17 +296,9 @@ def _kernel_faults(root: ImageRoot, version: str) -> Iterator[str]:
         yield f"it has no /boot/initrd.img-{said}: run {run} in it"
 
 
-def _is_unborn(root: ImageRoot) -> bool:
-    """Whether systemd would treat the boot of a machine with this root as the machine's first boot. This is so if
-    /etc/machine-id is missing or says `uninitialized`, but not if the file is empty (machine-id(5)).
-    """
-    file = root.resolve(PurePosixPath("/etc/machine-id")).canonical
-    return file is None or guest.text_of(root, file).strip() == "uninitialized"
-
-
 def complete(tree: Path, own: RootLine) -> RootLine:
     """Add the directory /fast and a line for the root volume in fstab, if they are missing. Return the UUID and the
-    label for the volume. Each of the two comes from fstab, or from ``own`` if fstab does not give it.
+    label for the root volume. If fstab does not give the UUID or the label, the missing value comes from ``own``.
     """
     fast, file, etc = tree / "fast", tree / "etc/fstab", tree / "etc"
     if not fast.exists():
@@ -323,8 +321,8 @@ def complete(tree: Path, own: RootLine) -> RootLine:
 
 
 def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
-    """Raise BadInputError, with the names, when the root lacks packages of the profile according to dpkg's database.
-    A root without a dpkg database is not checked.
+    """Raise BadInputError when the root lacks packages of the profile according to dpkg's database. The message names
+    these packages. A root without a dpkg database is not checked.
     """
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
@@ -338,7 +336,9 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
 
 
 def installed_packages(status: str) -> Iterator[str]:
-    """The packages that are installed according to dpkg's status file (deb822), and the packages that they provide."""
+    """The names of the packages that are installed according to dpkg's status file (deb822). The result also has the
+    names of virtual packages that the installed packages provide.
+    """
     for stanza in guest.stanzas(status):
         fields = dict(re.findall(r"^(Package|Status|Provides): *(.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").split()[-1:] == ["installed"]:

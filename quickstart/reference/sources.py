@@ -1,4 +1,6 @@
-"""Find the package archives for an image: those of the host's apt configuration, or else debootstrap's default."""
+"""Find the package archives for an image. The archives come from the host's apt configuration. If this configuration
+has no usable archive, debootstrap's default archive is used.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ class Sources:
     """Package archives. ``mirror`` is the archive's URI for debootstrap, or empty for debootstrap's default.
     ``lines`` are the lines of the image's sources.list(5).
 
-    ``proxy`` is the host's apt proxy, or empty. The proxy is used while the image is made, and is not written
-    into the image.
+    ``proxy`` is the proxy in the host's apt configuration, or empty. The proxy is used while the image is made, and is
+    not written into the image.
     """
 
     mirror: str
@@ -36,8 +38,8 @@ class Sources:
 def host_sources(suite: str) -> Sources:
     """The archives that the host's apt uses for ``suite``, and for the suites SUITE-updates and SUITE-security.
 
-    When the host's apt is not configured for ``suite``, the result has those archives of the host's apt
-    configuration that offer ``suite``, too.
+    When the host's apt is not configured for ``suite``, the function looks whether the archives in apt's configuration
+    offer ``suite``. The result then has the archives that do.
     """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
@@ -85,8 +87,8 @@ def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> 
 
 
 def parse_proxy(text: str) -> str:
-    """The proxy in the output of `apt-config shell` (PROXY='…'). Empty when no proxy is configured, or when the
-    configuration says DIRECT.
+    """The proxy in the output of `apt-config shell` (PROXY='…'). The result is empty when no proxy is configured, or
+    when the configuration says DIRECT.
     """
     for word in shlex.split(text):
         name, _, value = word.partition("=")
@@ -103,9 +105,9 @@ def parse_targets(text: str, suite: str) -> Sources:
     """The package archives in ``text``, the output of apt-get indextargets. Each line has a URI, a codename
     and a component.
 
-    Only archives with plain http are used, because a minimal Debian can fetch only from these. https needs
-    certificates, and methods such as mirror+file need files of the host. A URI with a password is not used, because
-    the password would stay in the image.
+    Only archives with plain http are used, because a minimal Debian can fetch packages only by plain http. https needs
+    certificates, and methods such as mirror+file need files of the host. A URI with a password is not used, because the
+    password would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

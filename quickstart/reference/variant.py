@@ -23,9 +23,9 @@ class Variant:
     """The differences of a variant. ``purged`` are packages that are removed. ``written`` are the texts of
     files, by guest path without the first slash.
 
-    ``enabled`` are units that are enabled in addition to the profile's units; all other units are disabled.
-    ``disabled`` are units that an enabled unit would otherwise enable. When ``enabled`` is empty, all units
-    stay as their packages configure them. ``ran`` are commands (argv) that run in the image at the end.
+    ``enabled`` are units that are enabled in addition to the profile's units. All other units are then disabled.
+    ``disabled`` are units that an enabled unit would otherwise enable, too. When ``enabled`` is empty, all units stay
+    as their packages configure them. ``ran`` are commands (argv) that run in the image at the end.
     """
 
     name: str
@@ -68,8 +68,9 @@ def of_bench(layer: BenchLayer) -> Variant:
 
 
 def together(first: Variant | None, second: Variant | None) -> Variant | None:
-    """Both variants combined, or the only one that is given. The commands of ``first`` run before those of
-    ``second``. Only ``first`` may decide which units are enabled.
+    """The variant ``first``, in which the commands of ``second`` run after the commands of ``first``. All other
+    differences come from ``first``, for example which units are enabled. If only one variant is given, the result is
+    this variant.
     """
     if first is None or second is None:
         return first or second
@@ -77,12 +78,14 @@ def together(first: Variant | None, second: Variant | None) -> Variant | None:
 
 
 def inputs(variant: Variant | None) -> Mapping[str, object]:
-    """The inputs of a reference image that come from the variant. Empty without a variant."""
+    """The inputs of a reference image that come from the variant. The result is empty without a variant."""
     return {"variant": dataclasses.asdict(variant)} if variant else {}
 
 
 def preset(variant: Variant, profile: Profile) -> str:
-    """The text of a systemd.preset(5) file. The first line that matches a unit says whether the unit is enabled."""
+    """The text of a systemd.preset(5) file that enables the units of the variant and the profile, and disables all
+    other units. systemd obeys the first line that matches a unit.
+    """
     units = (*variant.enabled, *profile.units)
     return "".join(f"enable {unit}\n" for unit in units) + "disable *\n"
 

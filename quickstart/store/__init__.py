@@ -1,1 +1,1 @@
-"""The content-addressed store, and functions for its entries."""
+"""The content-addressed store of the results of builds, and functions for its entries."""

@@ -21,8 +21,8 @@ def compiled(
     has it. The store keeps the program in the stage ``name``.
 
     ``flags`` come after WARNINGS, which are used for every program. Every program can include
-    store/protocol/protocol.h. The compiler's temporary files are in the unfinished entry, where nobody else
-    may write. Raises MissingToolError when the compiler is not installed, and CommandError when the compiler
+    store/protocol/protocol.h. The compiler's temporary files are in the unfinished entry of the store, where no other
+    user may write. Raises MissingToolError when the compiler is not installed, and CommandError when the compiler
     reports an error.
     """
     sources = {

@@ -1,4 +1,4 @@
-"""The context that every stage gets, in addition to its inputs."""
+"""The context that every stage (step of a build) gets, in addition to its inputs."""
 
 from __future__ import annotations
 

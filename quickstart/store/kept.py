@@ -22,7 +22,9 @@ _IMAGES, _TOP = "reference", "root"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """An entry of the store. ``used_s`` is the time of its last use, in seconds since the epoch."""
+    """An entry of the store, finished or unfinished. ``used_s`` is the time of its last use, in seconds since the
+    epoch.
+    """
 
     stage: str
     key: str
@@ -42,12 +44,12 @@ class Kept:
 
 
 def check_place(root: Path, stage: Path | None = None) -> None:
-    """Raise HostLacksError when another user could replace the store ``root`` or a directory on the way to
-    it. This matters because this host runs programs from the store.
+    """Raise HostLacksError when another user could replace the store ``root`` or a directory on the path to the store.
+    This check is necessary because this host runs programs from the store.
 
-    With ``stage``, the stage's directory in the store is also checked. It may not be a link, because entries
-    would be made and removed where the link leads. Neither directory may be open to others, with the sticky bit
-    or without. A path that does not exist yet passes the check.
+    With ``stage``, the stage's directory in the store is also checked. This directory may not be a link, because
+    entries would be made and removed at the link's target. Other users may have write permission neither to the store
+    nor to the stage's directory, not even with the sticky bit. A path that does not exist yet passes the check.
     """
     if stage is not None and stage.is_symlink():
         raise _distrusted(f"{stage} is a link", root)
@@ -57,10 +59,10 @@ def check_place(root: Path, stage: Path | None = None) -> None:
 
 
 def _shared_fault(place: Path) -> str:
-    """Why other users may make something in the directory ``place``, where the sticky bit only keeps them from
-    replacing what is there. Empty when they may not.
+    """Say that other users can make files in the directory ``place``, if ``place`` has the sticky bit and is writable
+    for them. The sticky bit only prevents them from replacing files of others. Otherwise, the result is empty.
     """
-    # Path.stat raises other errors for a path that is none at all.
+    # Path.stat raises ValueError for an invalid path.
     with suppress(OSError, ValueError):
         mode = place.stat().st_mode
         if mode & stat.S_ISVTX and mode & 0o022:
@@ -69,24 +71,26 @@ def _shared_fault(place: Path) -> str:
 
 
 def make_stage(root: Path, stage: Path) -> None:
-    """Make the store and the stage's directory in it, where they are missing. Other users can enter only an open
-    stage. Raises HostLacksError as `check_place` does.
+    """Make the store and the stage's directory in the store, if they are missing. Other users can enter this directory
+    only if the stage is one of OPEN_STAGES. Raises HostLacksError in the same cases as `check_place`.
     """
     if fault := make_directories(root):
         raise _distrusted(fault, root)
     check_place(root, stage)
     private = stage.name not in OPEN_STAGES
     stage.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
-    # A directory that an older version made.
+    # An older version may have made the directory with more rights.
     if private:
         close_to_others(stage)
-    # Somebody may have been quicker than we.
+    # Another user may have made the directory between the check and mkdir.
     check_place(root, stage)
 
 
 @contextmanager
 def opened_stage(root: Path, stage: Path) -> Iterator[int]:
-    """The open directory of a stage, in which entries are removed. Raises HostLacksError as `check_place` does."""
+    """Open the directory of a stage, so that entries can be removed in it. Raises HostLacksError in the same cases as
+    `check_place`.
+    """
     check_place(root, stage)
     fd = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -100,11 +104,10 @@ def opened_stage(root: Path, stage: Path) -> Iterator[int]:
 def check_trusted(root: Path, entry: Path) -> None:
     """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
-    This function checks the directories on the way to the store, the store, the stage's directory, the entry
-    and the entry's direct contents, as far as they exist. All these files and directories must belong to a trusted
-    user (places.trusted). Inside the store, no such file or directory may be a link, or writable for its group or for
-    others. The top directory of an image is not checked when nobody else can enter the
-    stage's directory.
+    This function checks the directories on the path to the store, the store, the stage's directory, the entry and the
+    entry's direct contents, as far as they exist. All these files and directories must belong to a trusted user (see
+    ``trusted`` in host/places.py). Inside the store, no such file or directory may be a link, or writable for its group
+    or for others. The top directory of an image is not checked when nobody else can enter the stage's directory.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -120,8 +123,9 @@ def check_trusted(root: Path, entry: Path) -> None:
 
 
 def trusted_entries(root: Path, stage: Path, pattern: str, note: Callable[[str], None]) -> Iterator[Path]:
-    """The entries of a stage with a name by ``pattern``, sorted by name. One that another user could have put there is left
-    out, and ``note`` is called with a line about it. Raises HostLacksError as `check_place` does.
+    """The entries of a stage whose names match ``pattern``, sorted by name. An entry that another user could have put
+    there is left out, and ``note`` is called with a line about this entry. Raises HostLacksError in the same cases as
+    `check_place`.
     """
     check_place(root, stage)
     for path in sorted(stage.glob(pattern)):
@@ -134,8 +138,8 @@ def trusted_entries(root: Path, stage: Path, pattern: str, note: Callable[[str],
 
 
 def _is_image(path: Path) -> bool:
-    """Whether ``path`` is the top directory of an image in a stage that is closed to others. Its owner and mode are those
-    that the image has in its guest, whoever that is on this host (inspect.foreign.home).
+    """Whether ``path`` is the top directory of an image in a stage that is closed to others. The owner and the mode of
+    this directory come from the image (inspect/foreign/home.py). So the owner may be any user of this host.
     """
     stage = path.parent.parent
     is_closed = stage.name == _IMAGES and stage.lstat().st_mode & 0o077 == 0
@@ -159,11 +163,12 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = None) -> Iterator[Path]:
-    """The files and directories in the stages' directories of the store whose names match ``pattern``. A stage that
-    is a link is left out, because what is behind a link does not belong to the store. ``note`` is then called with a
-    line about this link.
+    """The files and directories in the stages' directories of the store whose names match ``pattern``. A stage that is
+    a link is left out, because the link's target does not belong to the store. ``note`` is then called with a line
+    about this link.
 
-    Raises HostLacksError when another user could replace the store, because the size of each tree in it is read.
+    Raises HostLacksError when another user could replace the store. This check is necessary, because the caller reads
+    the size of each tree in the store.
     """
     check_place(root)
     for stage in sorted(root.glob("*")):
@@ -174,8 +179,9 @@ def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = Non
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """The entries at ``paths``, sorted by path. What is no directory, or is a link to one, is left out: its size would be that
-    of a tree elsewhere. The modification time of an entry's file ``mark_name`` is the time of the entry's last use.
+    """The entries at ``paths``, sorted by path. Files and links are left out, even links to directories, because a
+    link's size would be the size of a tree elsewhere. The modification time of an entry's file ``mark_name`` is the
+    time of the entry's last use.
     """
     for path in sorted(paths):
         # The entry may be removed during this check. An entry of an older version has no mark.
@@ -211,8 +217,8 @@ def _allocated_bytes(directory: Path) -> int:
 def forget(root: Path, entry: Path, lock: BinaryIO) -> None:
     """Remove the lock file of an entry that was removed. ``lock`` is this file, with an exclusive lock on it.
 
-    A process that waits for the lock detects that the locked file has no name any more, and makes a new lock
-    file (Store._lock).
+    A process that waits for the lock detects that the locked file has no name any more, and makes a new lock file (see
+    ``Store._lock`` in store.py).
     """
     with opened_stage(root, entry.parent) as stage:
         if not _is_there(stage, entry.name) and not _is_there(stage, f"{entry.name}.partial"):
@@ -220,7 +226,7 @@ def forget(root: Path, entry: Path, lock: BinaryIO) -> None:
 
 
 def discard(stage: int, key: str, *, partial_only: bool = False) -> None:
-    """Remove an entry from the open directory ``stage``. With ``partial_only``, remove only what is left of an
+    """Remove an entry from the open directory ``stage``. With ``partial_only``, remove only the remains of an
     unfinished entry.
 
     The entry is first renamed to the name of an unfinished entry, so that no process can use a partly removed entry.

@@ -1,4 +1,6 @@
-"""Open the files and directories of a store, which somebody else may have made: without following links, and with limits."""
+"""Open the files and directories of a store without following links, and with limits on size and time. Somebody else
+may have made the store.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,11 @@ def document_of(path: Path) -> Mapping[str, Any]:
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """The lock file at ``path``, which is made if it is missing. The file is only readable when we may not write
-    to it. Raises HostLacksError when it is not a regular file, and OSError as open(2) does.
+    """Open the lock file at ``path``, and make the file if it is missing. If we may not write to the file, it is opened
+    only for reading. Raises HostLacksError when the file is not a regular file, and OSError when open(2) fails.
 
-    In a store that somebody else made, the name may be a link. If we followed it, we would make a file at a
-    place of that user's choice, such as /etc/nologin.
+    In a store that somebody else made, the name of the lock file may be a link. By following the link, we would make a
+    file at a place of this user's choice, such as /etc/nologin.
     """
     with suppress(FileNotFoundError):
         # Opening a device may do something by itself.
@@ -81,9 +83,9 @@ def _check_lock(path: Path, mode: int) -> None:
 class Patience:
     """The limit of the time for which a process waits for the lock of the entry ``final``.
 
-    Other users can lock the lock files of an open stage, so in such a stage, the time is limited. While a quickstart
-    makes or removes the entry, there is an unfinished entry, and this time does not count (up to _MAKING_LIMIT_S). In
-    any other stage, there is no limit.
+    Other users can enter the stages in OPEN_STAGES and lock the lock files there. So the time is limited in these
+    stages to _LIMIT_S. While another process of quickstart makes or removes the entry, an unfinished entry exists. This
+    time does not count, up to _MAKING_LIMIT_S. In all other stages, the time is not limited.
     """
 
     def __init__(self, final: Path) -> None:
@@ -105,7 +107,9 @@ class Patience:
 
 
 def close_to_others(directory: Path) -> None:
-    """Take all rights to ``directory`` from other users, if it is a directory of ours and no link."""
+    """Take all rights to ``directory`` from other users. Do nothing if ``directory`` is a link or belongs to somebody
+    else.
+    """
     with suppress(OSError):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -1,4 +1,5 @@
-"""A content-addressed cache of the results of stages: an entry's name is the hash of its stage's inputs.
+"""A content-addressed cache of the results of stages (steps of a build). An entry's name is the hash of its stage's
+inputs.
 
 Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
 
@@ -9,8 +10,8 @@ Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, e
 `entry.json` has the stage, its inputs and the tree hash of the entry's other files. The modification time of
 `entry.json` is the time of the entry's last use.
 
-A process that waits for an entry keeps its shared locks on other entries. Two processes never wait for each
-other, because all processes request the stages in the same order (engines.boot.build).
+A process that waits for an entry keeps its shared locks on other entries. Two processes never wait for each other,
+because all processes request the stages in the same order (see ``build`` in engines/boot.py).
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to 
 
 
 def default_root() -> Path:
-    """The store's directory on this host. Raises HostLacksError when nothing says where that is."""
+    """The store's directory on this host. Raises HostLacksError when neither the environment nor a home directory of
+    the user determines the directory.
+    """
     if chosen := os.environ.get("QUICKSTART_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -65,14 +68,16 @@ def default_root() -> Path:
 
 
 def key_of(stage: str, inputs: Mapping[str, object]) -> str:
-    """The key of the entry that ``stage`` makes from ``inputs`` (JSON values)."""
+    """The key of the entry that ``stage`` makes from ``inputs``, which are JSON values."""
     text = json.dumps({"stage": stage, "inputs": inputs}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished entry. ``path`` is its directory. ``made`` is False when the entry existed before it was requested."""
+    """A finished entry of the store. ``path`` is the entry's directory. ``made`` is False if the entry already existed
+    when it was requested.
+    """
 
     path: Path
     key: str
@@ -80,7 +85,7 @@ class Entry:
 
 
 class _DamagedError(Exception):
-    """An entry differs from what its stage made. The message names the difference."""
+    """An entry differs from the result that its stage made. The message names the difference."""
 
 
 def _unheard(text: str) -> None:
@@ -119,10 +124,12 @@ class Store:
         return any(os.path.isdir(self.root / stage) for stage in _TREES)  # noqa: PTH112
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The finished entry for ``inputs``, or None. The entry is neither verified nor locked."""
+        """The finished entry for ``inputs``, or None if there is no such entry. The entry is neither verified nor
+        locked.
+        """
         path = self.root / stage / key_of(stage, inputs)
         check_trusted(self.root, path)
-        # Another user's store is none of ours.
+        # We may not be allowed to read another user's store. Then the store has no entry for us.
         with suppress(PermissionError):
             if (path / MARK).is_file():
                 return path
@@ -132,9 +139,9 @@ class Store:
         """Return the entry for ``inputs``. When there is no such entry, call ``make`` with an empty directory
         and keep the result.
 
-        An entry is verified by its hash when it is first requested. A damaged entry is made again as soon as
-        no process uses it. When ``make`` raises, nothing is kept. A second process that requests the same
-        entry waits for the first one. Raises HostLacksError when the store is full or cannot be written.
+        An entry is verified by its hash when it is first requested. A damaged entry is made again as soon as no process
+        uses it. When ``make`` raises, nothing is kept. A second process that requests the same entry waits for the
+        first process. Raises HostLacksError when the store is full or cannot be written.
         """
         key = key_of(stage, inputs)
         final = self.root / stage / key
@@ -189,9 +196,9 @@ class Store:
         return None
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-        """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor locked.
-
-        Only those that are trusted (kept.trusted_entries).
+        """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor
+        locked. Entries that another user could have put into the store are left out (see ``trusted_entries`` in
+        kept.py).
         """
         for path in trusted_entries(self.root, self.root / stage, _KEY, self._note):
             # The entry may be removed meanwhile, or may be from another version.
@@ -291,7 +298,7 @@ class Store:
         raise HostLacksError(f"{final}.lock is removed by another process again and again")
 
     def make_stage(self, name: str) -> Path:
-        """Make the directory of the stage ``name``, where it is missing (kept.make_stage)."""
+        """Make the directory of the stage ``name``, if it is missing (see ``make_stage`` in kept.py)."""
         with self._writable():
             make_stage(self.root, self.root / name)
         return self.root / name
@@ -315,7 +322,7 @@ class Store:
 
 class _Look:
     """The state of a requested entry. ``damage`` says what is wrong with the entry, or is empty. ``trusted`` is the
-    entry's tree hash if it was already computed, or empty.
+    entry's tree hash if this hash was already computed, or empty.
     """
 
     def __init__(self, final: Path) -> None:
@@ -338,7 +345,7 @@ class _Look:
         return self.trusted != ""
 
     def has_changed(self) -> bool:
-        """Whether the entry was removed or replaced after the last look."""
+        """Whether the entry was removed or replaced after the last call of ``is_whole``."""
         return self._identity() != self._seen
 
     def _identity(self) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from quickstart.host.witness import check_mapped
 _PLAIN = re.compile(rb"[A-Za-z0-9._+/-]+")
 _BATCH = 64
 _THREADS = 2
-# Batches that wait for a thread, so that none waits for us.
+# The number of batches that wait for a thread, so that no thread waits for us.
 _AHEAD = 16
 T = TypeVar("T")
 
@@ -32,13 +32,13 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
     """The SHA-256 of the tree below ``root``, without the file of the name ``without`` in ``root`` itself. Files
     are hashed depth first and in the order of their names. Modification times are hashed in seconds.
 
-    A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory.
-    Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or
-    that another process writes to during the call. Raises ForeignOwnerError for a file whose owner our user
-    namespace does not map, because the namespace shows it as nobody's.
+    A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory. Files of our
+    own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or that another process
+    writes to during the call. Raises ForeignOwnerError for a file whose owner our user namespace does not map. The
+    namespace shows such an owner as the user nobody.
 
-    With ``as_copied_s``, the result is the hash that a copy of the tree by inspect.foreign.home would have. Device
-    nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
+    With ``as_copied_s``, the result is the hash that a copy of the tree would have (inspect/foreign/home.py makes such
+    copies). Device nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev
@@ -68,8 +68,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 def _in_order(
     pool: ThreadPoolExecutor, work: Callable[[Sequence[bytes]], T], batches: Iterator[Sequence[bytes]]
 ) -> Iterator[T]:
-    """The results for the batches, in order. This function takes only a few batches in advance, because a foreign
-    tree may have a million long paths. `pool.map` would take all batches at once.
+    """The results for the batches, in the order of the batches. This function holds only a few batches in memory at a
+    time, because a foreign tree may have a million long paths. `pool.map` would hold all batches at once.
     """
     waiting: deque[Future[T]] = deque()
     for batch in batches:
@@ -83,10 +83,10 @@ def _in_order(
 def _second_name(first: bytes) -> bytes:
     """The bytes to hash for a further name of a file that was already hashed under the name ``first``.
 
-    A name may have any bytes. If every name were hashed as it is, an attacker who chooses the names and contents of
-    files could give two different trees the same hash. For this, the attacker needs a name that equals another file's
-    32-byte hash. Among all names, such a name is found in seconds. Among names of plain characters, the search takes
-    about 2**74 tries. So only a plain name is hashed as it is.
+    A name may have any bytes. If every name were hashed unchanged, an attacker who chooses the names and contents of
+    files could give two different trees the same hash. For this attack, the attacker needs a name that equals another
+    file's 32-byte hash. Among all names, such a name is found in seconds. Among names of plain characters, the search
+    takes about 2**74 tries. So only a name of plain characters is hashed unchanged.
     """
     return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 
@@ -105,16 +105,16 @@ def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> 
         status = os.lstat(name)
         check_mapped(name, status)
         time_s: int | None = status.st_mtime_ns // 10**9
-        # A mount point's is that of what is mounted.
+        # The time of a mount point is the time of the mounted file system.
         if stat.S_ISDIR(status.st_mode) and status.st_dev != device:
             time_s = mounted_s
-        # The root directory's own does not reach the volume.
+        # The time of the root directory itself is not copied to the volume.
         return status, _describe(path[len(root) :], name, status, None if path == root else time_s)
 
 
 def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | None) -> bytes:
-    """The hash of one file. ``path`` is the file's path in the tree, which is hashed, and ``name`` is the name by
-    which system calls reach the file. When ``time_s`` is None, no time is hashed.
+    """The hash of one file. ``path`` is the file's path in the tree, and becomes part of the hash. ``name`` is the name
+    by which system calls reach the file. When ``time_s`` is None, the hash covers no time.
     """
     digest = hashlib.sha256()
     # In an ordinary user's namespace (host/userns.py), root owns the user's files. So the tree has the same hash
@@ -122,7 +122,7 @@ def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | No
     uid = 0 if status.st_uid == os.geteuid() else status.st_uid
     gid = 0 if status.st_gid == os.getegid() else status.st_gid
     digest.update(f"{status.st_mode:o} {uid} {gid} {status.st_rdev}\0".encode())
-    # The volume carries it, and init compares it.
+    # The volume has this time, and init compares it.
     if time_s is not None:
         digest.update(f"{time_s}\0".encode())
     digest.update(path + b"\0")
@@ -145,7 +145,7 @@ def _of_attributes(name: bytes) -> bytes:
     text = b"".join(b"\0" + key + b"\0" + value for key, value in found)
     if len(found) < 2:
         return text
-    # No name is empty: a single attribute never begins so.
+    # No name is empty, so the bytes of a single attribute never begin with two zeros.
     lengths = " ".join(f"{len(key)} {len(value)}" for key, value in found)
     return b"\0\0" + f"{len(found)} {lengths}".encode() + text
 

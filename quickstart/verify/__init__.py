@@ -1,3 +1,3 @@
-"""Make the ledger: every request that reached the root volume before ready, which process caused it, and how
-to avoid it.
+"""Make the ledger. For every request that reached the root volume before ready, the ledger says which process caused
+the request, and how to avoid the request.
 """

@@ -1,5 +1,5 @@
-"""Boot an artefact from our volume emulator while the guest's kernel traces its requests, and make the ledger
-from the emulator's log and the kernel's trace. The artefact is not changed.
+"""Boot an artefact from our volume emulator, and make the ledger of the requests to the root volume. The ledger is made
+from the emulator's log and from the guest kernel's trace of its requests. The artefact is not changed.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Verified:
-    """The ledger of a boot, with further facts about this boot. ``counted`` are QEMU's counters at the moment when
-    the message *ready* arrived. ``packed`` are the files that the artefact packs. ``fallback`` is the reason for
-    fallback 1, or empty.
+    """The ledger of a boot, with further facts about this boot. ``counted`` has QEMU's counts of requests at the moment
+    when the guest's message *ready* arrived. ``packed`` are the files that the artefact packs. ``fallback`` is the
+    reason why init gave up the early start (fallback 1), or empty.
     """
 
     ledger: Ledger
@@ -74,8 +74,8 @@ class Verified:
 
 @dataclass(frozen=True)
 class Counted:
-    """The result of a boot without a ledger. QEMU counted the reads (``counted``), but it is not known which
-    processes caused them; ``error`` says why. ``fallback`` is the reason for fallback 1, or empty.
+    """The result of a boot without a ledger. QEMU counted the reads (``counted``), but it is not known which processes
+    caused them. ``error`` says why. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
     ``ready_uptime_ns`` is the guest's uptime when it was ready.
     """
 
@@ -87,8 +87,8 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The guest's part of a boot's records. ``trace`` is an UntraceableError when the guest's kernel cannot trace.
-    ``fallback`` is the reason for fallback 1, or empty.
+    """The records of a boot that come from the guest. ``trace`` is an UntraceableError when the guest's kernel cannot
+    trace. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
     """
 
     readied: Readied
@@ -111,8 +111,8 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 def accounted_with_room(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
     """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, the boot is repeated
-    once, with a buffer of a sixth of the machine's memory. It is not repeated if ``options.append`` has a size of its
-    own.
+    once, with a larger buffer (a sixth of the machine's memory). The boot is not repeated if ``options.append`` sets
+    the size of the buffer.
     """
     seen = accounted_or_counted(artefact, options, context)
     if not isinstance(seen, Counted) or not isinstance(seen.error, TraceFullError):
@@ -127,8 +127,8 @@ def accounted_with_room(artefact: Artefact, options: Options, context: Context) 
 
 
 def accounted_or_counted(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """The result of `verify`. When the requests cannot be attributed to processes, the result has only QEMU's
-    counts. Raises MeasurementError as `verify` does.
+    """The result of `verify`. When the requests cannot be attributed to processes, the result has only QEMU's counts.
+    Raises MeasurementError in the same cases as `verify`.
     """
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
@@ -153,7 +153,7 @@ def account(
     fallback: str = "",
 ) -> Verified:
     """The ledger of a boot, from the volume's ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk
-    (pure). Raises MeasurementError, TraceFullError and UntraceableError as `verify` does.
+    (pure). Raises MeasurementError, TraceFullError and UntraceableError in the same cases as `verify`.
     """
     requests = guest_requests(log)
     if not trace.issued:
@@ -169,7 +169,7 @@ def account(
 
 
 def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
-    """``log`` without QEMU's own read of the partition table (hw/block/hd-geometry.c)."""
+    """The requests in ``log``, without QEMU's own read of the partition table (QEMU's hw/block/hd-geometry.c)."""
     first = log[:1]
     own = [each for each in first if (each.offset, each.length_bytes) == (0, _SECTOR_BYTES)]
     return log[len(own) :]
@@ -178,9 +178,8 @@ def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
     """Raise MeasurementError unless the log agrees with QEMU's counters.
 
-    ``counted`` has a number of reads, and the sum of their bytes. QEMU counts a read when its answer arrives.
-    So from the reads in the log, sorted by the time of the answer, the first ``counted.reads`` must have exactly
-    this sum.
+    ``counted`` has a number of reads, and the sum of their bytes. QEMU counts a read when its answer arrives. So the
+    first ``counted.reads`` reads in the log, sorted by the time of the answer, must have exactly this sum.
     """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
@@ -210,7 +209,9 @@ def _boot(
 
 
 def _trace(guest: Executes) -> GuestTrace | UntraceableError:
-    """The guest's trace, or why the guest has none. The guest may be hostile: its text is parsed line by line."""
+    """The guest's trace, or an error that says why the guest has no trace. The guest may be hostile, so the trace is
+    parsed line by line.
+    """
     packed, stats = io.BytesIO(), io.BytesIO()
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _PACKED_BYTES)
     said = stats.getvalue().decode(errors="replace")
@@ -229,7 +230,7 @@ def _trace(guest: Executes) -> GuestTrace | UntraceableError:
 
 
 def _trace_lines(file: BinaryIO) -> Iterator[str]:
-    """The lines of the trace, without those that are longer than any of the kernel's."""
+    """The lines of the trace. Lines that are longer than any line that a kernel writes are left out."""
     left_bytes, is_rest = _TRACE_BYTES, False
     for line in lines_of(file, MAX_LINE):
         left_bytes -= len(line)

@@ -1,8 +1,8 @@
 """The options that enable the guest kernel's own trace of a boot, and the command that fetches the trace.
 
-The kernel's command line enables ftrace before the first driver is loaded (the kernel's
-Documentation/trace/ftrace.rst, kprobetrace.rst). The guest needs no program for tracing. The trace uses the
-same clock as the agent's time stamps (CLOCK_BOOTTIME).
+The kernel's command line enables ftrace before the first driver is loaded (the kernel's Documentation/trace/ftrace.rst,
+kprobetrace.rst). The guest needs no program for tracing. The trace uses the same clock as the time stamps of the launch
+agent in the guest (CLOCK_BOOTTIME).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRACE_WORDS = (
     # Both functions are probed, because the compiler may inline one into the other.
     f"kprobe_event=r:quickstart/{NAME},getname_flags,name=+0(+0($retval)):string;"
     f"r:quickstart/{NAME}2,getname,name=+0(+0($retval)):string;"
-    # These inline both; their second argument has the name.
+    # These functions inline both functions above. Their second argument has the name.
     f"p:quickstart/{NAME}3,do_mkdirat,name=+0(+0(%si)):string;"
     f"p:quickstart/{NAME}4,do_unlinkat,name=+0(+0(%si)):string;"
     f"p:quickstart/{NAME}5,do_rmdir,name=+0(+0(%si)):string;"

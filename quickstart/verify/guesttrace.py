@@ -1,5 +1,5 @@
-"""Parse the guest kernel's own trace of a boot, to find which process requested what from the root volume
-(pure). The options that enable the trace are in verify/ftrace.py.
+"""Parse the guest kernel's own trace of a boot, to find which process caused which request to the root volume (pure).
+The options that enable the trace are in verify/ftrace.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_LINE = 8192
 # Limits for lines, of which the guest's usual buffer has some 400,000, and for what is remembered: processes,
 # descriptors, requests and uses. (A boot of nginx has 1500 of these, and one of RabbitMQ 68,000.)
 _MOST_LINES, _MOST_FACTS = 1 << 20, 1 << 17
-# What waits longer never becomes a request: it is for another device, or was cancelled. (In a boot of nginx, at most 34 waited.)
+# A piece that waits longer never becomes a request: it is for another device, or was cancelled. (nginx: at most 34.)
 _MAX_WAITING = 256
 _ROOT = PurePosixPath("/")
 _ERRNO_MAX = 4095
@@ -61,9 +61,9 @@ class Asker:
     """The process and the system call for which the kernel made a request. ``path`` is the file on which the
     call works, or None when it is not known. ``direct`` says that the call bypassed the page cache (O_DIRECT).
 
-    ``prober`` says that the process belongs to the readiness command (``exec``), not to the application.
-    ``call`` is ``page fault`` for a mapped page. ``call`` is empty for a kernel thread, and for work that the
-    kernel does after a call has returned.
+    ``prober`` says that the process belongs to the readiness command, not to the application. (A profile can have a
+    command as its readiness request.) ``call`` is ``page fault`` if an access to a mapped page caused the request.
+    ``call`` is empty for a kernel thread, and for work that the kernel does after a call has returned.
     """
 
     time_ns: int
@@ -80,7 +80,7 @@ class Issued:
     """A request that the kernel passed to the driver. A sector has 512 bytes. A request may combine parts for
     several ``askers``.
 
-    ``ahead`` says that the kernel reads ahead, so no process waits for the request.
+    ``ahead`` says that the request is read-ahead by the kernel, so no process waits for the request.
     """
 
     time_ns: int
@@ -137,11 +137,10 @@ class _Process:
 
 
 def parse(lines: Iterable[str], stats: str) -> GuestTrace:
-    """The trace in the output of the command FETCH, whose stdout has ``lines`` and whose stderr is ``stats``.
-    Lines about other events are ignored.
+    """The trace in the output of the command FETCH, whose stdout has ``lines`` and whose stderr is ``stats``. Lines
+    about events that this module does not know are ignored.
 
-    Raises GuestError for a trace that is larger than that of any real boot, because a hostile guest may send
-    such a trace.
+    Raises GuestError when the trace is larger than the trace of any real boot. A hostile guest may send such a trace.
     """
     reader = _Reader()
     for number, line in enumerate(lines):
@@ -158,7 +157,7 @@ def parse(lines: Iterable[str], stats: str) -> GuestTrace:
     return GuestTrace(tuple(reader.issued), tuple(reader.uses), lost, reader.time_ns)
 
 
-# Whether it writes, its first sector, its number of sectors, and who asked for it.
+# Whether the piece is a write, its first sector, its number of sectors, and the process that requested it.
 _Piece = tuple[bool, int, int, Asker]
 
 
@@ -259,8 +258,8 @@ class _Reader:
         return None
 
     def _absolute(self, process: _Process, name: str) -> PurePosixPath | None:
-        """``name`` as an absolute path. None when the path would be longer than PATH_MAX, because further
-        paths relative to it would be even longer.
+        """``name`` as an absolute path. The result is None when the path would be longer than PATH_MAX. Further paths
+        relative to this path would be even longer.
         """
         base = process.directory
         if (
@@ -293,7 +292,7 @@ class _Reader:
             what = "opened"
         elif call in _EXECUTING:
             what = "executed"
-            # From here on it no longer shares its descriptors with any other process (execve(2)).
+            # After execve(2), the process no longer shares its descriptors with another process.
             process.files = process.files.copy()
         elif call in _LISTING:
             what = "listed"
@@ -328,15 +327,17 @@ def _number(process: _Process, argument: str) -> int | None:
 
 
 def _descriptor(process: _Process) -> int:
-    """The descriptor that the call in progress uses: the value of its argument ``fd``, or ``in_fd`` for
-    sendfile64. -1 when the call has no such argument.
+    """The descriptor that the call in progress uses: the value of the argument ``fd``, or ``in_fd`` for sendfile64. The
+    result is -1 when the call has no such argument.
     """
     fd = _number(process, "in_fd") if process.call == "sendfile64" else _number(process, "fd")
     return -1 if fd is None else fd
 
 
 def _plain(path: PurePosixPath) -> PurePosixPath:
-    """``path`` with ``.`` and ``..`` resolved. ftrace reports a path as the process spelled it."""
+    """``path`` without the components ``.`` and ``..``. ftrace reports a path in the form that the process used, which
+    may have such components.
+    """
     if ".." not in path.parts and path.root == "/":
         return path
     parts: list[str] = []
@@ -349,8 +350,8 @@ def _plain(path: PurePosixPath) -> PurePosixPath:
 
 
 def volume_paths(uses: Iterable[Use]) -> Iterator[tuple[Use, PurePosixPath]]:
-    """Each use of a path on the root volume, with the path on the volume. Paths below /proc, /fast and
-    similar directories, and files of the initramfs, are left out.
+    """Yield each use of a path on the root volume, with the path as seen from the root directory of the volume. Paths
+    below /proc, /fast and similar directories, and files of the initramfs, are left out.
     """
     for use in uses:
         path = use.path

@@ -1,5 +1,5 @@
-"""Make the ledger from the volume's requests, the guest's trace, the volume's block map and the start set
-(pure; docs/users/verify.md).
+"""Make the ledger from the volume's log, the guest's trace, the volume's block map and the start set (pure). The ledger
+is the list of the requests to the root volume before ready (docs/users/verify.md).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _MOST_PIECES, _NAMES_IN_PIECE = 1 << 18, 16
 @dataclass(frozen=True, kw_only=True)
 class Packed:
     """The content of an artefact's start set, by path in the image. ``files`` has the sizes of packed files in bytes,
-    ``links`` the targets of links, ``excluded`` the rules that exclude files, and ``interpreters`` the ELF
-    interpreters of programs. For a further name (hard link) of a file, ``firsts`` has the file's first name.
+    ``links`` the targets of symbolic links, ``excluded`` the rules that exclude files, and ``interpreters`` the ELF
+    interpreters of programs. If a file has several names (hard links), ``firsts`` maps each further name to the file's
+    first name.
     """
 
     files: Mapping[PurePosixPath, int]
@@ -58,9 +59,9 @@ class Entry:
     """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request, or
     None for a request from before the kernel ran.
 
-    ``owners`` are the files, directories and metadata to which the blocks belong. ``askers`` are the
-    processes and calls for which the kernel made the request. ``ahead`` says that the request is read-ahead
-    by the kernel, so no process waited for it. ``avoid`` says how to avoid the request.
+    ``owners`` are the files, directories and metadata to which the requested blocks belong. ``askers`` are the
+    processes and system calls for which the kernel made the request. ``ahead`` says that the request is read-ahead by
+    the kernel, so no process waited for it. ``avoid`` says how to avoid the request.
     """
 
     time_ns: int | None
@@ -74,12 +75,14 @@ class Entry:
 
     @property
     def kind(self) -> Kind:
-        """The kind of the first owner that is not a free block. FREE when all blocks of the request are free."""
+        """The kind of the first owner that is not a free block. The result is FREE when all blocks of the request are
+        free.
+        """
         return next((owner.kind for owner in self.owners if owner.kind is not Kind.FREE), Kind.FREE)
 
     @property
     def direct(self) -> bool:
-        """Whether a process bypassed the page cache (O_DIRECT)."""
+        """Whether a process made the request with O_DIRECT, and so bypassed the page cache."""
         return any(asker.direct for asker in self.askers)
 
     @property
@@ -140,7 +143,7 @@ class Ledger:
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
-        """The requests without a known asker, and the reads of blocks without an owner. Requests of the
+        """The requests for which no process is known, and the reads of blocks that belong to nothing. Requests of the
         firmware are left out.
         """
         strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]
@@ -154,9 +157,9 @@ class Ledger:
 def make_ledger(
     requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
 ) -> Ledger:
-    """The ledger of a boot. ``ready_ns`` is the guest's uptime at *ready*, according to the agent.
-    ``requests`` come from the volume's log. Raises MeasurementError when the requests touch more pieces of files
-    than the requests of any real boot.
+    """The ledger of a boot. ``ready_ns`` is the guest's uptime at *ready*, according to the launch agent in the guest.
+    ``requests`` come from the volume's log. Raises MeasurementError when the requests touch more pieces of files than
+    the requests of a real boot can touch.
     """
     entries: list[Entry] = []
     pieces = 0
@@ -191,11 +194,11 @@ def make_ledger(
 def before(
     pairs: Iterable[tuple[Request, Issued | None]], ready_ns: int
 ) -> Iterator[tuple[int | None, Request, Issued | None]]:
-    """The pairs of ``pairs`` up to the uptime ``ready_ns``, each with its uptime in ns. ``pairs`` is the result of
-    `matched`.
+    """The pairs of ``pairs`` up to the uptime ``ready_ns``, each with the guest's uptime at the request, in ns.
+    ``pairs`` is the result of `matched`.
 
-    A request that is not in the kernel's trace gets the uptime of the request before it. Requests before the
-    kernel's first request come from the firmware, and their uptime is None.
+    A request that is not in the kernel's trace gets the uptime of the previous request. Requests before the kernel's
+    first request come from the firmware, and their uptime is None.
     """
     time_ns: int | None = None
     for request, issued in pairs:
@@ -205,8 +208,9 @@ def before(
 
 
 def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[tuple[Request, Issued | None]]:
-    """Each read and write in the volume's log, with the matching entry of the guest kernel's trace, or None.
-    Matching entries have the same direction, position and length. Equal entries are matched in their order.
+    """Each read and write in the volume's log, with the matching entry of the guest kernel's trace, or None. Matching
+    entries have the same direction, position and length. If several entries are equal in these values, they are matched
+    in the order of the log and the trace.
     """
     waiting: dict[tuple[bool, int, int], deque[Issued]] = defaultdict(deque)
     for each in issued:
@@ -218,7 +222,7 @@ def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[t
 
 
 def advice(entry: Entry, packed: Packed) -> str:
-    """A text that says how to avoid a request, depending on the kind of its blocks."""
+    """A text that says how to avoid the request ``entry``, depending on the kind of its blocks."""
     if entry.writes:
         return _WRITES.get(entry.kind, "the application's own: data and logs belong on the volume")
     if entry.direct:
@@ -266,8 +270,8 @@ def _of_file(path: PurePosixPath, packed: Packed) -> str:
 
 
 def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the volume and are not packed, but that a changed profile could pack,
-    sorted.
+    """The sorted paths of the files that were read from the root volume, but are not packed. Only files that a changed
+    profile could pack are included.
     """
     files = {
         owner.path
@@ -301,7 +305,7 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
     for program in tuple(touched):
         # The kernel itself opens a program's interpreter, so no process does.
         touched.update(packed.interpreters.get(program, ()))
-    # The names of a file are one file in the archive: each of them is used when one is.
+    # All names of a file are one file in the archive. So all names count as used when one name is used.
     used = {packed.firsts.get(path, path) for path in touched}
     left = [(path, size) for path, size in packed.files.items() if packed.firsts.get(path, path) not in used]
     return tuple(sorted(left, key=lambda pair: (-pair[1], pair[0])))
@@ -309,7 +313,7 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
 
 def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
     """The number of requests and the sum of their bytes, by kind of block. Requests with O_DIRECT and requests of the
-    readiness command are kinds of their own. The kind with the most requests comes first.
+    readiness command are counted as separate kinds. The kind with the most requests comes first.
     """
     requests: Counter[str] = Counter()
     size: Counter[str] = Counter()

@@ -1,4 +1,6 @@
-"""Show a ledger as lines of text, and as a document of JSON values (pure; docs/users/verify.md)."""
+"""Show a ledger as lines of text, and as a document of JSON values (pure). A ledger is the list of the requests to the
+root volume before ready (docs/users/verify.md).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def document(verified: Verified, budget: RootBudget) -> dict[str, Any]:
 
 
 def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
-    """QEMU's counts as JSON values, for a boot whose requests could not be attributed to processes."""
+    """QEMU's counts of requests as JSON values, for a boot whose requests could not be attributed to processes."""
     counted = found.counted
     within = counted.reads <= budget.requests and counted.read_bytes <= budget.read_bytes
     return {

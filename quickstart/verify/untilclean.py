@@ -1,8 +1,8 @@
-"""`verify --until-clean`: build and verify repeatedly, until every file that is read from the root volume and
-could be packed is packed.
+"""Implement `verify --until-clean`: build and verify repeatedly, until no file that could be packed is read from the
+root volume.
 
-A file that was read but is not in the start set goes into a list in the directory that contains OUT. `build
---include FILE` reads this list. The same list, profile and image give the same OUT.
+A file that was read but is not in the start set goes into a list. The list is in the directory that contains OUT, the
+artefact. `build --include FILE` reads this list. The same list, profile and image give the same OUT.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def until_clean(
     verify: Callable[[], Verified],
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
-    """Build and verify in rounds. Each round also packs the files that were `missing` in the round before it. The
-    last round is the round ROUNDS, or an earlier round after which no further file is missing.
+    """Build and verify in rounds. Each round also packs the files that the function `missing` has found in the previous
+    round. The last round is the round ROUNDS, or an earlier round after which no further file is missing.
 
     ``included`` are the files from earlier calls, which the first round packs. Before each later round, ``keep``
     is called with all files that this round packs in addition, and writes them into the list.
@@ -62,8 +62,8 @@ def until_clean(
 
 
 def missing(verified: Verified, profile: Profile) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the root volume but are not packed. Data, and files that ``profile``
-    excludes, are left out.
+    """The files that were read from the root volume but are not packed. The profile's data files, and files that the
+    profile excludes, are left out.
     """
     rules = (*profile.files.exclude, *profile.files.data)
     found = lacking(verified.ledger, verified.packed)
@@ -83,9 +83,9 @@ def include_list(out: Path) -> Path:
 
 
 def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
-    """The paths in a list, in order. Empty lines and lines that begin with # are ignored.
+    """The paths in a list of files, in order. Empty lines and lines that begin with # are ignored.
 
-    Raises BadInputError for a list that cannot be read, and for a line that is not an absolute path.
+    Raises BadInputError when the list cannot be read, and when a line is not an absolute path.
     """
     try:
         return _includes(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
@@ -104,10 +104,10 @@ def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
 
 
 def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
-    """The paths in the list that an earlier call by this user wrote. Empty when there is no list.
+    """The paths in the list that an earlier call by this user wrote. The result is empty when there is no list.
 
-    In a directory such as /tmp, another user may have written the list, and could thereby choose which files
-    become readable in OUT's initramfs. So this function raises BadInputError for a list that belongs to
+    In a directory such as /tmp, another user may have written the list. This user could thereby choose which files
+    become readable in the initramfs of the artefact. So this function raises BadInputError for a list that belongs to
     another user or is not a regular file. It also raises BadInputError in the same cases as `read_includes`.
     """
     try:
@@ -126,7 +126,9 @@ def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
 
 
 def write_includes(path: Path, files: Iterable[PurePosixPath]) -> None:
-    """Write a list for `read_includes`. Raises BadInputError for a name with a newline, and when the list cannot be written."""
+    """Write the list of ``files`` that `read_includes` reads. Raises BadInputError when a name has a newline, and when
+    the list cannot be written.
+    """
     names = [str(file) for file in files]
     if odd := [name for name in names if len(name.splitlines()) != 1]:
         raise BadInputError(f"{odd[0]!r} has a line's end in its name", hint="name it in files.include")

@@ -1,1 +1,1 @@
-"""Read storage models, and serve images as volumes with the delays of a model."""
+"""Read storage models, which describe the delays of a volume, and serve images as volumes with these delays."""

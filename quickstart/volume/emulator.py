@@ -48,14 +48,14 @@ _BACKLOG = 8
 class Request:
     """One request to the volume. Times are in ns on CLOCK_MONOTONIC.
 
-    ``sequence`` is the number of the request, from 1. According to the model, the answer is due at
-    ``due_ns``. At ``done_ns``, the answer was written to the socket. ``done_ns`` is 0 for a request that was
-    never answered, and ``due_ns`` is 0 when the log ended before the model had served the request. ``offset``
-    is in bytes. ``error`` is the errno of the answer, or 0. ``touched`` is the number of granules that no earlier
-    request had touched. ``client`` is the number of the request's connection. ``in_flight`` is the number of
-    unanswered requests of all instances when this request arrived, including this request. ``instance`` is
-    the number of the instance (one machine of a launch) that made the request, from 1, or 0 when the volume
-    has a single socket. ``command`` may be a number that is not a Command.
+    ``sequence`` is the number of the request, counted from 1. According to the storage model, the answer is due at
+    ``due_ns``. At ``done_ns``, the answer was written to the socket. ``done_ns`` is 0 for a request that was never
+    answered, and ``due_ns`` is 0 when the log ended before the model had served the request. ``offset`` is in bytes.
+    ``error`` is the errno of the answer, or 0. ``touched`` is the number of granules (equally large pieces of the
+    volume) that this request was the first to touch. ``client`` is the number of the request's connection.
+    ``in_flight`` is the number of unanswered requests of all instances when this request arrived, including this
+    request. ``instance`` is the number of the instance (one machine of a launch) that made the request, counted from 1,
+    or 0 when the volume has a single socket. ``command`` may be a number that the enum Command does not have.
     """
 
     sequence: int
@@ -74,13 +74,15 @@ class Request:
 
     @property
     def costs(self) -> bool:
-        """Whether the request takes time in the model, that is, whether it is a read or write that succeeded."""
+        """Whether the request takes time in the storage model. A request takes time if it is a read or write that
+        succeeded.
+        """
         return self.error == 0 and self.command in (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
 
 
 def read_log(data: bytes) -> tuple[Request, ...]:
-    """The requests in a log, in the order of their arrival. Raises VolumeError for bytes that are not a log
-    of the server.
+    """The requests in a log, in the order of their arrival. Raises VolumeError when ``data`` is not a log of our NBD
+    server.
     """
     body = data[len(_LOG_MAGIC) :]
     if not data.startswith(_LOG_MAGIC) or len(body) % _RECORD.size:
@@ -95,9 +97,8 @@ def _request(row: tuple[int, ...]) -> Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume that the server ``process`` serves on ``socket`` until the context of `served` ends. ``instance`` is
-    the number of the instance (one machine of a launch) that uses ``socket``, or 0 when the volume has a single
-    socket.
+    """A volume that the NBD server ``process`` serves on ``socket`` until the context of `served` ends. ``instance`` is
+    the number of the instance (one machine of a launch) that uses ``socket``, or 0 when the volume has a single socket.
     """
 
     process: door.Process
@@ -107,8 +108,8 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume with the socket of the instance whose number is ``instance``, from 1. Each instance has
-        its own socket and its own overlay for writes.
+        """The same volume with the socket of the instance whose number is ``instance``, counted from 1. Each instance
+        has its own socket and its own overlay for writes.
         """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
@@ -124,7 +125,7 @@ class Volume:
         """The requests of this instance (of all instances if ``instance`` is 0), in the order of their
         arrival. The log has every answered request, and all requests of clients that have disconnected.
 
-        Raises VolumeError when the server does not write the log within ``limit_s``.
+        Raises VolumeError when the server does not write the log within ``limit_s`` seconds.
         """
         if self.is_running():
             flushes = self._flushes()
@@ -140,7 +141,7 @@ class Volume:
 
     @property
     def last_words(self) -> str:
-        """The server's messages, except `ready` and messages about its log. When there are no messages, the
+        """The server's messages, except `ready` and messages about the server's log. When there are no messages, the
         text says how the server ended.
         """
         lines = door.log_tail(self.output_file).splitlines()
@@ -149,12 +150,12 @@ class Volume:
 
 
 def volume_binary(store: Store) -> Path:
-    """The path of the server, which is compiled as a static program."""
+    """The path of our NBD server. If the store does not have the server yet, it is compiled as a static program."""
     return compiled(store, "volume", FLAGS, resources.files("quickstart.volume").joinpath("emulator"))
 
 
 def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
-    """The server's KEY=VALUE arguments."""
+    """The KEY=VALUE arguments of the NBD server, which describe the storage model."""
     figures = {
         "read_latency_ns": model.read_latency_ns,
         "write_latency_ns": model.write_latency_ns,
@@ -171,8 +172,8 @@ def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """Open descriptors that the server gets: its program, the image, its log, and for each instance the listening
-    socket and the overlay.
+    """Open descriptors that the NBD server gets: its program, the image and its log. In addition, the server gets the
+    listening socket and the overlay (the file for writes) of each instance.
     """
 
     program: int
@@ -181,8 +182,8 @@ class _Given:
     instances: tuple[tuple[int, int], ...]
 
     def argv(self) -> tuple[str, ...]:
-        """The argv that executes the program by its descriptor, because the server's user may have no access
-        to the program's path.
+        """The argv that executes the server's program by its descriptor, because the user as which the server runs may
+        have no access to the program's path.
         """
         pairs = (f"{listener}:{overlay}" for listener, overlay in self.instances)
         return (f"/proc/self/fd/{self.program}", str(self.image), str(self.log), *pairs)
@@ -209,8 +210,9 @@ def _opened_image(lent: ExitStack, image: Path) -> int:
 
 
 def _overlay(lent: ExitStack, path: Path | None, instance: int, place: Path) -> int:
-    """A descriptor of the overlay of ``instance``. The overlay is the file at ``path``, which is made if it
-    is missing. Without ``path``, it is a temporary file without a name in ``place``.
+    """A descriptor of the overlay of ``instance``, that is, of the file for its writes. The overlay is the file at
+    ``path``, which is made if it is missing. Without ``path``, the overlay is a temporary file without a name in
+    ``place``.
     """
     if path is None:
         return lent.enter_context(tempfile.TemporaryFile(dir=place)).fileno()
@@ -283,16 +285,16 @@ def served(
     overlay: Path | None = None,
     instances: int = 0,
 ) -> Iterator[Volume]:
-    """Serve ``image`` as a cold volume with the storage model ``model``. Writes go to ``overlay``, or by
-    default to a temporary file.
+    """Serve ``image`` as a cold volume with the delays of the storage model ``model``. (In a cold volume, no block has
+    been read before.) Writes go to the file ``overlay``, or by default to a temporary file.
 
-    With ``instances``, each instance has a socket and an overlay of its own (`Volume.of`). The instances
-    share the rest: the link, the storage's queue, and the state of the granules. A granule that one instance has
-    touched is warm for all instances.
+    With ``instances``, each instance (one machine of a launch) has its own socket and its own overlay (`Volume.of`).
+    The instances share the link, the storage's queue, and the state of the granules, which are equally large pieces of
+    the volume. After one instance has touched a granule, the granule is warm (fast to read) for all instances.
 
-    With ``fault``, the server fails on purpose from request number N on: ``error:N[:COUNT]``,
-    ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start,
-    or when it dies before the context ends. With the fault ``death``, the server's death is not an error.
+    With ``fault``, the server fails on purpose from request number N on: ``error:N[:COUNT]``, ``stall:N[:MS]`` or
+    ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start, or when the server dies
+    before the context ends. With the fault ``death``, the server's death is not an error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:
@@ -303,7 +305,7 @@ def served(
             _prefer(process)
             yield volume
         except HostLacksError:
-            # If the server died, it was because the disk is full: its overlay is mapped.
+            # The server maps its overlay. So if it died, the reason is the full disk.
             raise
         except Exception as error:
             if not may_die and door.has_ended(process, _DYING_S):
@@ -322,8 +324,8 @@ def served(
 
 
 def _wait(process: door.Process, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
-    """Wait until ``holds`` returns True. Raises VolumeError when the server ends first, and when ``limit_s``
-    is over.
+    """Wait until ``holds`` returns True. Raises VolumeError when the server ends before that, and when ``limit_s``
+    seconds have passed.
     """
     end_s = time.monotonic() + limit_s
     while not holds():

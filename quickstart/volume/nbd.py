@@ -51,7 +51,7 @@ class Reply:
 
 class Connection:
     """A client that is connected to the NBD server on the UNIX socket ``path``. Each answer may take at most
-    ``limit_s``. ``size_bytes`` is the size of the volume.
+    ``limit_s`` seconds. ``size_bytes`` is the size of the volume.
 
     The constructor raises VolumeError when no server listens. The constructor and the methods raise VolumeError
     when the server disconnects, does not answer in time, or violates the protocol.
@@ -165,8 +165,8 @@ def read_extents(
     """Read ``extents``, which are (offset, length) in bytes, from the volume at the socket ``path``, with
     ``depth`` requests in flight.
 
-    Return the time from the first request to the last answer, in ns. Raises VolumeError when the volume
-    reports an error, and when a single answer takes longer than ``limit_s``.
+    Return the time from the first request to the last answer, in ns. Raises VolumeError when the volume reports an
+    error, and when a single answer takes longer than ``limit_s`` seconds.
     """
     if not 1 <= request_bytes <= LENGTH_MAX or depth < 1:
         raise ValueError(f"{depth} requests of {request_bytes} bytes")

@@ -1,5 +1,5 @@
-"""Serve an image from a real NFS server behind an emulated network link, for the real clocks
-(docs/users/storage.md, nfs/serve.sh).
+"""Serve an image from a real NFS server behind an emulated network link. Only measurements by the host's clock use such
+a volume (docs/users/storage.md). The script nfs/serve.sh starts the server and the link.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ EXPORT {{
 
 @dataclass(frozen=True)
 class NfsVolume:
-    """A volume that runs while the context of `exported` lasts. All processes of the volume run in namespaces
-    of their own, and end when ``process`` ends.
+    """A volume that runs while the context of `exported` lasts. All processes of the volume run in separate namespaces,
+    and end when ``process`` ends.
     """
 
     process: door.Process
@@ -138,7 +138,7 @@ def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 
 def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
-    """The words to put before the NBD server's argv, so that the server runs as a user of its own, without
+    """The words to put before the NBD server's argv. With these words, the server runs as a separate user without
     privileges, and cannot fill the disk.
     """
     size_bytes = image.stat().st_size if image.exists() else 0
@@ -157,14 +157,16 @@ def need_nfs() -> None:
 
 
 def nfs_server() -> str:
-    """The version of the host's NFS server, as the server prints it. Raises MissingToolError as `need_nfs` does."""
+    """The version of the host's NFS server, as the server prints it. Raises MissingToolError in the same cases as
+    `need_nfs`.
+    """
     need_nfs()
     said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
     return said.partition("\n")[0].strip()
 
 
 def _wait(volume: NfsVolume) -> None:
-    """Wait until the volume answers. Raises VolumeError when it ends or does not answer in time."""
+    """Wait until the volume answers. Raises VolumeError when the volume ends or does not answer in time."""
     end_s = time.monotonic() + _LIMIT_S
     while True:
         try:

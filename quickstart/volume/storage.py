@@ -26,9 +26,9 @@ class StorageModel:
     has no limit. ``sources`` are pairs of a key of the model and a text that says where the key's value comes
     from.
 
-    ``seek_ns`` is the longest time that a disk's head needs to move from the end of one request to the
-    beginning of the next one, or 0 for storage without a head. With ``nfs_rate``, a real NFS server behind a link of
-    this rate replaces the model on the real clocks. The rate is in the notation of tc(8).
+    ``seek_ns`` is the longest time that a disk's head needs to move from the end of one request to the beginning of the
+    next request. ``seek_ns`` is 0 for storage without a head. With ``nfs_rate``, measurements by the host's clock use a
+    real NFS server behind a link of this rate, instead of the model. The rate is in the notation of tc(8).
     """
 
     name: str
@@ -81,7 +81,7 @@ class _Document(Table):
 
 
 def parse_model(text: str, source: str) -> StorageModel:
-    """The model in ``text`` (TOML). Raises StorageModelError with every fault in the text. The message of the
+    """The storage model in ``text`` (TOML). Raises StorageModelError with every fault in the text. The message of the
     error names ``source`` as the origin of the text.
     """
     try:
@@ -114,10 +114,10 @@ def known_models() -> tuple[str, ...]:
 
 
 def load_model(name: str) -> StorageModel:
-    """The model that comes with QuickStart under ``name``, or else the model in the file at the path
-    ``name``.
+    """The storage model with the name ``name`` that comes with QuickStart. If there is no such model, the result is the
+    model in the file at the path ``name``.
 
-    Raises BadInputError when there is no such model, and StorageModelError when the model is invalid.
+    Raises BadInputError when there is no such file either, and StorageModelError when the model is invalid.
     """
     file = Path(name)
     if name in known_models():

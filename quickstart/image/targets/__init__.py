@@ -1,1 +1,3 @@
-"""What an artefact of another target than QEMU's -kernel needs, one package for each target."""
+"""The files for targets, that is, for platforms that boot an artefact without QEMU's option -kernel. Each target has
+its own package.
+"""

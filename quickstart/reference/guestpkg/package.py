@@ -1,5 +1,5 @@
-"""Make the package quickstart-guest, as a data class and as the bytes of a .deb. Both depend only on the files of
-QuickStart, not on the host or the date (pure).
+"""Make the package quickstart-guest, as a data class and as the bytes of a .deb. The data class and the bytes depend
+only on the files of QuickStart, not on the host or the date (pure).
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class PackageFile:
 
 @dataclass(frozen=True)
 class GuestPackage:
-    """The contents of the package. ``fields`` are the fields of its control file (deb-control(5)) in dpkg's
-    order, and ``scripts`` are the maintainer scripts by name (deb-postinst(5) …).
+    """The contents of the package. ``fields`` are the fields of the package's control file (deb-control(5)) in dpkg's
+    order. ``scripts`` are the contents of the maintainer scripts, by the scripts' names, such as `postinst`
+    (deb-postinst(5)).
     """
 
     fields: Mapping[str, str]
@@ -140,7 +141,9 @@ def md5(data: bytes) -> str:
 
 
 def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
-    """The members of control.tar except `control`, as (content, mode) by name."""
+    """The members of the package's control.tar except `control`. The result maps the name of each member to (content,
+    mode).
+    """
     return {
         "conffiles": ("".join(f"{file.path}\n" for file in package.conffiles).encode(), 0o644),
         "md5sums": (md5sums(package).encode(), 0o644),
@@ -162,8 +165,8 @@ def deb(package: GuestPackage) -> bytes:
 
 
 def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
-    """A ustar archive of ``rows``, which are (name, content, mode). The content of a directory is None. All
-    members belong to root and have the time IMAGE_TIME_S.
+    """A tar archive in the format ustar. Each of ``rows`` is a member as (name, content, mode), and the content of a
+    directory is None. All members belong to root and have the time IMAGE_TIME_S.
     """
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -177,7 +180,9 @@ def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
 
 
 def _ar(members: Mapping[str, bytes]) -> bytes:
-    """An ar(5) archive as deb(5) requires it: with names of up to 16 bytes, and members at even offsets."""
+    """An ar(5) archive in the form that deb(5) requires. Its members have names of up to 16 bytes and begin at even
+    offsets.
+    """
     parts = [_AR_MAGIC]
     for name, data in members.items():
         parts.append(f"{name:<16}{IMAGE_TIME_S:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode())
