@@ -10,7 +10,7 @@ from pathlib import Path
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.engines.launching import launcher_for
-from quickstart.engines.made import up_to_date, write
+from quickstart.engines.made import make_artefact, up_to_date
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.host import door
 from quickstart.host.progress import Progress
@@ -29,7 +29,7 @@ from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
 from quickstart.pack.checks import check_image
-from quickstart.pack.packing import PackOptions, made_of, pack, packing_of
+from quickstart.pack.packing import Packed, PackOptions, made_of, packing_of
 from quickstart.pack.startset import check_includes, compute
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
@@ -198,21 +198,17 @@ def build(
         # A parallel build may have made OUT, and a machine may run from it by now.
         return artefacts.check_output(options.out, key, options.force) is not None
 
-    with output.new_directory(options.out, made_meanwhile) as directory:
-        with context.progress.step("initramfs"):
-            packed = pack(packing, directory / "initramfs.img")
-        with context.progress.step("image"):
-            made = made_of(
-                packed,
-                target=options.target,
-                disk_format=options.disk_format,
-                build_key=key,
-                mac=MAC,
-                kernel_options=chosen(profile, options.kernel_options),
-            )
-            write(directory, made, context.store)
-    with output.settled(options.out):
-        return Built(artefacts.load(options.out), made=True)
+    def facts(packed: Packed, _: Path) -> artefacts.Made:
+        return made_of(
+            packed,
+            target=options.target,
+            disk_format=options.disk_format,
+            build_key=key,
+            mac=MAC,
+            kernel_options=chosen(profile, options.kernel_options),
+        )
+
+    return Built(make_artefact(options.out, packing, facts, context, keep_present=made_meanwhile), made=True)
 
 
 def _check_image(

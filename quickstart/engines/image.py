@@ -18,7 +18,7 @@ from quickstart.artefact import output
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk
 from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.engines import boot as pipeline
-from quickstart.engines.made import is_remembered, up_to_date, write
+from quickstart.engines.made import is_remembered, make_artefact, up_to_date
 from quickstart.engines.ownsystem import STAGE, ImageDisk, copy_disk, examine, install, prepared
 from quickstart.errors import BadInputError
 from quickstart.host import door
@@ -35,7 +35,7 @@ from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
 from quickstart.pack.checks import check_image
-from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
+from quickstart.pack.packing import Packed, Packing, PackOptions, made_of, packing_of
 from quickstart.store.context import Context
 from quickstart.store.store import key_of, source_digest
 
@@ -123,29 +123,27 @@ class _Plan:
 
 def _make(plan: _Plan, keep_present: Callable[[], bool], context: Context) -> pipeline.Built:
     """Make the artefact of ``plan``. `output.new_directory` calls ``keep_present`` before it replaces OUT."""
-    image, out = plan.image, plan.options.out
+    image = plan.image
     disk = prepared(image, context)
     packing = _packing(plan, disk, context)
-    with output.new_directory(out, keep_present) as directory:
-        with context.progress.step("initramfs"):
-            packed = pack(packing, directory / "initramfs.img")
+
+    def facts(packed: Packed, directory: Path) -> artefacts.Made:
         copy_disk(disk.attached, directory / WHOLE_DISK)
         install(directory / WHOLE_DISK, image, packed, plan.kernel_options, context)
-        with context.progress.step("image"):
-            made = made_of(
-                packed,
-                target=Target.DISK,
-                disk_format=DiskFormat.RAW,
-                build_key=plan.key,
-                mac=plan.before.mac if plan.before else pipeline.MAC,
-                kernel_options=plan.kernel_options,
-                uuid=plan.before.uuid if plan.before else "",
-            )
-            installed = read_superblock(directory / WHOLE_DISK, image.root.begin_bytes)
-            made = dataclasses.replace(made, disk=dataclasses.replace(made.disk, superblock=installed))
-            write(directory, made, context.store)
-    with output.settled(out):
-        return pipeline.Built(artefacts.load(out), made=True)
+        installed = read_superblock(directory / WHOLE_DISK, image.root.begin_bytes)
+        made = made_of(
+            packed,
+            target=Target.DISK,
+            disk_format=DiskFormat.RAW,
+            build_key=plan.key,
+            mac=plan.before.mac if plan.before else pipeline.MAC,
+            kernel_options=plan.kernel_options,
+            uuid=plan.before.uuid if plan.before else "",
+        )
+        return dataclasses.replace(made, disk=dataclasses.replace(made.disk, superblock=installed))
+
+    made = make_artefact(plan.options.out, packing, facts, context, keep_present=keep_present)
+    return pipeline.Built(made, made=True)
 
 
 def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:

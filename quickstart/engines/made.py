@@ -1,4 +1,4 @@
-"""Remember in the store which artefacts we have made ourselves.
+"""Make an artefact out of its packing, and remember in the store which artefacts we have made ourselves.
 
 The build key in a manifest is computed from public facts. So somebody who gives us an artefact can write the key that
 our own build would have. But only we can write records into our store. The inputs of a record are the digests of all
@@ -7,20 +7,47 @@ files that we have made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
 from quickstart.artefact.sums import made_digests
 from quickstart.errors import BadInputError
 from quickstart.model import Artefact
+from quickstart.pack.packing import Packed, Packing, pack
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 
 _STAGE = "made"
 
 
-def write(directory: Path, made: artefacts.Made, store: Store) -> None:
+def make_artefact(
+    out: Path,
+    packing: Packing,
+    facts: Callable[[Packed, Path], artefacts.Made],
+    context: Context,
+    *,
+    keep_present: Callable[[], bool],
+) -> Artefact:
+    """Write the initramfs of ``packing`` and everything else of OUT into a new directory, which then replaces ``out``.
+    After an error, ``out`` is unchanged.
+
+    ``facts`` is called with the packed initramfs and the new directory. It returns what the artefact records about
+    itself, and may first put the artefact's disk into the directory. ``keep_present`` is explained at
+    `output.new_directory`.
+    """
+    with output.new_directory(out, keep_present) as directory:
+        with context.progress.step("initramfs"):
+            packed = pack(packing, directory / "initramfs.img")
+        made = facts(packed, directory)
+        with context.progress.step("image"):
+            _write(directory, made, context.store)
+    with output.settled(out):
+        return artefacts.load(out)
+
+
+def _write(directory: Path, made: artefacts.Made, store: Store) -> None:
     """Write OUT's files into ``directory`` (see ``write`` in artefact/directory.py), and record in the store that we
     have made these files.
     """

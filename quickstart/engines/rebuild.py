@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 from quickstart.artefact import directory as artefacts
@@ -13,7 +14,7 @@ from quickstart.artefact.manifest import read_manifest
 from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk
 from quickstart.engines import boot as pipeline
 from quickstart.engines.image import rebuild_image
-from quickstart.engines.made import is_remembered, write
+from quickstart.engines.made import is_remembered, make_artefact
 from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.unchanged import check_unchanged
@@ -27,7 +28,7 @@ from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.checks import check_image
-from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
+from quickstart.pack.packing import Packed, Packing, PackOptions, made_of, packing_of
 from quickstart.store.context import Context
 from quickstart.store.store import key_of, source_digest
 
@@ -72,13 +73,12 @@ def rebuild(
         times_of=used,
     )
     packing = _packing(before, profile, used, form, context, keep)
-    with output.new_directory(out, lambda: _used_meanwhile(before, used)) as directory:
-        with context.progress.step("initramfs"):
-            packed = pack(packing, directory / "initramfs.img")
+
+    def facts(packed: Packed, directory: Path) -> artefacts.Made:
         # The new OUT gets another name for the same file, so the disk itself stays. No machine starts from
         # it meanwhile.
         artefacts.keep_disk(before.disk, directory)
-        made = made_of(
+        return made_of(
             packed,
             target=before.target,
             disk_format=DiskFormat.RAW,
@@ -87,9 +87,10 @@ def rebuild(
             kernel_options=options,
             uuid=before.uuid,
         )
-        write(directory, made, context.store)
-    with output.settled(out):
-        return pipeline.Built(artefacts.load(out), made=True)
+
+    used_meanwhile = partial(_used_meanwhile, before, used)
+    made = make_artefact(out, packing, facts, context, keep_present=used_meanwhile)
+    return pipeline.Built(made, made=True)
 
 
 def _packing(

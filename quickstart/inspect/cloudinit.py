@@ -130,11 +130,14 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
     """The machines on which the image's application starts early. SEEN means only the machines that cloud-init has
-    already configured, ALWAYS means every machine, and NEVER means no machine.
+    already configured. ASK means these machines and those that bring no user data. ALWAYS means every machine, and
+    NEVER means no machine.
 
-    The result is the profile's choice ``wanted``, with one exception. If the choice is SEEN and the image has no
-    cloud-init, the result is ALWAYS.
+    The result is the profile's choice ``wanted``, with two exceptions. If the image has no cloud-init, SEEN and ASK
+    become ALWAYS. If init cannot ask (see `unasked`), ASK becomes SEEN.
     """
-    if wanted == Early.NEVER:
-        return Early.NEVER
-    return Early.SEEN if wanted == Early.SEEN and has_cloud_init(root) else Early.ALWAYS
+    if wanted in (Early.NEVER, Early.ALWAYS):
+        return wanted
+    if not has_cloud_init(root):
+        return Early.ALWAYS
+    return Early.ASK if wanted is Early.ASK and not unasked(root) else Early.SEEN

@@ -21,10 +21,10 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.unchanged import digest_of
 from quickstart.host.witness import ForeignOwnerError
+from quickstart.inspect.firstboot import is_unborn
 from quickstart.inspect.foreign.directory import read_directory
 from quickstart.inspect.foreign.home import NotHome, bring_home, foreign_members, limits_of_disk
 from quickstart.inspect.foreign.members import DeviceNode
-from quickstart.inspect.firstboot import is_unborn
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.parse.printable import brief, command

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.inspect.cloudinit import early_start, has_cloud_init, refuse_bootcmd
+from quickstart.inspect.cloudinit import early_start, has_cloud_init, refuse_bootcmd, unasked
+from quickstart.inspect.firstboot import first_boot
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
 
@@ -148,3 +149,75 @@ def test_commands_of_each_boot(
     # Nobody runs them then.
     (tmp_path / "etc/cloud/cloud-init.disabled").write_text("")
     refuse_bootcmd(root, "app.service")
+
+
+DEBIAN_LIST = "datasource_list: [ NoCloud, ConfigDrive, OpenNebula, Azure, GCE, OpenStack, Ec2, None ]\n"
+CHOICES = [
+    (DEBIAN_LIST, ""),
+    ("datasource_list: [ Ec2 ]\n", ""),
+    ("datasource_list:\n - Ec2\n - None\n", ""),
+    ("# datasource_list: [ Azure ]\n", ""),
+    ("datasource_list: [ Azure ]\n", "chooses the datasource Azure, which init does not ask"),
+    ("datasource_list: [GCE, None]\n", "chooses the datasource GCE, which init does not ask"),
+    ("datasource_list:\n  - 'OpenStack'\n", "chooses the datasource OpenStack, which init does not ask"),
+    ('{"datasource_list": ["Azure"]}\n', "chooses the datasource Azure, which init does not ask"),
+    (
+        "datasource:\n  NoCloud:\n    seedfrom: http://10.0.0.1/\n",
+        "has data for cloud-init, or says where they are",
+    ),
+    (
+        "datasource:\n  Ec2:\n    metadata_urls: ['http://10.0.0.1/']\n",
+        "has data for cloud-init, or says where they are",
+    ),
+    ("manage_etc_hosts: true\n", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), CHOICES)
+def test_whether_init_can_ask_for_user_data(root: ImageRoot, text: str, reason: str) -> None:
+    place = root.base / "etc/cloud/cloud.cfg.d/90_dpkg.cfg"
+    place.parent.mkdir()
+    place.write_text(text)
+    said = f"/etc/cloud/cloud.cfg.d/90_dpkg.cfg {reason}" if reason else ""
+    assert unasked(root) == said
+    assert early_start(root, Early.ASK) == (Early.SEEN if said else Early.ASK)
+
+
+def test_a_configuration_of_ds_identify(root: ImageRoot) -> None:
+    (root.base / "etc/machine-id").write_text("")
+    (root.base / "etc/cloud/ds-identify.cfg").write_text("policy: enabled\n")
+    assert unasked(root) == "/etc/cloud/ds-identify.cfg says how cloud-init finds its datasource"
+    assert "init cannot ask: /etc/cloud/ds-identify.cfg says" in first_boot(root, Early.ASK)
+
+
+@pytest.mark.parametrize("wanted", [Early.SEEN, Early.ASK, Early.ALWAYS])
+def test_without_cloud_init_nobody_is_asked(tmp_path: Path, wanted: Early) -> None:
+    assert early_start(ImageRoot(tmp_path), wanted) == Early.ALWAYS
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (Early.SEEN, "a first boot is a stock boot"),
+        (Early.ASK, "a first boot starts early if the machine brings no user data"),
+        (Early.ALWAYS, "a first boot starts early, before cloud-init"),
+        (Early.NEVER, "every boot is a stock boot"),
+    ],
+)
+def test_what_a_first_boot_does(root: ImageRoot, wanted: Early, words: str) -> None:
+    machine_id = root.base / "etc/machine-id"
+    machine_id.write_text("")
+    assert first_boot(root, wanted).startswith(words)
+    for text in ("uninitialized\n", None):
+        machine_id.write_text(text) if text else machine_id.unlink()
+        unborn = (
+            first_boot(root, wanted)
+            == "a first boot is a stock boot, because /etc/machine-id asks systemd for a first boot"
+        )
+        assert unborn == (wanted is not Early.NEVER)
+
+
+def test_without_cloud_init_a_first_boot_is_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("")
+    assert first_boot(ImageRoot(tmp_path), Early.SEEN) == ""

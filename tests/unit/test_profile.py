@@ -95,6 +95,15 @@ def test_the_form_is_plain_where_nobody_says_anything() -> None:
         parse_profile(GOOD.replace("schema = 1\n", 'schema = 1\npayload = "xz"\n'), "x")
 
 
+def test_user_data_are_for_ask() -> None:
+    start = f'[start]\nearly = "ask"\nuser_data = ["{"0a" * 32}"]\n'
+    profile = parse_profile(GOOD + start, "x")
+    assert (profile.early, profile.user_data) == ("ask", ("0a" * 32,))
+    for bad in (start.replace("ask", "seen"), start.replace("0a0a", "0A0A"), start.replace("0a0a", "")):
+        with pytest.raises(ProfileError):
+            parse_profile(GOOD + bad, "x")
+
+
 def test_early_always() -> None:
     assert parse_profile(GOOD + '[start]\nearly = "always"\n', "x").early == "always"
 

@@ -43,7 +43,7 @@ class Bench:
         monkeypatch.setattr(door, "need_root", lambda what: None)
         monkeypatch.setattr(door, "need_tools", lambda *names: None)
         monkeypatch.setattr(rebuilding, "_packing", lambda *_: None)
-        monkeypatch.setattr(rebuilding, "pack", lambda packing, path: self.pack(path))
+        monkeypatch.setattr(made, "pack", lambda packing, path: self.pack(path))
         monkeypatch.setattr(rebuilding, "made_of", lambda packed, **facts: SimpleNamespace(**facts))
         monkeypatch.setattr(artefacts, "write", self.write)
 

@@ -15,7 +15,7 @@ from quickstart.profile import load_profile, parse_profile
 
 WORDS: dict[type[enum.StrEnum], list[str]] = {
     ReadyKind: ["http", "tcp", "mysql", "exec"],
-    Early: ["seen", "always", "never"],
+    Early: ["seen", "ask", "always", "never"],
     Payload: ["cpio", "gzip", "lz4", "zstd", "squashfs"],
     KernelOptions: ["stock", "boot", "ours"],
     DiskFormat: ["raw", "qcow2"],
