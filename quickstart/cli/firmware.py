@@ -26,6 +26,7 @@ from quickstart.launch.forward import status_line
 from quickstart.model import Artefact, Network
 from quickstart.model.machine import by_firmware
 from quickstart.model.words import Firmware, ReadyKind, Target
+from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
@@ -156,7 +157,7 @@ def _show(console: Console, facts: Mapping[str, object]) -> None:
     seconds = int(str(facts["ready_ns"])) / 1e9
     say(console, f"ready: {facts['url']} answers {seconds:.1f} s after the launch, by this host's clock")
     if facts["fallback"]:
-        say(console, f"the fast start did not happen: {facts['fallback']}")
+        say(console, f"the fast start did not happen: {brief(str(facts['fallback']))}")
 
 
 def stay(verb: Verb, guest: Guest) -> None:

@@ -19,10 +19,19 @@ from quickstart.artefact.useddisk import examine_disk, reference_of_disk
 from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.engines import boot as pipeline
 from quickstart.engines.made import is_remembered, make_artefact, up_to_date
-from quickstart.engines.ownsystem import STAGE, ImageDisk, copy_disk, examine, install, prepared
+from quickstart.engines.ownsystem import (
+    STAGE,
+    ImageDisk,
+    copy_disk,
+    examined,
+    install,
+    prepared,
+    prepared_once,
+)
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.unchanged import check_unchanged
+from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import chosen
 from quickstart.initramfs.guestconfig import HandOff
@@ -62,17 +71,18 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     """
     _check_early(profile)
     door.need_root(_ROOT_STEP)
-    image = examine(options.image, context)
-    key = _build_key(profile, options, image)
-    with output.settled(options.out):
-        if present := up_to_date(options.out, key, options.force, context):
-            return pipeline.Built(present, made=False)
-        output.check_unused(options.out)
+    with examined(options.image, context) as image:
+        key = _build_key(profile, options, image)
+        with output.settled(options.out):
+            if present := up_to_date(options.out, key, options.force, context):
+                return pipeline.Built(present, made=False)
+            output.check_unused(options.out)
 
-    def made_meanwhile() -> bool:
-        return artefacts.check_output(options.out, key, options.force) is not None
+        def made_meanwhile() -> bool:
+            return artefacts.check_output(options.out, key, options.force) is not None
 
-    return _make(_Plan(profile=profile, options=options, image=image, key=key), made_meanwhile, context)
+        plan = _Plan(profile=profile, options=options, image=image, key=key)
+        return _make(plan, prepared(image, context), made_meanwhile, context)
 
 
 def rebuild_image(
@@ -91,14 +101,14 @@ def rebuild_image(
     ):
         return pipeline.Built(before, made=False)
     options = ImageOptions(image=before.disk, out=before.directory, keep=keep, kernel_options=kernel_options)
-    image = examine(before.disk, context)
+    with examined(before.disk, context) as image, workspace("quickstart-prepared-") as place:
 
-    def used_meanwhile() -> bool:
-        check_unchanged(before.disk, image.seen)
-        return False
+        def used_meanwhile() -> bool:
+            check_unchanged(before.disk, image.seen)
+            return False
 
-    plan = _Plan(profile=profile, options=options, image=image, key=key, before=before)
-    return _make(plan, used_meanwhile, context)
+        plan = _Plan(profile=profile, options=options, image=image, key=key, before=before)
+        return _make(plan, prepared_once(image, place, context), used_meanwhile, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +131,11 @@ class _Plan:
         return STAGE if self.before is None else artefacts.USED_DISK, self.image.digest
 
 
-def _make(plan: _Plan, keep_present: Callable[[], bool], context: Context) -> pipeline.Built:
-    """Make the artefact of ``plan``. `output.new_directory` calls ``keep_present`` before it replaces OUT."""
+def _make(plan: _Plan, disk: RootDisk, keep_present: Callable[[], bool], context: Context) -> pipeline.Built:
+    """Make the artefact of ``plan`` from the prepared ``disk``. `output.new_directory` calls ``keep_present`` before it
+    replaces OUT.
+    """
     image = plan.image
-    disk = prepared(image, context)
     packing = _packing(plan, disk, context)
 
     def facts(packed: Packed, directory: Path) -> artefacts.Made:

@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.engines.launching import launcher_for
-from quickstart.errors import BadInputError, GuestError
-from quickstart.guest import executing
+from quickstart.errors import BadInputError, GuestError, HostLacksError
+from quickstart.guest import Executes, executing
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
+from quickstart.host.files import free_bytes, full_disk_named, temporary_directory
 from quickstart.host.holes import copy_range
-from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
+from quickstart.host.unchanged import Seen, digest_of_data, seen
 from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import with_options
@@ -40,8 +42,9 @@ _ROOT = "root.raw"
 _MAC = "52:54:00:71:73:0c"
 _MEMORY_MIB = 1024
 _SYSTEM_S = 900.0
-_INITRAMFS_BYTES = 512 * MIB
+_INITRAMFS_BYTES = 256 * MIB
 _SAID_BYTES = 16 * MIB
+_FULL_HINT = "free some space there"
 _SCRIPTS = resources.files("quickstart.image.targets.disk")
 _PREPARED_WITH = (
     *("prepare", "42_quickstart", "confirm", "growroot"),
@@ -49,42 +52,80 @@ _PREPARED_WITH = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImageDisk:
-    """A disk that was examined. ``digest`` is the hash of its bytes (see ``digest_of_data`` in host/unchanged.py)."""
+    """A disk that was examined. ``source`` is the disk. ``path`` is our own copy of it, which nobody else can change.
+    ``digest`` is the hash of the copy (see ``digest_of_data`` in host/unchanged.py). ``kernel`` and ``initrd`` are
+    copies of the files that the disk's default entry starts.
+    """
 
+    source: Path
+    seen: Seen
     path: Path
     digest: str
-    seen: Seen
     found: Inspected
+    kernel: Path
+    initrd: Path
 
     @property
     def root(self) -> Partition:
-        return next(each for each in self.found.facts.partitions if each.number == self.found.root)
+        return _root_of(self.found)
 
 
-def examine(path: Path, context: Context) -> ImageDisk:
-    """Examine the disk at ``path``, without changing it. Raises BadInputError when `build --image` cannot make the disk
-    fast, and must refuse it.
+@contextmanager
+def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
+    """A context with a copy of the disk at ``source`` in the temporary directory, which was examined there. The disk is
+    not changed. Its owner may write to it at any time, so only the copy is hashed, examined and used.
+
+    Raises BadInputError when `build --image` cannot make the disk fast, and must refuse it.
     """
-    with opened_regular(path) as fd:
-        before = seen(fd)
-        with context.progress.step(f"hash {path.name}"), unchanged(path, before):
-            digest = digest_of_data(fd, path)
-    found = look_into(path, context)
-    check_image_disk(path, found)
-    return ImageDisk(path, digest, before, found)
+    with workspace("quickstart-image-") as work:
+        copy = work / WHOLE_DISK
+        with context.progress.step(f"copy {source.name}"), opened_regular(source) as fd:
+            before = seen(fd)
+            with full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT):
+                _copy(fd, before.size_bytes, copy)
+        with context.progress.step(f"hash {source.name}"), opened_regular(copy) as fd:
+            digest = digest_of_data(fd, copy)
+        with _appliance(copy, context) as guest:
+            found = look(guest)
+            check_image_disk(source, found)
+            _check_places(found, before.size_bytes)
+            kernel, initrd = _fetched(guest, found, work)
+        yield ImageDisk(
+            source=source, seen=before, path=copy, digest=digest, found=found, kernel=kernel, initrd=initrd
+        )
 
 
 def look_into(path: Path, context: Context) -> Inspected:
     """The partitions, the boot loader and the system on the disk at ``path``, as our appliance sees them."""
+    with _appliance(path, context) as guest:
+        return look(guest)
+
+
+@contextmanager
+def _appliance(disk: Path, context: Context) -> Iterator[Executes]:
     ours = appliance(context)
     launcher = launcher_for(ours.kernel, context)
     with (
         context.progress.step("read the disk"),
-        started(ours, path, DiskFormat.RAW, launcher) as guest,
+        started(ours, disk, DiskFormat.RAW, launcher) as guest,
     ):
-        return look(guest)
+        yield guest
+
+
+def _root_of(found: Inspected) -> Partition:
+    root = next((each for each in found.facts.partitions if each.number == found.root), None)
+    if root is None:
+        raise GuestError("the disk has no root partition any more")
+    return root
+
+
+def _check_places(found: Inspected, size_bytes: int) -> None:
+    """Raise GuestError when the appliance, which has read a stranger's disk, names places outside of the disk."""
+    ends = [each.begin_bytes + each.size_bytes for each in found.facts.partitions]
+    if max((found.facts.size_bytes, *ends)) > size_bytes:
+        raise GuestError(f"the appliance names places beyond the disk's {size_bytes} bytes")
 
 
 def prepared(image: ImageDisk, context: Context) -> RootDisk:
@@ -97,20 +138,31 @@ def prepared(image: ImageDisk, context: Context) -> RootDisk:
             "quickstart.engines.ownsystem", "quickstart.image.targets", "quickstart.reference.guestpkg"
         ),
     }
+    return _prepared_in(
+        context.store.get_or_make(STAGE, inputs, lambda place: _prepare(image, place, context)).path, image
+    )
 
-    def make(directory: Path) -> None:
-        disk = directory / WHOLE_DISK
-        with context.progress.step(f"copy {image.path.name}"), unchanged(image.path, image.seen):
-            copy_disk(image.path, disk)
-        files: dict[str, bytes | Path] = {name: _script(name) for name in _PREPARED_WITH}
-        files["quickstart-guest.deb"] = deb(guest_package())
-        with context.progress.step("install quickstart-guest in the copy"):
-            execute_in(disk, image, "prepare", files, context)
-        with disk.open("rb") as source, (directory / _ROOT).open("xb") as target:
-            os.fchmod(target.fileno(), 0o600)
-            copy_range(source.fileno(), image.root.begin_bytes, image.root.size_bytes, target.fileno())
 
-    place = context.store.get_or_make(STAGE, inputs, make).path
+def prepared_once(image: ImageDisk, place: Path, context: Context) -> RootDisk:
+    """The same copies in the directory ``place``. They are for the disk of a machine, whose data must not stay in the
+    store.
+    """
+    _prepare(image, place, context)
+    return _prepared_in(place, image)
+
+
+def _prepare(image: ImageDisk, place: Path, context: Context) -> None:
+    disk = place / WHOLE_DISK
+    copy_disk(image.path, disk)
+    files: dict[str, bytes | Path] = {name: _script(name) for name in _PREPARED_WITH}
+    files["quickstart-guest.deb"] = deb(guest_package())
+    with context.progress.step("install quickstart-guest in the copy"):
+        execute_in(disk, image, "prepare", files, context)
+    with opened_regular(disk) as fd:
+        _copy(fd, image.root.size_bytes, place / _ROOT, image.root.begin_bytes)
+
+
+def _prepared_in(place: Path, image: ImageDisk) -> RootDisk:
     return RootDisk(
         path=place / _ROOT,
         size_bytes=image.root.size_bytes,
@@ -127,7 +179,7 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
     """
     entry = image.found.entry
     if entry is None:
-        raise AssertionError(f"{image.path} has no entry")
+        raise AssertionError(f"{image.source} has no entry")
     line = with_options(entry_line(entry.command_line, packed.recipe.disk.superblock.uuid), asked)
     files: dict[str, bytes | Path] = {
         "install": _script("install"),
@@ -137,12 +189,12 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
     }
     with context.progress.step("install the initramfs in the copy"):
         execute_in(disk, image, "install", files, context)
-    root = next(each for each in look_into(disk, context).facts.partitions if each.number == image.found.root)
+    root = _root_of(look_into(disk, context))
     config = root.content.files.get(entry.config, b"") if root.content else b""
     if b"--id quickstart {" not in config:
         raise GuestError(
-            f"update-grub of {image.path} has written no entry for QuickStart",
-            hint="is the kernel of the default entry the newest one?",
+            f"update-grub of {image.source} has written no entry for QuickStart",
+            hint="is the kernel of the default entry the newest one in /boot?",
         )
 
 
@@ -154,55 +206,52 @@ def execute_in(
 
     Raises GuestError when the script does not end with status 0.
     """
+    described = machine(
+        "own-system",
+        kernel=image.kernel,
+        initrds=(image.initrd,),
+        cmdline=" ".join(
+            (
+                f"console=ttyS0 panic=-1 root=UUID={image.root.uuid} ro",
+                *own_words(image.found),
+                'init=/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"',
+            )
+        ),
+        memory_mib=_MEMORY_MIB,
+        mac=_MAC,
+        disk=disk,
+        keeps_writes=True,
+    )
+    given = {
+        "busybox": door.tool_path("busybox"),
+        "hooks/20-image": _script("hook"),
+        **{f"image/{name}": content for name, content in files.items()},
+    }
     out = io.BytesIO()
-    with workspace("quickstart-image-") as work:
-        kernel, initrd = _fetched(disk, image, work, context)
-        described = machine(
-            "own-system",
-            kernel=kernel,
-            initrds=(initrd,),
-            cmdline=" ".join(
-                (
-                    f"console=ttyS0 panic=-1 root=UUID={image.root.uuid} ro",
-                    *own_words(image.found),
-                    'init=/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"',
-                )
-            ),
-            memory_mib=_MEMORY_MIB,
-            mac=_MAC,
-            disk=disk,
-            keeps_writes=True,
-        )
-        given = {
-            "busybox": door.tool_path("busybox"),
-            "hooks/20-image": _script("hook"),
-            **{f"image/{name}": content for name, content in files.items()},
-        }
-        launcher = launcher_for(kernel, context)
-        with launcher.launch(described, None, given) as launched:
-            command = f"sh /run/quickstart-image/{script}"
-            status = executing(launched).execute(command, out, out, _SYSTEM_S, _SAID_BYTES)
+    launcher = launcher_for(image.kernel, context)
+    with launcher.launch(described, None, given) as launched:
+        command = f"sh /run/quickstart-image/{script}"
+        status = executing(launched).execute(command, out, out, _SYSTEM_S, _SAID_BYTES)
     if status != 0:
         text = out.getvalue().decode(errors="replace")
         raise GuestError(
-            f"`{script}` in the system of {image.path} ended with {status}", details=text.splitlines()[-20:]
+            f"`{script}` in the system of {image.source} ended with {status}", details=text.splitlines()[-20:]
         )
 
 
-def _fetched(disk: Path, image: ImageDisk, work: Path, context: Context) -> tuple[Path, Path]:
-    """The kernel and the initramfs of the default entry, in ``work``."""
-    entry, ours = image.found.entry, appliance(context)
+def _fetched(guest: Executes, found: Inspected, work: Path) -> tuple[Path, Path]:
+    """Copy the kernel and the initramfs of the default entry into ``work``."""
+    entry = found.entry
     if entry is None or len(entry.initramfs) != 1:
-        raise BadInputError(f"the default entry of {image.path} has no single initramfs")
-    launcher = launcher_for(ours.kernel, context)
-    with started(ours, disk, DiskFormat.RAW, launcher) as guest:
-        for path, name, most_bytes in (
-            (entry.kernel, "kernel", KERNEL_BYTES),
-            (entry.initramfs[0], "initrd", _INITRAMFS_BYTES),
-        ):
-            with (work / name).open("xb") as file:
-                fetch(guest, image.root, path, file, most_bytes)
-    return work / "kernel", work / "initrd"
+        raise BadInputError("the default entry of the disk has no single initramfs")
+    kernel, initrd = work / "kernel", work / "initrd"
+    for path, copy, most_bytes in (
+        (entry.kernel, kernel, KERNEL_BYTES),
+        (entry.initramfs[0], initrd, _INITRAMFS_BYTES),
+    ):
+        with copy.open("xb") as file:
+            fetch(guest, _root_of(found), path, file, most_bytes)
+    return kernel, initrd
 
 
 def _script(name: str) -> bytes:
@@ -210,6 +259,21 @@ def _script(name: str) -> bytes:
 
 
 def copy_disk(source: Path, target: Path) -> None:
-    door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=3600)
-    # It holds /etc/shadow.
-    target.chmod(0o600)
+    """Copy a disk of ours, whose own system will write to ``target``. Raises HostLacksError when the file system of
+    ``target`` has too little space for everything that this system could write.
+    """
+    size_bytes = source.stat().st_size
+    if free_bytes(target.parent) < size_bytes:
+        raise HostLacksError(
+            f"the disk has {size_bytes} bytes, which its system could fill, and {target.parent} has less free space",
+            hint=_FULL_HINT,
+        )
+    with opened_regular(source) as fd:
+        _copy(fd, size_bytes, target)
+
+
+def _copy(source: int, size_bytes: int, target: Path, begin_bytes: int = 0) -> None:
+    with target.open("xb") as file:
+        # It holds /etc/shadow.
+        os.fchmod(file.fileno(), 0o600)
+        copy_range(source, begin_bytes, size_bytes, file.fileno())

@@ -8,15 +8,36 @@ from collections.abc import Iterator
 
 CHUNK_BYTES = 1 << 18
 _ZEROS = bytes(CHUNK_BYTES)
+# The block of most file systems: a file takes room for whole blocks.
+_BLOCK_BYTES = 4096
 
 
 def copy_range(source: int, begin_bytes: int, size_bytes: int, target: int) -> None:
-    """Copy a range of ``source`` to the beginning of the empty file ``target``. Zeros in the range become holes."""
+    """Copy a range of ``source`` to the beginning of the empty file ``target``. Blocks of 4 KiB that are all zeros become
+    holes, so the copy takes hardly more room than the data.
+    """
     end_bytes = begin_bytes + size_bytes
     os.ftruncate(target, size_bytes)
     for offset, chunk in data_chunks(source, end_bytes, begin_bytes - begin_bytes % CHUNK_BYTES):
         skipped = max(0, begin_bytes - offset)
-        os.pwrite(target, chunk[skipped : end_bytes - offset], offset + skipped - begin_bytes)
+        data = chunk[skipped : end_bytes - offset]
+        for begin, end in _written(data):
+            os.pwrite(target, data[begin:end], offset + skipped - begin_bytes + begin)
+
+
+def _written(data: bytes) -> Iterator[tuple[int, int]]:
+    """The ranges of ``data`` that are not zeros, in whole blocks."""
+    begin = None
+    for at in range(0, len(data), _BLOCK_BYTES):
+        block = data[at : at + _BLOCK_BYTES]
+        is_empty = block == _ZEROS[: len(block)]
+        if is_empty and begin is not None:
+            yield begin, at
+            begin = None
+        elif not is_empty and begin is None:
+            begin = at
+    if begin is not None:
+        yield begin, len(data)
 
 
 def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tuple[int, bytes]]:

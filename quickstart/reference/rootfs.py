@@ -156,7 +156,9 @@ def reference_of(
             with progress.step(f"reference: unpack {rootfs.path}"):
                 left_out = unpack(rootfs.path, tree, profile.disk_mib * MIB, rootfs.digest)
         if left_out.sockets:
-            progress.note(f"left out, as sockets are not copied: {', '.join(left_out.sockets[:20])}")
+            progress.note(
+                f"left out, as sockets are not copied: {', '.join(map(brief, left_out.sockets[:20]))}"
+            )
         check_devices(left_out.devices, rootfs.path)
         with progress.step("reference: check and hash"):
             check_machine(ImageRoot(tree), rootfs.path)

@@ -340,6 +340,12 @@ def test_a_drop_in_of_a_unit_that_goes_early(root: Path) -> None:
         ("/run/hidden.sock", True),
         ("/var/run/hidden.sock", True),
         ("%t/hidden.sock", True),
+        *(("/run//hidden.sock", True), ("/run/./hidden.sock", True), ("/var//run/././hidden.sock", True)),
+        *(
+            ("//run/x.sock", False),
+            ("/run/./x.sock", False),
+            ("/run//x.sock\nSymlinks=/run/y /run/hidden.sock", True),
+        ),
         # With its directory, which is not there before, either.
         ("/run/hidden/x.sock", True),
         ("/run/hidden.sock.x", False),

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from quickstart.engines import ownsystem
 from quickstart.engines.image import ImageOptions, build_image
-from quickstart.errors import BadInputError
+from quickstart.engines.ownsystem import examined
+from quickstart.errors import BadInputError, GuestError
 from quickstart.host.holes import CHUNK_BYTES, copy_range
+from quickstart.host.progress import Quiet
+from quickstart.host.unchanged import digest_of_data
 from quickstart.inspect.disk.facts import disk_facts
 from quickstart.inspect.disk.own import check_image_disk, entry_line, own_words
 from quickstart.inspect.disk.records import parse_records
@@ -20,6 +26,7 @@ from quickstart.model.disk import BootEntry, InitramfsMaker, Inspected, Loader
 from quickstart.model.words import Early
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
+from quickstart.store.store import Store
 from tests.unit.diskrecords import RECORDS, said
 
 FOUND = inspected(disk_facts(parse_records(said(RECORDS))))
@@ -85,6 +92,76 @@ def test_a_range_is_copied_with_its_holes(tmp_path: Path, begin_bytes: int, size
     assert (tmp_path / "part").read_bytes() == data[begin_bytes : begin_bytes + size_bytes]
     if begin_bytes == 0 and size_bytes > 2 * CHUNK_BYTES:
         assert (tmp_path / "part").stat().st_blocks * 512 < size_bytes
+
+
+def test_a_copy_takes_no_more_room_than_the_data(tmp_path: Path) -> None:
+    """A disk with one byte in many places would otherwise fill the file system of its copy."""
+    source, target = tmp_path / "disk", tmp_path / "copy"
+    with source.open("xb") as file:
+        for number in range(64):
+            os.pwrite(file.fileno(), b"x", number * CHUNK_BYTES + 5000)
+        os.ftruncate(file.fileno(), 64 * CHUNK_BYTES)
+    with source.open("rb") as disk, target.open("xb") as copy:
+        copy_range(disk.fileno(), 0, 64 * CHUNK_BYTES, copy.fileno())
+    assert target.read_bytes() == source.read_bytes()
+    assert target.stat().st_blocks <= source.stat().st_blocks
+
+
+class Appliance:
+    """In place of the appliance. While it looks, somebody else writes ``content`` into the disk at ``source``."""
+
+    def __init__(self, source: Path, content: bytes = b"") -> None:
+        self.source, self.content = source, content
+
+    @contextmanager
+    def __call__(self, disk: Path, context: Context) -> Iterator[None]:
+        if self.content:
+            before = self.source.stat()
+            self.source.write_bytes(self.content)
+            os.utime(self.source, ns=(before.st_atime_ns, before.st_mtime_ns))
+        yield
+
+
+def examining(monkeypatch: pytest.MonkeyPatch, appliance: Appliance, found: Inspected = FOUND) -> Context:
+    monkeypatch.setattr(ownsystem, "_appliance", appliance)
+    monkeypatch.setattr(ownsystem, "look", lambda guest: found)
+    monkeypatch.setattr(ownsystem, "fetch", lambda *_: None)
+    return Context(cast(Store, None), Quiet())
+
+
+def test_a_disk_that_its_owner_changes_meanwhile_is_the_one_that_was_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else, the store would keep the owner's disk under the hash of another one, from which somebody may build later."""
+    size_bytes, disk = FOUND.facts.size_bytes, tmp_path / "disk"
+    disk.write_bytes(b"good")
+    os.truncate(disk, size_bytes)
+    context = examining(monkeypatch, Appliance(disk, b"evil"))
+    with examined(disk, context) as image:
+        assert disk.read_bytes()[:4] == b"evil"
+        with image.path.open("rb") as copy:
+            assert copy.read(4) == b"good"
+            assert digest_of_data(copy.fileno(), image.path) == image.digest
+        assert image.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_to_a_disk_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_bytes(b"of root")
+    (tmp_path / "disk").symlink_to("secret")
+    context = examining(monkeypatch, Appliance(tmp_path / "disk"))
+    with pytest.raises(BadInputError), examined(tmp_path / "disk", context):
+        pass
+
+
+def test_places_beyond_the_disk_are_none_of_the_appliance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "disk"
+    disk.touch()
+    os.truncate(disk, FOUND.facts.size_bytes - 512)
+    context = examining(monkeypatch, Appliance(disk))
+    with pytest.raises(GuestError, match="beyond the disk"), examined(disk, context):
+        pass
 
 
 def test_a_profile_that_never_starts_early_is_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -145,3 +145,41 @@ def test_init_knows_what_is_hidden(base: Path) -> None:
     assert hidden_paths(unit) == ("/run/a", "/run/off.sock", "/run/z")
     text = enabled_text(ImageRoot(base), "app.service", hidden=hidden_paths(unit))
     assert b"\nhides /run/off.sock\n" in text
+
+
+@pytest.mark.parametrize("name", ["BindPaths", "BindReadOnlyPaths"])
+@pytest.mark.parametrize(
+    "words", ["/dev/null:/run/docker.sock", "-/dev/null:/var/run/x", "/etc/app.conf:/dev/shm/app", "/none:/run/x:norbind"]
+)  # fmt: skip
+def test_a_file_over_a_path_in_memory_is_refused(base: Path, name: str, words: str) -> None:
+    """systemd or a daemon makes the path anew, and the cover disappears with the old file."""
+    put(base, "/etc/app.conf", "")
+    with pytest.raises(UnsupportedUnitError, match="which may be made anew"):
+        read(base, f"{SERVICE}{name}={words}\n")
+
+
+@pytest.mark.parametrize(
+    "words", ["/etc:/run/x", "/run/x.sock", "/var/run/x.sock:/run/x.sock", "/etc/app.conf:/srv/app.conf"]
+)
+def test_other_binds_are_no_covers(base: Path, words: str) -> None:
+    put(base, "/etc/app.conf", "")
+    assert read(base, f"{SERVICE}BindPaths=-{words}\n").settings
+
+
+@pytest.mark.parametrize(
+    "text", ["ListenStream=%t/x.sock", "ListenStream=/run/y\nSymlinks=/run/z /run/x.sock"]
+)
+def test_other_names_of_a_socket(base: Path, text: str) -> None:
+    socket(base, "other", text)
+    with pytest.raises(UnsupportedUnitError, match="hides or restricts /run/x"):
+        made(base, "InaccessiblePaths=-/run/x.sock")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["User=toor", "User=app\nAmbientCapabilities=CAP_SETUID", "User=app\nAmbientCapabilities=CAP_CHOWN"],
+)
+def test_who_may_become_root_may_use_roots_socket(base: Path, text: str) -> None:
+    put(base, "/etc/passwd", "app:x:100:100:::\ntoor:x:0:0:::\n")
+    with pytest.raises(UnsupportedUnitError, match="/run/systemd/private"):
+        made(base, f"{text}\nInaccessiblePaths=/run/systemd/private")

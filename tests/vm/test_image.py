@@ -14,7 +14,7 @@ from quickstart.cli.firmware import free_port
 from quickstart.cli.output import Display, Plain
 from quickstart.engines.boot import machine_of
 from quickstart.engines.image import ImageOptions, build_image
-from quickstart.engines.ownsystem import ImageDisk, examine, execute_in, look_into
+from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_into
 from quickstart.launch.forward import status_line
 from quickstart.model import MIB, Artefact
 from quickstart.model.machine import by_firmware
@@ -117,7 +117,8 @@ def made(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mad
     before = digest(disk)
     options = ImageOptions(image=disk, out=place / "out")
     built = build_image(load_profile(str(place)), options, context)
-    yield Made(built.artefact, examine(disk, context), store)
+    with examined(disk, context) as image:
+        yield Made(built.artefact, image, store)
     assert digest(disk) == before
 
 

@@ -36,10 +36,10 @@ def disk_facts(records: Sequence[Record]) -> DiskFacts:
     if table is Table.NONE:
         partitions = [_partition(disk, WHOLE_DISK, 0, size_bytes)]
     else:
-        places = [(each.number, *_numbers(each, 2)) for each in records if each.name == "partition"]
+        places = {each.number: _numbers(each, 2) for each in records if each.name == "partition"}
         partitions = [
             _partition(by_number[number], number, begin * _SECTOR_BYTES, size * _SECTOR_BYTES)
-            for number, begin, size in sorted(places)
+            for number, (begin, size) in sorted(places.items())
         ]
     return DiskFacts(
         size_bytes=size_bytes,

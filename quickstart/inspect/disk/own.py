@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
 from quickstart.model.disk import InitramfsMaker, Inspected, Loader
-from quickstart.parse.printable import brief
+from quickstart.parse.printable import brief, command
 
 _GRUB = {Loader.GRUB_BIOS, Loader.GRUB_UEFI}
 # What QuickStart says itself in each boot of its own: the root volume, the console, what runs, and what loads it.
@@ -25,7 +25,7 @@ def check_image_disk(path: Path, found: Inspected) -> None:
     if reasons := (*found.refusals, *_not_yet(found)):
         raise BadInputError(
             f"{path} cannot be made fast:",
-            hint=f"`quickstart inspect {path.name}` shows what the disk has",
+            hint=f"`{command('quickstart', 'inspect', str(path)) or 'quickstart inspect'}` shows what the disk has",
             details=reasons,
         )
 

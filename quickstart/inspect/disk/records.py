@@ -16,6 +16,9 @@ _MOST_CONTENT_BYTES = 1 << 20
 _LAST_PARTITION = 255
 _NUMBERS = frozenset(map(str, range(_LAST_PARTITION + 1)))
 _END = "end"
+# The records without a number are about the whole disk. Only records about files have a path.
+_OF_THE_DISK = frozenset(("boot-sector", "sector-bytes", "sectors"))
+_OF_FILES = "file"
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,11 @@ def parse_records(data: bytes) -> tuple[Record, ...]:
 def _record(words: str, content: bytes) -> Record:
     name, _, rest = words.partition(" ")
     number, _, path = rest.partition(" ")
-    # Each number has one form, so that no record comes again in another one.
-    if number and number not in _NUMBERS:
-        raise ValueError("a record has no number of a partition")
+    # Each record has one form, so that no record comes again in another one.
+    if name in _OF_THE_DISK:
+        is_well_formed = words == name
+    else:
+        is_well_formed = number in _NUMBERS and words == f"{name} {number}{' ' if path else ''}{path}"
+    if not is_well_formed or bool(path) != (name == _OF_FILES):
+        raise ValueError("a record has no number of a partition, or a path that is not a file's")
     return Record(name, int(number or "0"), path, content)

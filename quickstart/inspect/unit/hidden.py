@@ -13,6 +13,7 @@ them, and they could keep the connection.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -21,7 +22,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments, directives, unit_texts
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.neighbours import enabled_sockets
-from quickstart.inspect.unit.values import CAPABILITY, BadValueError, file_mode
+from quickstart.inspect.unit.values import BadValueError, file_mode
 from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
 
@@ -29,7 +30,8 @@ Record = tuple[str, ...]
 
 RESTRICTING = ("inaccessible", "read-only", "no-exec")
 _IN_MEMORY = ("/run/", "/dev/")
-_LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO")
+_LINKS = "Symlinks"
+_LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO", _LINKS)
 _SYSTEMDS = "/run/systemd/"
 # These directories belong to root, and all users may read them. A program that needs one of them makes it, or uses the
 # existing one.
@@ -50,6 +52,7 @@ _STARTERS = (
 # src/core/dbus.c).
 _ROOTS = "/run/systemd/private"
 _ROOT = ("root", "0")
+_PASSWD = PurePosixPath("/etc/passwd")
 
 
 def hidden_paths(unit: UnitStart) -> tuple[str, ...]:
@@ -73,6 +76,7 @@ def hidden_directories(
     Raises UnsupportedUnitError when the unit hides another path that systemd makes later, such as a socket.
     """
     records = tuple(records)
+    _refuse_covers(root, unit, records)
     wanted = _restricted(records)
     if not wanted:
         return ()
@@ -80,7 +84,7 @@ def hidden_directories(
     made = {*_made(records), *(str(each) for path in early for each in (path, *path.parents)), *_STARTERS}
     closed = {path for path in wanted if "inaccessible" in wanted[path]}
     # A command with `!` runs as root, whatever the unit's user.
-    is_unprivileged = _is_unprivileged(records) and not any("!" in each.flags for each in commands)
+    is_unprivileged = _is_unprivileged(root, records) and not any("!" in each.flags for each in commands)
     late = _sockets(root, {path.name for path in enabled_sockets(root)}.difference(bound))
     found: dict[str, Record] = {}
     for path in sorted(wanted):
@@ -97,6 +101,26 @@ def hidden_directories(
                 hint='name the directory above it, or set early = "never" in the profile',
             )
     return tuple(found.values())
+
+
+def _refuse_covers(root: ImageRoot, unit: str, records: Iterable[Record]) -> None:
+    """Raise UnsupportedUnitError when the unit binds a file over a path in memory (BindReadOnlyPaths=/dev/null:/run/x).
+    A process that makes such a path anew first unlinks it, and the bind mount disappears together with the old file.
+    systemd binds the file when the new path exists.
+    """
+    for kind, *words in records:
+        if kind != "mount" or not words[0].startswith("bind"):
+            continue
+        path, source = PurePosixPath(in_run(words[2])), PurePosixPath(words[3])
+        if not str(path).startswith(_IN_MEMORY) or path == PurePosixPath(in_run(words[3])):
+            continue
+        file = root.resolve(source).canonical
+        if file is None or not root.host(file).is_dir():
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: it binds {brief(str(source))} over {brief(str(path))}, which may be"
+                " made anew after an early start, and would then be open to its processes",
+                hint='name a directory, or set early = "never" in the profile',
+            )
 
 
 def _restricted(records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
@@ -135,15 +159,23 @@ def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
             mode = file_mode(directives(assigned).get("DirectoryMode", ("0755",))[-1])
         except BadValueError:
             mode = "0755"
-        paths = (in_run(value) for key, value in assigned if key in _LISTENS and value.startswith("/"))
-        found |= {str(PurePosixPath(path)): mode for path in paths}
+        values = (value.split() if key == _LINKS else [value] for key, value in assigned if key in _LISTENS)
+        paths = (re.sub("^%t/", "/run/", path) for value in values for path in value)
+        found |= {str(PurePosixPath(in_run(path))): mode for path in paths if path.startswith("/")}
     return found
 
 
-def _is_unprivileged(records: Collection[Record]) -> bool:
-    """Whether the unit's processes run as another user than root, and have no capability to open files that this user
-    may not open.
+def _is_unprivileged(root: ImageRoot, records: Collection[Record]) -> bool:
+    """Whether the unit's processes run as a user other than root, and without any capability. With some capabilities, a
+    process can give itself others.
     """
     users = [words[0] for kind, *words in records if kind == "user"]
     ambient = sum(int(words[0], 16) for kind, *words in records if kind == "ambient")
-    return bool(users) and users[0] not in _ROOT and not ambient & CAPABILITY["CAP_DAC_OVERRIDE"]
+    return bool(users) and not ambient and users[0] not in _names_of_root(root)
+
+
+def _names_of_root(root: ImageRoot) -> frozenset[str]:
+    """The names and numbers of the users with the number 0 (passwd(5))."""
+    file = root.resolve(_PASSWD).canonical
+    lines = [line.split(":") for line in root.read_text(file).splitlines()] if file is not None else []
+    return frozenset((*_ROOT, *(words[0] for words in lines if len(words) > 2 and words[2].strip("0") == "")))

@@ -1,0 +1,149 @@
+"""The script of grub-mkconfig that `build --image` installs, in a /boot of its own (as root: it mounts)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.host_root
+
+UUID = "11111111-2222-3333-4444-555555555555"
+KERNEL = "/boot/vmlinuz-6.1.0-28-cloud-amd64"
+LINE = f"root=UUID={UUID} ro console=ttyS0 panic=10"
+# As 10_linux writes the system's own entry.
+STOCK = f"menuentry 'Debian GNU/Linux' --class debian {{\n\tlinux\t{KERNEL} root=UUID={UUID} ro console=ttyS0\n}}\n"
+LIBRARY = """\
+make_system_path_relative_to_its_root() { echo "$1"; }
+prepare_grub_to_access_device() { echo "search --fs-uuid X"; }
+"""
+# grub-mkconfig exports what it has read in /etc/default/grub.
+SETTINGS = {"GRUB_DEVICE_UUID": UUID, "GRUB_CMDLINE_LINUX": "console=ttyS0", "grub_probe": "echo"}
+BEGIN = """\
+set -e
+for place in /boot /usr/sbin; do
+	mount --bind "$1/${place##*/}" $place
+done
+"""
+
+
+class Disk:
+    def __init__(self, place: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.fail("run the contract tests as root: they mount")
+        self.place, self.boot = place, place / "boot"
+        (self.boot / "quickstart").mkdir(parents=True)
+        (self.boot / "grub").mkdir()
+        (self.boot / "quickstart/initramfs.img").write_text("initramfs")
+        (self.boot / "quickstart/entry").write_text(f"{KERNEL}\n{LINE}\n")
+        (self.boot / "quickstart/settings").touch()
+        (self.boot / "grub/grub.cfg.new").write_text(STOCK)
+        self.kernel("vmlinuz-6.1.0-28-cloud-amd64", "first")
+        for name in ("grub", "sbin"):
+            (place / name).mkdir()
+        (place / "grub/grub-mkconfig_lib").write_text(LIBRARY)
+        (place / "sbin/quickstart").write_text("#!/bin/sh\n")
+        (place / "sbin/quickstart").chmod(0o755)
+        self.saved("")
+
+    def kernel(self, name: str, content: str) -> None:
+        (self.boot / name).write_text(content)
+
+    def saved(self, entry: str) -> None:
+        """grub-editenv(1) lists the saved entry."""
+        tool = self.place / "grub-editenv"
+        tool.write_text(
+            f"#!/bin/sh\n[ \"$*\" = '- list' ] && [ -z '{entry}' ] || echo 'saved_entry={entry}'\n"
+        )
+        tool.chmod(0o755)
+
+    def entry(self, **settings: str) -> str:
+        script = resources.files("quickstart.image.targets.disk").joinpath("42_quickstart").read_text()
+        (self.place / "script").write_text(script.replace("/usr/share/grub/", f"{self.place}/grub/"))
+        run = f'{BEGIN}exec sh "$1/script"'
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", run, "sh", str(self.place)],
+            capture_output=True,
+            env={"PATH": f"{self.place}:/usr/bin:/bin", **SETTINGS, **settings},
+            timeout=60,
+            check=True,
+        )
+        self.said = done.stderr.decode()
+        return done.stdout.decode()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
+
+
+def test_the_entry_and_the_choice(disk: Disk) -> None:
+    for _ in range(2):
+        text = disk.entry()
+        assert "menuentry 'QuickStart' --class gnu-linux --id quickstart {\n" in text
+        assert f"\tlinux {KERNEL} {LINE}\n\tinitrd /boot/quickstart/initramfs.img\n}}\n" in text
+        assert "-a \"${default}\" = '0' ]; then\n" in text
+        assert disk.said == f"Found QuickStart's initramfs for {KERNEL}\n"
+
+
+CHANGES = {
+    "hardening": {"GRUB_CMDLINE_LINUX": "console=ttyS0 lockdown=confidentiality"},
+    "off": {"GRUB_CMDLINE_LINUX_DEFAULT": "quickstart=off"},
+    "default": {"GRUB_DEFAULT": "2"},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_settings_of_grub(disk: Disk, name: str) -> None:
+    assert disk.entry()
+    assert disk.entry(**CHANGES[name]) == ""
+    assert "the kernel or the settings of GRUB have changed" in disk.said
+    assert disk.entry()
+
+
+def test_a_changed_script_of_grub_mkconfig(disk: Disk) -> None:
+    assert disk.entry()
+    (disk.boot / "grub/grub.cfg.new").write_text(STOCK.replace("ro console", "ro audit=1 console"))
+    assert disk.entry() == ""
+
+
+def test_another_root_volume(disk: Disk) -> None:
+    assert disk.entry()
+    assert disk.entry(GRUB_DEVICE_UUID="22222222-2222-3333-4444-555555555555") == ""
+    assert "the root volume is another one" in disk.said
+    assert disk.entry(GRUB_DEVICE_UUID="") == ""
+
+
+@pytest.mark.parametrize("name", ["vmlinuz-6.1.0-29-cloud-amd64", "vmlinuz-6.12.1-amd64", "kernel-6.12.1"])
+def test_a_newer_kernel(disk: Disk, name: str) -> None:
+    assert disk.entry()
+    disk.kernel(name, "other")
+    assert disk.entry() == ""
+
+
+def test_a_kernel_of_the_same_name(disk: Disk) -> None:
+    assert disk.entry()
+    disk.kernel("vmlinuz-6.1.0-28-cloud-amd64", "second")
+    assert disk.entry() == ""
+    assert "the kernel or the settings of GRUB have changed" in disk.said
+
+
+def test_a_saved_entry(disk: Disk) -> None:
+    disk.saved("gnulinux-simple-1")
+    assert "\"${default}\" = 'gnulinux-simple-1' ]; then" in disk.entry(GRUB_DEFAULT="saved")
+    disk.saved("gnulinux-advanced-1>gnulinux-2")
+    assert disk.entry(GRUB_DEFAULT="saved") == ""
+
+
+def test_users_of_grub(disk: Disk) -> None:
+    (disk.boot / "grub/grub.cfg.new").write_text(STOCK.replace("debian {", "debian --unrestricted {"))
+    assert "menuentry 'QuickStart' --class gnu-linux --unrestricted --id quickstart {\n" in disk.entry()
+
+
+@pytest.mark.parametrize("name", ["quickstart/initramfs.img", "quickstart/entry", "quickstart/settings"])
+def test_without_one_of_its_files(disk: Disk, name: str) -> None:
+    (disk.boot / name).unlink()
+    assert disk.entry() == ""
