@@ -359,17 +359,19 @@ def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> T
     """The trace of reference boot ``number``, counted from 1. If the store does not have the trace, it is
     recorded now.
     """
-    profile = subject.profile
 
     def make(directory: Path) -> None:
         launcher = launcher_for(subject.reference.kernel, context, keep=keep)
         programs = record.tracer_programs(context.store)
         record.record(subject, launcher, programs, directory, context.progress)
 
-    inputs = _trace_inputs(profile, subject.reference, number)
+    inputs = dict(_trace_inputs(subject.profile, subject.reference, number))
+    if subject.disk.whole:
+        # The boot also depends on the disk around the root volume, and on the boot loader's words.
+        inputs["whole"] = [*subject.reference.origin, subject.disk.at_bytes, *subject.disk.options]
     path = context.store.get_or_make("trace", inputs, make).path
     with context.progress.step("trace: parse"):
-        return load_trace(path, *profile.units)
+        return load_trace(path, *subject.profile.units)
 
 
 def machine_of(

@@ -37,7 +37,7 @@ from quickstart.image.kerneloptions import chosen
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
-from quickstart.inspect.firstboot import first_boot
+from quickstart.inspect.firstboot import first_boot, is_unborn
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.model.rootdisk import RootDisk
@@ -164,6 +164,12 @@ def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
     reference = reference_of_disk(used, _FROM_THE_IMAGE, profile.disk_mib * MIB, context)
     reference = dataclasses.replace(reference, origin=plan.origin)
     root = ImageRoot(reference.tree)
+    if is_unborn(root):
+        # Every boot would differ from what is recorded, until systemd has written the file.
+        raise BadInputError(
+            f"/etc/machine-id of {plan.image.source} asks for a first boot, in which systemd enables units by its presets",
+            hint="make it an empty file in the image: then a copy still gets an identity of its own",
+        )
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, profile.payload)
     if line := first_boot(root, profile.early):

@@ -29,8 +29,6 @@ def first_boot(root: ImageRoot, wanted: Early) -> str:
     """A line that says what the first boot of a fresh machine does. Empty when it starts early like any other boot.
     ``wanted`` is the profile's choice.
     """
-    if wanted is not Early.NEVER and is_unborn(root):
-        return f"a first boot is a stock boot, because {_MACHINE_ID} asks systemd for a first boot"
     if not has_cloud_init(root):
         return ""
     early = early_start(root, wanted)

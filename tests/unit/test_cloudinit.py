@@ -8,7 +8,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import early_start, has_cloud_init, refuse_bootcmd, unasked
-from quickstart.inspect.firstboot import first_boot
+from quickstart.inspect.firstboot import first_boot, is_unborn
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
 
@@ -208,13 +208,16 @@ def test_what_a_first_boot_does(root: ImageRoot, wanted: Early, words: str) -> N
     machine_id = root.base / "etc/machine-id"
     machine_id.write_text("")
     assert first_boot(root, wanted).startswith(words)
-    for text in ("uninitialized\n", None):
-        machine_id.write_text(text) if text else machine_id.unlink()
-        unborn = (
-            first_boot(root, wanted)
-            == "a first boot is a stock boot, because /etc/machine-id asks systemd for a first boot"
-        )
-        assert unborn == (wanted is not Early.NEVER)
+
+
+def test_a_machine_that_systemd_has_not_seen(tmp_path: Path) -> None:
+    machine_id = tmp_path / "etc/machine-id"
+    machine_id.parent.mkdir()
+    for text, unborn in (("", False), ("0" * 32, False), ("uninitialized\n", True)):
+        machine_id.write_text(text)
+        assert is_unborn(ImageRoot(tmp_path)) == unborn
+    machine_id.unlink()
+    assert is_unborn(ImageRoot(tmp_path))
 
 
 def test_without_cloud_init_a_first_boot_is_like_any_other(tmp_path: Path) -> None:
