@@ -129,7 +129,6 @@ def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.
         output.check_unused(out)
     with output.in_use(out):
         artefact = artefacts.load(out)
-        demand_root_volume(artefact, "verify")
         found = boot.accounted_with_room(artefact, options, Context(store, verb.display()))
     if isinstance(found, boot.Counted) and isinstance(found.error, TraceFullError):
         raise found.error
@@ -170,7 +169,7 @@ def _until_clean(
     verb: Verb, out: Path, building: _Building, options: boot.Options, store: Store
 ) -> tuple[Round, ...]:
     artefact = artefacts.load(out)
-    demand_root_volume(artefact, "verify")
+    demand_root_volume(artefact, "verify --until-clean")
     manifest = read_manifest(out)
     kind = manifest.reference.kind if manifest.reference else ""
     if kind == artefacts.USED_DISK:

@@ -54,6 +54,7 @@ class Kind(enum.Enum):
     LINK = "symbolic link"
     FILE = "file"
     FREE = "free"
+    OUTSIDE = "outside of the root volume"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

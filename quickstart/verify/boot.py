@@ -20,7 +20,8 @@ from quickstart.errors import GuestError, MeasurementError, TraceFullError, Untr
 from quickstart.guest import Executes, executing
 from quickstart.host.cpulimit import TRACE_LIMIT_S, cpu_limit
 from quickstart.host.workspace import workspace
-from quickstart.image.blockmap import BlockMap, read_block_map
+from quickstart.image.blockmap import read_block_map
+from quickstart.image.diskmap import BlockOwners, read_disk_map
 from quickstart.launch.rawdisk import made_raw
 from quickstart.model import Artefact, Readied, RootIo
 from quickstart.model.machine import NbdSocket, on_volume
@@ -133,7 +134,8 @@ def accounted_or_counted(artefact: Artefact, options: Options, context: Context)
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
         with context.progress.step(f"whose the blocks of {artefact.disk.name} are"):
-            blocks = read_block_map(disk)
+            at_bytes = artefact.root_at_bytes
+            blocks = read_disk_map(disk, at_bytes) if at_bytes else read_block_map(disk)
         with context.progress.step(f"boot {artefact.profile_name}, every request written down"):
             seen, requests = _boot(artefact, disk, options, context)
     try:
@@ -148,7 +150,7 @@ def account(
     log: tuple[Request, ...],
     trace: GuestTrace,
     readied: Readied,
-    blocks: BlockMap,
+    blocks: BlockOwners,
     packed: Packed,
     fallback: str = "",
 ) -> Verified:

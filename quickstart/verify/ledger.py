@@ -12,7 +12,8 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import MeasurementError
 from quickstart.host.cpulimit import INSIDE_LIMIT_S, cpu_limit
-from quickstart.image.blockmap import BlockMap, Kind, Owner
+from quickstart.image.blockmap import Kind, Owner
+from quickstart.image.diskmap import BlockOwners
 from quickstart.parse.bounded import PATH_MAX
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use, volume_paths
 from quickstart.volume.emulator import Request
@@ -155,7 +156,7 @@ class Ledger:
 
 @cpu_limit("the guest's trace", INSIDE_LIMIT_S)
 def make_ledger(
-    requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
+    requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockOwners, packed: Packed
 ) -> Ledger:
     """The ledger of a boot. ``ready_ns`` is the guest's uptime at *ready*, according to the launch agent in the guest.
     ``requests`` come from the volume's log. Raises MeasurementError when the requests touch more pieces of files than
@@ -258,6 +259,7 @@ _READS = {
     Kind.ATTRIBUTES: "prefetch: its place is known",
     Kind.LINK: "prefetch: its place is known",
     Kind.FREE: "nothing: the volume has no file there",
+    Kind.OUTSIDE: "nothing: the kernel reads the partition table",
 }
 
 

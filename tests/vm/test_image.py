@@ -165,8 +165,17 @@ def test_a_rebuild_makes_the_disk_fast_again(made: Made) -> None:
     made.execute("[ -e /srv/data ]")
 
 
+def test_every_request_has_an_owner(made: Made) -> None:
+    """In a boot from the whole disk, some requests are outside of the root volume."""
+    called = quickstart("verify", made.artefact.directory, "--json")
+    found = json.loads(called.out)["result"]
+    assert found["fallback"] in ("", None)
+    assert found["unexplained"] == 0
+    assert "outside of the root volume" in found["by_kind"]
+
+
 def test_the_other_verbs(made: Made) -> None:
-    called = quickstart("verify", made.artefact.directory)
+    called = quickstart("verify", made.artefact.directory, "--until-clean")
     assert called.status == 2
     assert "is of `build --image`" in called.err
     assert quickstart("ls", made.artefact.directory).status == 0

@@ -1,0 +1,67 @@
+"""Find the owner of each block of a disk with partitions, one of which is the root volume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from quickstart.host.beneath import opened_regular
+from quickstart.host.holes import copy_range
+from quickstart.host.workspace import workspace
+from quickstart.image.blockmap import BlockMap, Kind, Owner, read_block_map
+from quickstart.image.ext4layout import read_layout
+
+_ROOT = "root.raw"
+
+
+class BlockOwners(Protocol):
+    """The owners of the blocks of a disk or of a volume."""
+
+    def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
+        """The owners of a range, in order and without gaps."""
+        ...
+
+
+@dataclass(frozen=True)
+class DiskMap:
+    """The owners of the blocks of a disk. Its root volume begins at byte ``begin_bytes`` and has ``size_bytes`` bytes.
+    Everything else, such as the partition table and other partitions, has the kind OUTSIDE.
+    """
+
+    volume: BlockMap
+    begin_bytes: int
+    size_bytes: int
+
+    def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
+        """The owners of a range of the disk, in order and without gaps."""
+        return tuple(self._parts(offset_bytes, offset_bytes + length_bytes))
+
+    def _parts(self, begin: int, end: int) -> Iterator[Owner]:
+        first, last = self.begin_bytes, self.begin_bytes + self.size_bytes
+        yield from self._outside(begin, min(end, first))
+        if max(begin, first) < min(end, last):
+            at = max(begin, first)
+            yield from self.volume.owners(at - first, min(end, last) - at)
+        yield from self._outside(max(begin, last), end)
+
+    def _outside(self, begin: int, end: int) -> Iterator[Owner]:
+        block_bytes = self.volume.block_bytes
+        if begin < end:
+            block = begin // block_bytes
+            yield Owner(kind=Kind.OUTSIDE, first_block=block, blocks=-(-end // block_bytes) - block)
+
+
+def read_disk_map(disk: Path, begin_bytes: int) -> DiskMap:
+    """The map of the raw ``disk``, whose root volume begins at byte ``begin_bytes``. Raises ArtefactError as
+    `read_block_map` does.
+    """
+    with workspace("quickstart-map-") as place:
+        copy = place / _ROOT
+        with opened_regular(disk) as source, copy.open("xb") as target:
+            size_bytes = disk.stat().st_size - begin_bytes
+            copy_range(source, begin_bytes, max(0, size_bytes), target.fileno())
+        with copy.open("rb") as file:
+            layout = read_layout(file, str(disk))
+        return DiskMap(read_block_map(copy), begin_bytes, layout.blocks * layout.block_bytes)
