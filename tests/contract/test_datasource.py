@@ -147,6 +147,15 @@ def test_a_cloud_that_init_does_not_know(box: Box, names: dict[str, str], uuid: 
     assert box.asked(names, uuid) == f"{NOT_YET}, and {why}"
 
 
+def test_a_disk_that_cloud_init_has_been_on(box: Box) -> None:
+    """A copy of a used disk, or a machine in which cloud-init does something at each boot."""
+    place = box.root / "newroot/var/lib/cloud"
+    place.mkdir(parents=True)
+    (place / "instance").symlink_to("/var/lib/cloud/instances/i-0123")
+    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and the volume has another instance of it"
+    assert box.asked(QEMU, UUID, link=f"1:{UUID}") == "known"
+
+
 @pytest.mark.parametrize("place", ["seed/nocloud", "seed/nocloud-net", "data/seed/bigstep"])
 def test_a_seed_on_the_root_volume(box: Box, place: str) -> None:
     (box.root / "newroot/var/lib/cloud" / place).mkdir(parents=True)
