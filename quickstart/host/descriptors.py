@@ -27,8 +27,8 @@ class Descriptors(Generic[T]):
         self._root: tuple[object, ...] = _EMPTY
 
     def get(self, number: int) -> T | None:
-        """The value of a descriptor. None when no value was set for the descriptor, or when the descriptor's number is
-        out of range.
+        """The value of a descriptor. The result is None when no value was set for the descriptor, or when the
+        descriptor's number is out of range.
         """
         node: object = self._root
         for level in range(_LEVELS - 1, -1, -1):

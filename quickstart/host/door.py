@@ -153,8 +153,8 @@ def has_ended(process: Process, timeout_s: float) -> bool:
 
 
 def bad_end(process: Process) -> str:
-    """A phrase that says how ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when the
-    process succeeded or is still running.
+    """A phrase that says how ``process`` failed (``was killed by signal 9``, ``ended with status 2``). The result is
+    empty when the process succeeded or is still running.
     """
     status = process.poll()
     if not status:
@@ -176,8 +176,8 @@ def core_limit() -> str:
 
 
 def identity_words(identity: Identity | None) -> tuple[str, ...]:
-    """The options of setpriv(1) by which a program gets ``identity`` and can never gain a privilege. Empty
-    when ``identity`` is None.
+    """The options of setpriv(1) by which a program gets ``identity`` and can never gain a privilege. The result is
+    empty when ``identity`` is None.
     """
     if identity is None:
         return ()
@@ -209,7 +209,8 @@ def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -
 
 def _cpu_words(cpu_s: int | None) -> tuple[str, ...]:
     """A call of prlimit(1), to be put before the argv of a program. When the program has used ``cpu_s`` seconds of CPU
-    time, the signal SIGXCPU ends it. By default, this signal would also make a core dump. Empty when ``cpu_s`` is None.
+    time, the signal SIGXCPU ends it. By default, this signal would also make a core dump. The result is empty when
+    ``cpu_s`` is None.
 
     The hard limit is not changed. At that limit, the kernel sends SIGKILL, as it also does when memory is short.
     """
@@ -305,7 +306,7 @@ class Filter:
     errors: FileIO
 
     def fault(self) -> str:
-        """Wait for the end of the process, and return why it failed. Empty when the process succeeded."""
+        """Wait for the end of the process, and return why it failed. The result is empty when the process succeeded."""
         self.process.wait()
         said = _tail(self.errors.read(_PIPE_BYTES) or b"").strip().partition("\n")[0]
         return "" if self.process.returncode == 0 else said or bad_end(self.process)
@@ -343,7 +344,7 @@ def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
 
 
 def log_tail(log: Path | None) -> str:
-    """The last lines of a log file. Empty when there is no file."""
+    """The last lines of a log file. The result is empty when there is no file."""
     if log is None or not log.exists():
         return ""
     return "\n".join(_tail(log.read_bytes()).splitlines()[-15:])

@@ -74,8 +74,8 @@ def trusted() -> Trust:
 
 def swapped_by_others(path: Path) -> str:
     """A clause about the first step on the way to ``path`` that another user could replace. The clause names the step
-    and the reason, for example ``/srv/x belongs to another user (1001)``. Empty when no other user could replace a
-    step.
+    and the reason, for example ``/srv/x belongs to another user (1001)``. The result is empty when no other user could
+    replace a step.
 
     The result is also empty for a path that is missing or that we may not enter.
     """
@@ -85,7 +85,7 @@ def swapped_by_others(path: Path) -> str:
 
 def fault_at(path: Path) -> str:
     """The reason why the entry ``path`` itself is not trusted, in the words of `fault`. The directories on the way to
-    the entry are not examined. Empty when the entry is trusted. A link is not followed.
+    the entry are not examined. The result is empty when the entry is trusted. A link is not followed.
     """
     parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -121,7 +121,7 @@ def make_directories(directory: Path) -> str:
 
 def fault(step: Step, trust: Trust) -> str:
     """The reason why a step on the way to a path is not trusted. The reason is a phrase such as ``belongs to another
-    user (1001)``. Empty when the step is trusted.
+    user (1001)``. The result is empty when the step is trusted.
     """
     mode = step.status.st_mode
     if step.by_proc and stat.S_ISLNK(mode):

@@ -80,9 +80,9 @@ def _too_much(what: str) -> StartSetError:
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories in all configuration files. Each file is read once. The entries of an included file come in
-    place of the line that includes the file. The function does not call itself, because includes may be nested to any
-    depth.
+    """The directories in all configuration files. Each file is read once. The entries of an included file come in place
+    of the line that includes the file. The function uses a loop instead of recursion, because includes may be nested to
+    any depth.
     """
     seen: set[PurePosixPath] = set()
     read = _Read()

@@ -80,8 +80,8 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:
-    """The part of the phase before ready. None when the phase begins after ready. For example, an application may
-    answer before its unit is active.
+    """The part of the phase before ready. The result is None when the phase begins after ready. For example, an
+    application may answer before its unit is active.
     """
     if phase.begin_ns >= ready_ns:
         return None

@@ -61,8 +61,8 @@ class Cell:
 
     @property
     def launched(self) -> str:
-        """A phrase with the number of machines in a launch and their launch pattern. Empty for a launch of one
-        machine.
+        """A phrase with the number of machines in a launch and their launch pattern. The result is empty for a launch
+        of one machine.
         """
         count = self.instances
         words = {

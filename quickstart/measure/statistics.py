@@ -46,12 +46,12 @@ class Summary:
 
     @property
     def spread(self) -> int | None:
-        """The difference between maximum and minimum. None when no run became ready."""
+        """The difference between maximum and minimum. The result is None when no run became ready."""
         return None if self.maximum is None or self.minimum is None else self.maximum - self.minimum
 
     @property
     def spread_share(self) -> float | None:
-        """The spread divided by the median. None when there is no median."""
+        """The spread divided by the median. The result is None when there is no median."""
         return None if self.spread is None or not self.median else self.spread / self.median
 
 
@@ -113,7 +113,7 @@ def median(values: Sequence[int]) -> int:
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
     """The median of the values ``known`` and of ``censored`` further values, which are not known. Each unknown value
-    counts as later than all known values. None when an unknown value is in the middle.
+    counts as later than all known values. The result is None when an unknown value is in the middle.
     """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
@@ -206,8 +206,8 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
     """An interval that contains the true median with a probability of at least ``CONFIDENCE``, for any distribution of
     the values.
 
-    The ends of the interval are two of the values, which are chosen by the binomial distribution. None for fewer than
-    six values, because no such interval exists for so few values.
+    The ends of the interval are two of the values, which are chosen by the binomial distribution. The result is None
+    for fewer than six values, because no such interval exists for so few values.
     """
     ordered, n = sorted(values), len(values)
     # The k-th smallest and k-th largest miss the median when fewer than k values fall on one side of it.

@@ -110,7 +110,7 @@ def looking_beside(
 
 def tree_of(program: PurePosixPath) -> PurePosixPath | None:
     """The directory that contains a program and the files that belong to the program. For example, this is /opt/app for
-    /opt/app/bin/program. None if all packages use the program's directory, as they use /usr/bin.
+    /opt/app/bin/program. The result is None if all packages use the program's directory, as they use /usr/bin.
     """
     if program.parent in _SHARED:
         return None
@@ -145,7 +145,9 @@ def _has_more(
 
 
 def _directory(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
-    """The directory that the link ``path`` leads to. None if ``path`` is not a link, or leads to no directory."""
+    """The directory that the link ``path`` leads to. The result is None if ``path`` is not a link, or leads to no
+    directory.
+    """
     if root.link_target(path) is None:
         return None
     to = root.resolve(path).canonical

@@ -66,7 +66,7 @@ def plan_later(
     """The plan to request the parts ``data`` from the volume with the block map ``blocks``. The plan has the parts in
     the order of ``data``, and the metadata of the file system that are needed to find these parts. In this order, a
     request that needs few parts does not wait until the parts for all other requests are read. The plan does not repeat
-    what the plan ``first`` requests. None when nothing is left to request.
+    what the plan ``first`` requests. The result is None when nothing is left to request.
     """
     early = frozenset(first.files)
     every = ((path, offset, length) for path in data if path not in early for offset, length in data[path])

@@ -142,7 +142,7 @@ def left_on_volume(file: StartFile, why: str | None) -> StartFile:
 
 
 def _why_left(file: StartFile, seen: _Seen) -> str | None:
-    """The reason why ``file`` stays on the volume, as a text for people. None when ``file`` is packed."""
+    """The reason why ``file`` stays on the volume, as a text for people. The result is None when ``file`` is packed."""
     named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
     # What is bound over the volume's file is opened by its ordinary path.
     is_bound = file.path in seen.bound

@@ -126,8 +126,8 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
 
 
 def data_of(subject: Subject, traced: Traced, context: Context) -> Mapping[PurePosixPath, tuple[Part, ...]]:
-    """The parts of data files that the profile's first requests read. Empty when the profile does not name any data to
-    prefetch.
+    """The parts of data files that the profile's first requests read. The result is empty when the profile does not
+    name any data to prefetch.
     """
     if not subject.profile.data_prefetch.data:
         return {}

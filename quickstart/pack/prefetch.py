@@ -191,8 +191,8 @@ def metadata_ranges(
 
 def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
     """Return ``said``, the parts of a file that were in a guest's page cache. The parts are cut to the size that the
-    file has in the image, because a guest may report anything. None when the path in ``said`` is not the canonical path
-    of a regular file.
+    file has in the image, because a guest may report anything. The result is None when the path in ``said`` is not the
+    canonical path of a regular file.
     """
     if root.look_up(said.path).canonical != said.path or not root.host(said.path).is_file():
         return None

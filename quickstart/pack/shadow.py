@@ -156,8 +156,8 @@ def _is_code(root: ImageRoot, path: PurePosixPath) -> bool:
 
 
 def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
-    """The canonical path of ``path``. None for a missing file. Also None for a loop of links, because no loader follows
-    such a loop.
+    """The canonical path of ``path``. The result is None for a missing file. The result is also None for a loop of
+    links, because no loader follows such a loop.
     """
     try:
         return root.resolve(path).canonical
@@ -166,8 +166,8 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _facts(root: ImageRoot, path: PurePosixPath) -> ElfFacts | None:
-    """The ELF facts of a file. None for a file that is not ELF. Also None for a damaged file, because no loader loads
-    such a file. The start set has no damaged files.
+    """The ELF facts of a file. The result is None for a file that is not ELF. The result is also None for a damaged
+    file, because no loader loads such a file. The start set has no damaged files.
     """
     try:
         return read_elf(root.host(path))
@@ -217,8 +217,8 @@ def _hides(
     places: Mapping[PurePosixPath, str],
     by_name: Mapping[str, Sequence[PurePosixPath]],
 ) -> str | None:
-    """A text for people that names the library that ``library`` would hide if ``library`` were in /fast. None when
-    ``library`` would hide no other library.
+    """A text for people that names the library that ``library`` would hide if ``library`` were in /fast. The result is
+    None when ``library`` would hide no other library.
 
     ``places`` maps each directory in DT_RUNPATH to the end of the text, which names a program that has this directory
     in its DT_RUNPATH. ``by_name`` has the libraries of the start set and the links to these libraries.

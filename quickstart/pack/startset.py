@@ -224,7 +224,7 @@ class _Builder:
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
         """The first of ``directory`` and its parents that not all users may enter, or that has an access control list.
-        None if there is no such directory.
+        The result is None if there is no such directory.
         """
         for each in (directory, *directory.parents):
             if not self.root.host(each).lstat().st_mode & stat.S_IXOTH or self.root.has_acl(each):

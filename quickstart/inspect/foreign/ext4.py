@@ -1,9 +1,9 @@
-"""Read the files in an ext4 image that somebody else has made. Each file becomes a member (``members.Member``). The
-image is read as bytes and never mounted. Every number in the image is checked.
+"""Read the files in an ext4 image that somebody else has made. Each file becomes a member (``members.Member``). This
+module reads the image as bytes, and never mounts it. The module checks every number in the image.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst, inodes.rst,
-ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the number of inodes,
-and time with the image's size.
+ifork.rst, directory.rst, attributes.rst). This module refuses an image with unknown features. Its memory use grows with
+the number of inodes, and its running time grows with the image's size.
 """
 
 from __future__ import annotations
@@ -332,8 +332,8 @@ def _extents(
 
 def _names(volume: _Volume, directory: _Inode, seen: set[int]) -> dict[bytes, int]:
     """The names in a directory, with their inode numbers. ``seen`` has the places of all directory blocks that were
-    read. The function adds the places of this directory's blocks, because each block may belong to only one directory.
-    Raises BadInputError for a name that the kernel would not allow.
+    read so far. The function adds the places of this directory's blocks to ``seen``, because each block may belong to
+    only one directory. Raises BadInputError for a name that the kernel would not allow.
     """
     found: dict[bytes, int] = {}
     dots: dict[bytes, int] = {}

@@ -1,5 +1,5 @@
-"""Keep the directories that the import of a foreign archive or disk makes. The directories are opened by their paths.
-The owner, mode, attributes and time of each directory are remembered until all files are written.
+"""Keep the directories that the import of a foreign archive or disk makes. This module opens the directories by their
+paths. It remembers the owner, mode, attributes and time of each directory until all files are written.
 """
 
 from __future__ import annotations

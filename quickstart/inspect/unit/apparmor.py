@@ -267,9 +267,9 @@ def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]
 
 def _add_variables(values: dict[str, list[str]], shared: Values, text: str) -> None:
     """Add to ``values`` the variables that the text ``text`` of a profile sets. If ``values`` does not have a variable
-    yet, the variable begins with its words in ``shared``. If a variable has too many words, only one word more than the
-    limit is kept. If a word is too long, only one character more than the limit is kept. So a later step still sees
-    that the limit is exceeded.
+    yet, the variable begins with its words in ``shared``. If a variable has too many words, the function keeps only one
+    word more than the limit. If a word is too long, the function keeps only one character more than the limit. So a
+    later step still sees that the limit is exceeded.
     """
     for name, words in _SET.findall(text.replace("\\\n", " ")):
         known = values.get(name)
@@ -308,8 +308,8 @@ def _meant(attachment: str, values: Values) -> list[str]:
 
 
 def _may_be(plain: Sequence[str], path: str) -> bool:
-    """Whether a pattern may match ``path``: ``path`` begins with the text before the first wildcard and ends with the
-    text after the last wildcard. ``plain`` are the texts between the pattern's wildcards. The result may be true for
-    a path that does not match.
+    """Whether a pattern may match ``path``. ``plain`` has the texts before, between and after the pattern's wildcards.
+    The function only checks that ``path`` begins with the first text and ends with the last text. So the result may be
+    true for a path that does not match.
     """
     return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

@@ -157,8 +157,8 @@ def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when an enabled service starts before the network, as a packet filter does.
-    The application would otherwise answer before this service is active.
+    """Raise UnsupportedUnitError when an enabled service starts before the network, as a packet filter does. An
+    application that starts early would answer requests before such a service is active.
     """
     enabled = {name for name in enabled_services(root) if _may_filter(name)}
     found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
@@ -178,8 +178,8 @@ def _before_the_network(
     """The services in ``names`` that are ordered before the network by their own Before=, each with the texts
     of its files.
 
-    A service that is masked or has no file is left out. With ``all_are_there``, UnsupportedUnitError is
-    raised for such a service instead. Also raises UnsupportedUnitError when there are more services or more
+    The result does not have a service that is masked or has no file. With ``all_are_there``, the function raises
+    UnsupportedUnitError for such a service. It also raises UnsupportedUnitError when there are more services or more
     text than the limits allow. The text has a limit because many names may be links to one long file.
     """
     if len(names) > _MOST_SERVICES:

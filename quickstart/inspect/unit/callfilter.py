@@ -90,8 +90,8 @@ def call_filter(source: Source) -> CallFilter | None:
 
 
 def _calls(source: Source, name: str) -> Iterator[str]:
-    """The system calls that ``name`` stands for: the call of this name, or all calls of the group. An unknown
-    group is empty, as in systemd.
+    """The system calls that ``name`` stands for. If ``name`` is the name of a group, these are all calls of the group.
+    Otherwise, this is the call with this name. An unknown group is empty, as in systemd.
     """
     if not name.startswith("@"):
         yield name

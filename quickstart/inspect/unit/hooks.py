@@ -168,7 +168,7 @@ def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 def _why_not(line: str) -> str:
     """The reason why the line ``line`` of ifupdown's configuration rules out an early start (interfaces(5)). The reason
-    is the end of a sentence. The result is empty when the line does not rule out an early start.
+    is worded as the end of a sentence. The result is empty when the line does not rule out an early start.
     """
     option = _OPTION.fullmatch(line)
     if option and not is_harmless(option[1]):
@@ -315,8 +315,8 @@ def _has_other_writer(root: ImageRoot) -> bool:
 
 
 def _dhcpcd_writes(root: ImageRoot) -> bool:
-    """Whether dhcpcd's hook 20-resolv.conf writes /etc/resolv.conf itself. The hook does not if the image has
-    resolvconf(8), because then the hook calls this program.
+    """Whether dhcpcd's hook 20-resolv.conf writes /etc/resolv.conf itself. The result is false if the image has
+    resolvconf(8), because the hook then calls resolvconf instead of writing the file.
     """
     conf = _regular(root, _DHCPCD_CONF)
     if conf is None or not _is_there(root, _DHCPCD_WRITER):

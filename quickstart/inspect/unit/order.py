@@ -62,9 +62,10 @@ Owned = tuple[PurePosixPath, tuple[str, ...], str]
 
 @dataclass
 class Budget:
-    """A limit for the text of units. At most ``most`` characters are read altogether, and ``used`` characters have been
-    read so far. ``what`` names the text in messages. ``each_more`` characters are added for every text, because a file
-    takes time to look up, and a drop-in may belong to any number of units.
+    """A limit for the text of units that a build reads. The sum ``used`` must not exceed ``most``. For each text, the
+    method ``take`` adds the number of the text's characters and the constant ``each_more`` to ``used``. So even many
+    short texts reach the limit. The constant stands for the time to look up a file, and a drop-in may belong to any
+    number of units. ``what`` names the text in messages.
     """
 
     what: str = "the units that the image starts, with their drop-ins,"
@@ -73,7 +74,7 @@ class Budget:
     each_more: int = 256
 
     def take(self, unit: str, texts: Iterable[str]) -> None:
-        """Add the characters of ``texts``, which belong to ``unit``. Raises UnsupportedUnitError when ``used`` then
+        """Add ``texts``, which belong to ``unit``, to the sum ``used``. Raises UnsupportedUnitError when the sum
         exceeds ``most``.
         """
         self.used += sum(len(text) + self.each_more for text in texts)
