@@ -121,9 +121,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
-    """The file system type and mount options of the root volume, from the image's fstab(5). Options that begin with
-    ``x-`` are left out, because they are for programs such as systemd (mount(8)). BusyBox would pass such an option to
-    the kernel, and the kernel refuses the option.
+    """The file system type and mount options of the root volume, from the image's fstab(5). The result does not have
+    the options that begin with ``x-``, because they are for programs such as systemd (mount(8)). BusyBox would pass
+    such an option to the kernel, and the kernel refuses the option.
 
     Raises StartSetError unless the type is ext4.
     """
@@ -231,8 +231,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
-    """Append one more archive with files of the image. These files may be secret, so the initramfs file gets the mode
-    0600, and only its owner may read it.
+    """Append one more archive with files of the image. The added files may be secret. So the initramfs file gets the
+    mode 0600, and only the owner of the initramfs file may read it.
     """
     initramfs.path.chmod(0o600)
     more, unpacked = _append(initramfs.path, entries, Payload.CPIO)
@@ -287,9 +287,9 @@ def _append(
 
 
 class _Room:
-    """A sink (the destination of an archive) that takes at most ``most_bytes`` bytes. The size of the start set is
-    known before the archive is written. The size of the kernel modules is not known before, because the image's
-    modules.dep decides which modules are written.
+    """A sink (the destination of an archive) that takes at most ``most_bytes`` bytes. The limit is for the kernel
+    modules. Their size is known only when the archive is written, because the image's modules.dep decides which modules
+    are written. The size of the start set is known earlier.
     """
 
     def __init__(self, sink: Sink, most_bytes: int) -> None:

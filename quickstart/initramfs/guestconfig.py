@@ -81,8 +81,8 @@ class Given:
     - ``cards`` says which network cards have which name.
 
     With ``name_servers`` or ``network``, init writes the lease's name servers to /etc/resolv.conf before it starts the
-    application. Init does this only if the machine's own DHCP client would write them there (see take_resolver in
-    initramfs/init/second).
+    application. Init writes this file only if the machine's own DHCP client would write the name servers to the file,
+    too (see take_resolver in initramfs/init/second).
     """
 
     machine_id: bool = False
@@ -98,11 +98,10 @@ class GuestConfig:
     """The configuration of init for one image. ``build`` is the build ID, which both parts of the initramfs contain.
     ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty when init
     does not hand the machine over to systemd (takeover.network_service). ``early`` says which machines start the
-    application early (cloudinit.early_start), and ``user_data`` are the SHA-256 sums of user data that do not matter to
-    it. ``image`` is the type of the file system image in part B of the
-    initramfs, or empty when part B has plain files. ``bound`` are the packed files that are bind-mounted over the
-    volume's files, by the name of the unit (serving.bound_files). ``watched`` has the paths that init compares with
-    the volume in addition to the packed files.
+    application early (cloudinit.early_start). ``user_data`` are the SHA-256 sums of user data that do not matter to the
+    application. ``image`` is the type of the file system image in part B of the initramfs, or empty when part B has
+    plain files. ``bound`` are the packed files that are bind-mounted over the volume's files, by the name of the unit
+    (serving.bound_files). ``watched`` has the paths that init compares with the volume in addition to the packed files.
 
     ``settings`` come from the image's sysctl.d(5) and tmpfiles.d(5). ``content_sums`` are the sums of the packages'
     files with such settings (sysctl.content_sums). ``confined`` are the paths to which the image's AppArmor profiles
@@ -175,7 +174,7 @@ def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. Each setting has a line `setting KEY VALUE
     [SPARED…]`. KEY has the form of the field ``key`` of KernelSetting, and may be a pattern. SPARED are paths that
     match KEY, but that the setting does not change. The settings of a file that is not world-readable are not in the
-    text. Instead of them, the text has one line `settings_of PATH` for the file.
+    text. Instead of these settings, the text has one line `settings_of PATH` for the file.
     """
     lines: dict[str, None] = {}
     for each in settings:

@@ -195,15 +195,15 @@ def form_of(first: bytes) -> Payload:
 
 def has_our_header(payload: Payload, first: bytes) -> bool:
     """Whether a stream of the form ``payload`` has the header that `packing` writes. ``first`` has the first
-    ``HEADER_MOST_BYTES`` bytes of the stream. Only a gzip header is checked, because the kernel and zlib skip the
-    optional fields of a gzip header in different ways.
+    ``HEADER_MOST_BYTES`` bytes of the stream. The function checks only a gzip header, because the kernel and zlib skip
+    the optional fields of a gzip header in different ways. For any other form, the result is true.
     """
     return payload is not Payload.GZIP or first == _GZIP_HEADER
 
 
 class Allowance:
-    """The number of unpacked bytes that the compressed streams of a file may still give. Bytes are deducted from this
-    number before the reader gets them.
+    """The number of unpacked bytes that the compressed streams of a file may still give. The method ``take`` deducts
+    bytes from this number before the reader gets the bytes.
     """
 
     def __init__(self, limit_bytes: int) -> None:

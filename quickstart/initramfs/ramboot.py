@@ -53,7 +53,7 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
     """The paths to pack for one event of a trace, for example the opening of a file. These paths are the links on the
     way to the event's path, and the file to which the links lead. A file that the program created is not in the image.
-    For such a file, the parent directory is packed instead.
+    For such a file, the result has the parent directory instead.
     """
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()

@@ -8,7 +8,7 @@ pieces of one block.
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h). An image has a superblock, then data blocks, and then tables of inodes, directories and
 fragments. The tables consist of metadata blocks of at most 8 KiB. The only supported compression is LZ4, which our
-images use. Extended attributes are not read, and an image that has any is refused.
+images use. The reader refuses an image with extended attributes.
 """
 
 from __future__ import annotations
