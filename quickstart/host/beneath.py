@@ -1,5 +1,5 @@
-"""Open files in a directory with untrusted contents. Only regular files are opened, and only by plain names. Links are
-not followed. Opening a file never waits, although open(2) of a FIFO would wait.
+"""Open files in a directory with untrusted contents. This module opens only regular files, and only by plain names. It
+does not follow links. Opening a file never waits, although open(2) of a FIFO would wait.
 
 A plain name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2) would. All later
 checks use the open descriptor, so replacing the file after it was opened has no effect.

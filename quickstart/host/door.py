@@ -53,7 +53,7 @@ class Completed:
 
 def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
     """The environment of every subprocess. It has the C locale, a fixed PATH, DEBIAN_FRONTEND=noninteractive and
-    ``extra``. From our environment, it has HOME, TMPDIR and, with ``proxies``, the proxy settings.
+    ``extra``. It also has HOME, TMPDIR and, with ``proxies``, the proxy settings of our own environment.
 
     HOME is / when another user could replace the directory, because programs obey the configuration files in HOME. No
     other variable of our environment is passed on, so the subprocess depends only on its caller's arguments. Raises
@@ -82,8 +82,8 @@ def _home(named: str) -> str:
     be the directory of the user who called sudo. For example, if the compiler is ccache, it runs the programs that
     ccache.conf in this directory names.
 
-    The first result is cached. It comes from before this process enters a user namespace (cli/output.py), because
-    inside of the namespace, the process cannot tell who owns a directory.
+    The first result is cached. The first call is made before this process enters a user namespace (cli/output.py),
+    because inside of the namespace, the process cannot tell who owns a directory.
     """
     place = Path(named)
     return named if place.is_absolute() and os.path.isdir(place) and not swapped_by_others(place) else "/"  # noqa: PTH112
@@ -91,7 +91,9 @@ def _home(named: str) -> str:
 
 @cache
 def package_of(tool: str) -> str:
-    """The Debian package that has ``tool``, from packages.txt. Or ``tool`` itself, if it is not in that list."""
+    """The Debian package that has ``tool``, from packages.txt. The result is ``tool`` itself if that list does not have
+    it.
+    """
     text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
     rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {row[0]: row[1] for row in rows}.get(tool, tool)
@@ -101,8 +103,8 @@ def tool_path(tool: str) -> Path:
     """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool.
 
     The environment variable QUICKSTART_TOOL_PATH names directories that are searched in place of the host's own. With
-    this variable, the function raises HostLacksError when another user could replace the tool. The host's own
-    directories are as safe as the host.
+    this variable, the function raises HostLacksError when another user could replace the tool. The function does not
+    examine the host's own directories, which are as safe as the host.
     """
     chosen = os.environ.get("QUICKSTART_TOOL_PATH")
     found = shutil.which(tool, path=_SEARCH_PATH if chosen is None else chosen)
@@ -212,7 +214,8 @@ def _cpu_words(cpu_s: int | None) -> tuple[str, ...]:
     time, the signal SIGXCPU ends it. By default, this signal would also make a core dump. The result is empty when
     ``cpu_s`` is None.
 
-    The hard limit is not changed. At that limit, the kernel sends SIGKILL, as it also does when memory is short.
+    The hard limit stays unchanged, because at the hard limit the kernel sends SIGKILL, as it also does when memory is
+    short.
     """
     if cpu_s is None:
         return ()

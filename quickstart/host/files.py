@@ -78,8 +78,9 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
     message.
 
     A program that fails because of a full disk does not always say so. So if a program fails while less than 1 MiB is
-    free, the full disk also counts as the cause. Many programs also write to the temporary directory. If the temporary
-    directory has less free space than ``directory``, the message names the temporary directory, and has a hint for it.
+    free, this function also regards the full disk as the cause. Many programs also write to the temporary directory. If
+    the temporary directory has less free space than ``directory``, the message names the temporary directory, and has a
+    hint for it.
     """
     try:
         yield

@@ -1,8 +1,9 @@
 """Write files into an image in which package scripts have run. A name is resolved as a program inside the image would
 resolve it.
 
-Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. If the last component of a name is a
-link, the link is not followed, but is itself replaced, removed or changed. Names are relative to the image's root.
+This module resolves links below the image's root, by openat2(2) with RESOLVE_IN_ROOT. If the last component of a name
+is a link, the functions do not follow the link, but replace, remove or change the link itself. Names are relative to
+the image's root.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _WHOLE_BYTES = 16 << 20
 
 
 def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file, in place of any entry with this name. Missing directories are made. The umask has no effect.
+    """Write a new file, in place of any entry with this name. The function makes missing directories. The umask has no
+    effect.
 
     Raises ReferenceImageError when the file cannot be written, for example because a directory has this name.
     """

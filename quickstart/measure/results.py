@@ -1,5 +1,5 @@
 """The data classes of the bench. They describe the cells of a matrix, the measurements in each cell, and the versioned
-document with all of these.
+document that contains the cells and the measurements.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ RUNS_MAX = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of a matrix, which is one combination of the things that the bench varies. Except for ``profile``, each
-    text is one of the words that are defined above in this module.
+    """One cell of a matrix, which is one combination of the things that the bench varies. Except for ``profile``, the
+    value of each text field is one of the words that are defined above in this module.
 
     ``payload`` is the form of quickstart's initramfs, and ``delivery`` is the way in which the start set reaches the
     application. An empty ``payload`` or ``delivery`` means the default of `build`. ``instances`` machines are launched

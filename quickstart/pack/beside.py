@@ -61,9 +61,9 @@ def looking_beside(
     """The canonical paths of the programs of the start set that look for files beside themselves. These programs must
     not be executed from /fast.
 
-    ``started`` are the programs that the starter, our program that starts units without systemd, executes. The starter
-    gives them their ordinary path, which is not below /fast, as argv[0]. ``searched`` are the names that processes
-    searched for in PATH.
+    ``started`` are the programs that the starter, our program that starts units without systemd, executes. As argv[0],
+    the starter gives each of these programs the program's ordinary path, which is not below /fast. ``searched`` are the
+    names that processes searched for in PATH.
     """
     executed = _executed(traces, root)
     looks = tuple(_looks(traces, root, executed.keys(), searched))

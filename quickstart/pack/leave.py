@@ -12,7 +12,7 @@ Three kinds of files stay on the volume although processes would open them below
 - programs whose path is used to find their processes
 - large libraries of which a boot uses only a small part
 
-So every packed file is a packed fact, which is a fact that must still be true for a fast start
+Because of this selection, every packed file is a packed fact, which is a fact that must still be true for a fast start
 (docs/users/never-stale.md). Every link in the archive leads either to a packed file or to the volume.
 """
 
@@ -210,9 +210,9 @@ def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
 
 
 def _searched(traces: Iterable[Trace]) -> frozenset[str]:
-    """The names of programs that processes with the unit's PATH searched for in PATH. A search is known by its first
-    step, which fails, because Debian's packages leave the first directory of PATH empty. When a program is executed by
-    its path, no search happens, so the result does not have its name.
+    """The names of programs that processes with the unit's PATH searched for in PATH. A trace shows a search by the
+    search's first step, which is a failed look-up in the first directory of PATH. Debian's packages leave this
+    directory empty. When a program is executed by its path, no search happens, so the result does not have its name.
     """
     return frozenset(
         event.path.name

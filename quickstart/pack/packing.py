@@ -100,7 +100,7 @@ class Packed:
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
     """The recipe of the initramfs, with the traces and with the data that the first requests read. ``recipe.disk`` is
-    the root disk with which the initramfs is used. This disk comes from the store, or is made now.
+    the root disk with which the initramfs is used. If the store does not have this disk, the function makes it.
 
     Raises UnsupportedUnitError when a unit cannot start early, StartSetError when the start set cannot be packed, and
     BadInputError when a file is missing on the used disk ``options.times_of``.
@@ -210,8 +210,8 @@ def _recipe(
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:
-    """Return the recipe with a root disk on which the application's files are next to each other. This disk comes from
-    the store, or is made now. It has the same files, inodes and superblock as the disk of ``recipe``.
+    """Return the recipe with a root disk on which the application's files are next to each other. If the store does not
+    have this disk, the function makes it. The disk has the same files, inodes and superblock as the disk of ``recipe``.
     """
     foreseen = _foreseen(recipe, traces)
     inputs = arranged_inputs(recipe, foreseen)

@@ -68,10 +68,10 @@ class Foreseen:
     """The expected use of the root volume by the application and by init until ready. Files that processes find in
     /fast, in memory, are left out. All paths are canonical.
 
-    The inodes of ``names`` are read. ``directories`` are searched for names. ``files`` are read completely. ``large``
-    files are read in part, or with O_DIRECT. ``parts`` has the parts of large files that the traced boots read through
-    the page cache. ``left`` are the files of the start set that stay on the volume. ``makes`` says whether the
-    application creates files.
+    ``names`` are the paths whose inodes are read. ``directories`` are the directories that are searched for names.
+    ``files`` are the files that are read completely. ``large`` are the files that are read in part, or with O_DIRECT.
+    ``parts`` has the parts of large files that the traced boots read through the page cache. ``left`` are the files of
+    the start set that stay on the volume. ``makes`` says whether the application creates files.
     """
 
     names: frozenset[PurePosixPath]
@@ -329,12 +329,12 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """The numbers of further blocks that the prefetch reads. Each of these blocks makes a cold volume fetch the piece
-    of 512 KiB (_PIECE_BYTES) around the block from the slow storage behind the volume. The prefetch does this for large
-    files that are outside the start set, and that the traced boots did not read through the page cache. For such files,
-    the prefetch cannot fill the page cache, because reads with O_DIRECT do not use the page cache.
+    of 512 KiB (_PIECE_BYTES) around the block from the slow storage behind the volume. The prefetch reads such blocks
+    of large files that are outside the start set, and that the traced boots did not read through the page cache. For
+    these files, filling the page cache would be useless, because reads with O_DIRECT do not use the page cache.
 
-    One block is chosen in each piece that has data of such a file, unless the prefetch already reads something else
-    from the piece. At most _PIECES blocks are chosen for one file.
+    The function chooses one block in each piece that has data of such a file, unless the prefetch already reads
+    something else from the piece. It chooses at most _PIECES blocks for one file.
     """
     in_cache = {path for path, known in foreseen.parts.items() if _is_read_through_cache(known)}
     past_cache = foreseen.large - foreseen.left - in_cache

@@ -89,9 +89,10 @@ def searched(start_set: StartSet, programs: Collection[PurePosixPath], root: Ima
     environment. Each directory is mapped to one of the programs and libraries that name the directory. A directory is
     spelled as this program or library names it.
 
-    These are the programs and libraries of the start set, the programs and libraries that a rule excludes, and the
-    executed ``programs``. In directory trees outside of the distribution's directories, such as /opt/app or /usr/local,
-    all other programs and libraries of the same trees also count, because they may run after ready.
+    The programs and libraries that may run with the unit's environment are those of the start set, those that a rule
+    excludes, and the executed ``programs``. In directory trees outside of the distribution's directories, such as
+    /opt/app or /usr/local, all other programs and libraries of the same trees also count, because they may run after
+    ready.
     """
     image = _Image.of(root)
     found: dict[PurePosixPath, PurePosixPath] = {}

@@ -3,8 +3,8 @@ files, their ELF closure (the libraries and ELF interpreters that they need), th
 that lead to these files, and the files that the profile's rules name. This module reads the image's tree and writes
 nothing.
 
-For every file in the set, the reasons are recorded. For every traced file outside the set, the rule that excludes the
-file is recorded.
+The StartSet records the reasons for every file in the set. For every traced file outside the set, it records the rule
+that excludes the file.
 """
 
 from __future__ import annotations
