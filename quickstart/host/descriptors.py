@@ -38,7 +38,7 @@ class Descriptors(Generic[T]):
         return node[0] if isinstance(node, tuple) else None
 
     def set(self, number: int, value: T) -> None:
-        """Set the value of a descriptor. A number that is out of range is ignored."""
+        """Set the value of a descriptor. The method ignores a number that is out of range."""
         if 0 <= number < _MOST:
             self._root = _with(self._root, number, value, _LEVELS - 1)
 

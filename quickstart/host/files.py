@@ -31,8 +31,8 @@ def temporary_directory() -> Path:
     """$TMPDIR, or else /tmp. Unlike tempfile.gettempdir, this function writes no file, so it also works on a
     full disk.
 
-    Raises HostLacksError when another user could replace the directory. That user could then also replace files that
-    we or our programs, for example a compiler, write there and read again.
+    Raises HostLacksError when another user could replace the directory. Such a user could also replace files that we or
+    our programs, for example a compiler, write to the directory and read again.
     """
     place = _temporary_place()
     check_temporary(place)

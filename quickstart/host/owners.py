@@ -68,7 +68,7 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
     """The IDs of the users who mounted FUSE file systems. The keys are the devices of the file systems (`major:minor`).
     ``mountinfo`` is the text of /proc/PID/mountinfo (proc(5)).
 
-    virtiofs is FUSE as well, but only root can mount it. A mount that does not name its user is left out.
+    virtiofs is FUSE as well, but only root can mount it. The result does not have a mount that does not name its user.
     """
     found: dict[str, int] = {}
     for line in mountinfo.splitlines():

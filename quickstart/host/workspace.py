@@ -29,12 +29,12 @@ _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 @contextmanager
 def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
-    """A context with a new directory, whose name begins with ``prefix``. The directory is removed when the context
+    """A context with a new directory, whose name begins with ``prefix``. The context removes the directory when it
     ends, unless ``keep`` is set.
 
-    The directory is made in ``place``, which defaults to the temporary directory. Before that, the function removes
-    directories in ``place`` that are left over from killed processes of this user. Raises HostLacksError when another
-    user could replace the directory, and OSError when the directory cannot be made.
+    The function makes the directory in ``place``, which defaults to the temporary directory. Before it makes the
+    directory, it removes directories in ``place`` that killed processes of this user have left. Raises HostLacksError
+    when another user could replace the directory, and OSError when the directory cannot be made.
     """
     place = place or temporary_directory()
     check_temporary(place)

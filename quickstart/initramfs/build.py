@@ -147,9 +147,9 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
       stored)
     - UnsupportedUnitError when the image's modprobe.d forbids a kernel module of the initramfs
 
-    When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive, nothing is
-    written to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs of this
-    budget needs. The CPU time has a limit because the image determines how many bytes the function must unpack and
+    When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive, the function
+    writes nothing to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs of
+    this budget needs. The CPU time has a limit because the image determines how many bytes the function must unpack and
     compress.
     """
     limit_s = START_SET_LIMIT_S + _S_OF_A_MIB * recipe.profile.budget_mib

@@ -110,9 +110,8 @@ class GuestConfig:
 
     ``tmp_options`` are the option strings for the tmpfs on /tmp. Init tries these strings in order until a mount
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further mount options for /dev/shm and
-    /proc. ``nologin`` says whether ordinary users are kept from logging in during the boot (pam_nologin(8)).
-    ``cloud_init`` says whether the image has cloud-init, which writes a part of a machine's configuration, such as the
-    network's.
+    /proc. ``nologin`` says whether ordinary users cannot log in during the boot (pam_nologin(8)). ``cloud_init`` says
+    whether the image has cloud-init, which writes a part of a machine's configuration, such as the network's.
 
     ``resolver`` says whether the image's DHCP client writes /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves
     the card's IPv6 addresses to networkd or dhcpcd. ``client`` is the image's DHCP client if this client sends a

@@ -1,5 +1,5 @@
 """Read and write the payload, the form in which the two parts of the initramfs are stored (docs/internals/payload.md).
-A part is stored as newc archives or as one compressed stream.
+The initramfs file contains a part as newc archives or as one compressed stream.
 
 Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream after the
 other, and recognises the form of a stream by the stream's first bytes
@@ -175,8 +175,8 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of the bytes of a compressed stream. Unused bytes can be given back to the source. ``offset`` is the
-    present position in the source, in bytes.
+    """The source of the bytes of a compressed stream. The decompressor can give unused bytes back to the source.
+    ``offset`` is the present position in the source, in bytes.
     """
 
     offset: int

@@ -67,7 +67,7 @@ def programs(store: Store) -> Programs:
 
 
 def freestanding(store: Store, name: str) -> Path:
-    """The path of our program ``name``, which is compiled without a C library."""
+    """The path of our program ``name``. QuickStart compiles this program without a C library."""
     return compiled(store, name, FREESTANDING_FLAGS, _sources("freestanding"), _sources(name))
 
 

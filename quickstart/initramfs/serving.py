@@ -46,8 +46,8 @@ class Delivery(enum.Enum):
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that the unit opens by their ordinary paths. These files are bind-mounted over the volume's
-    files in the unit's mount namespace.
+    """The packed files that the unit opens by their ordinary paths. In the guest, the starter bind-mounts these files
+    over the volume's files in the unit's mount namespace.
 
     The result has packed files below /usr with code from Debian packages, except these files:
 
@@ -116,8 +116,8 @@ def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRu
     """``rules`` with further rules that exclude files. The unit or a companion hides these files by its own mounts
     (InaccessiblePaths=, BindPaths= …).
 
-    In a stock boot (the distribution's own boot), the unit cannot see such a file. But if the file were packed, the
-    unit would see it below /fast.
+    In a stock boot (the distribution's own boot), the unit cannot see such a file. If the file were packed, the unit
+    would see the file below /fast.
     """
     # A glob's characters stand for themselves in brackets.
     hidden = dict.fromkeys(path for each in unit.all_units for path in _mounted(root, each, _HIDES))
@@ -177,7 +177,7 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
     """The files of the start set that init compares with the volume. The result has programs, libraries, and the files
     in ``bound``, which are bind-mounted over the volume's files. The result also has the links that lead to such a
-    file, or to a directory with such a file. Programs and libraries that stay on the volume are included, because
+    file, or to a directory with such a file. It also has programs and libraries that stay on the volume, because
     processes find their names in /fast.
 
     Processes open all other files of the start set by their ordinary names on the root volume, where the files may

@@ -74,7 +74,7 @@ class _Middle:
     So it reads each character of a path only once, for any pattern.
 
     The state of a match is a number. Bit N of this number says that the first N tokens of the pattern match the text
-    that has been read. The tokens ``*`` and ``**`` are not counted in N.
+    that has been read. N does not count the tokens ``*`` and ``**``.
     """
 
     def __init__(self, tokens: list[str]) -> None:

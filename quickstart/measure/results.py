@@ -43,8 +43,8 @@ class Cell:
     value of each text field is one of the words that are defined above in this module.
 
     ``payload`` is the form of quickstart's initramfs, and ``delivery`` is the way in which the start set reaches the
-    application. An empty ``payload`` or ``delivery`` means the default of `build`. ``instances`` machines are launched
-    from one volume, in the launch pattern ``pattern``. Staggered launches are ``stagger_ms`` apart.
+    application. An empty ``payload`` or ``delivery`` means the default of `build`. The bench launches ``instances``
+    machines from one volume, in the launch pattern ``pattern``. Staggered launches are ``stagger_ms`` apart.
     """
 
     profile: str
@@ -94,7 +94,7 @@ def words_of(cell: Cell) -> str:
 @dataclass(frozen=True)
 class Planned:
     """A cell of a matrix with its number of runs and its time limit. The time limit is the time in seconds, on the
-    host's clock, after which a run is given up.
+    host's clock, after which the bench gives up a run.
     """
 
     cell: Cell
@@ -136,8 +136,8 @@ class Sample:
 
     ``delivery`` is the way in which the start set reached the application, or empty. ``units`` are the services that
     systemd started before ready. The phase of a service lasts from the service's first process until the service was
-    active. ``took_ns`` is the run's duration on the host's clock. This duration is used only to estimate the remaining
-    time of a bench.
+    active. ``took_ns`` is the run's duration on the host's clock. The bench uses this duration only to estimate its
+    remaining time.
 
     A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number from 1,
     and ``launched_ns`` is the time from the launch of the first machine to the launch of this machine. The storage was

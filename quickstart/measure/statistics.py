@@ -140,8 +140,8 @@ def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell
     ``base``, and all other fields are the same in both cells. For example, ``axis`` is ``configuration``, and ``base``
     is ``standard``. With this axis, payload and delivery may differ, too.
 
-    The ratio is None when one of the two cells has no median. Cells whose base cell is not in ``summaries`` are left
-    out. Raises MixedClocksError when the cells have several clocks.
+    The ratio is None when one of the two cells has no median. The result does not have cells whose base cell is not in
+    ``summaries``. Raises MixedClocksError when the cells have several clocks.
     """
     demand_one_clock(summaries)
     rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
@@ -221,7 +221,7 @@ def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric
     """The claim that one cell ("ours") is faster than another cell ("the rival") in T_app, or in another ``metric``.
     ``ours`` has the samples of the first cell, and ``rival`` has the samples of the second cell.
 
-    On the virtual clock, the whole overlap is added to our time, and nothing is added to the rival's time. The overlap
+    On the virtual clock, the function adds the whole overlap to our time, and nothing to the rival's time. The overlap
     is the time that this clock may have failed to count. On a real clock, the claim holds only if the permutation test
     (`permutation_test`) confirms the difference. Raises MixedClocksError when the two cells have different clocks.
     """

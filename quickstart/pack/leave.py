@@ -133,7 +133,7 @@ def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> St
 
 def left_on_volume(file: StartFile, why: str | None) -> StartFile:
     """``file`` with the kind LEFT (the file stays on the volume) and the additional reason ``why``. When ``why`` is
-    None, ``file`` is returned unchanged.
+    None, the function returns ``file`` unchanged.
     """
     if why is None:
         return file

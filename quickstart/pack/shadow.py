@@ -109,8 +109,8 @@ def without_shadowing(start_set: StartSet, root: ImageRoot, directories: Searche
     the result of ``searched``.
 
     Some programs and libraries look for libraries beside themselves ($ORIGIN). If the directory of such a program or
-    library has a library that is not in the start set, the program or library must not be used from /fast. Then the
-    program stays on the volume, or the library is excluded.
+    library has a library that is not in the start set, the program or library must not be used from /fast. In this
+    case, the function leaves the program on the volume, or excludes the library.
     """
     image = _Image.of(root)
     libraries = tuple(_libraries(start_set, image))
@@ -177,8 +177,8 @@ def _facts(root: ImageRoot, path: PurePosixPath) -> ElfFacts | None:
 
 
 def _libraries(start_set: StartSet, image: _Image) -> Iterator[_Library]:
-    """The libraries of the start set, packed or not. The ELF interpreter is left out, because no process searches for
-    it. Each process already has its ELF interpreter when the process starts.
+    """The libraries of the start set, packed or not. The result does not have the ELF interpreter, because no process
+    searches for its ELF interpreter. Each process already has its ELF interpreter when the process starts.
     """
     interpreters = {
         image.resolved(PurePosixPath(file.interpreter)) for file in start_set.files if file.interpreter
@@ -207,7 +207,7 @@ def _libraries(start_set: StartSet, image: _Image) -> Iterator[_Library]:
 
 def _plain(directory: PurePosixPath) -> PurePosixPath:
     """Map the directory of a glibc-hwcaps variant (ld.so(8)) to the directory of the library itself. For example, map
-    /usr/lib/glibc-hwcaps/x86-64-v3 to /usr/lib. Any other directory is returned unchanged.
+    /usr/lib/glibc-hwcaps/x86-64-v3 to /usr/lib. Return any other directory unchanged.
     """
     return directory.parent.parent if directory.parent.name == _VARIANTS else directory
 

@@ -111,8 +111,8 @@ def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]
 
 
 class _Builder:
-    """Collects the files of the start set and the reasons for each file, by canonical path. Each file is examined only
-    once.
+    """Collects the files of the start set and the reasons for each file, by canonical path. This class examines each
+    file only once.
     """
 
     def __init__(self, root: ImageRoot, rules: FileRules) -> None:
@@ -319,8 +319,8 @@ class _Builder:
             yield from (each for each in below if not crosses or matches(each, glob))
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
-        """The paths of all files below a directory, without the directories. Links are not resolved here, but in
-        ``add``.
+        """The paths of all files below a directory, without the directories. This method does not resolve links, but
+        ``add`` does.
         """
         return sorted(self.root.below(directory))
 

@@ -236,8 +236,8 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The inode's extended attributes in the namespace `security`. A file with such an attribute is not packed,
-    because the initramfs cannot carry the attribute.
+    """The inode's extended attributes in the namespace `security`. QuickStart does not pack a file with such an
+    attribute, because the initramfs cannot carry the attribute.
     """
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
@@ -278,8 +278,8 @@ def _data(volume: _Volume, inode: _Inode, member: Member | None) -> Iterator[byt
 
 
 def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
-    """The segments of the file that have data, each as (offset in the file, length, offset in the image), in bytes.
-    Holes, allocated blocks that were never written, and blocks after the file's end are left out.
+    """The segments of the file that have data, each as (offset in the file, length, offset in the image), in bytes. The
+    result does not have holes, allocated blocks that were never written, and blocks after the file's end.
     """
     if not inode.size_bytes:
         return
@@ -298,8 +298,8 @@ def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
 def _extents(
     volume: _Volume, inode: _Inode, node: bytes, level: int, depth_wanted: int | None, seen: set[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """The file's extents in order, each as (first block in the file, number of blocks, first block in the image).
-    Extents that are allocated but were never written are left out. Raises BadInputError when an extent block is
+    """The file's extents in order, each as (first block in the file, number of blocks, first block in the image). The
+    result does not have extents that are allocated but were never written. Raises BadInputError when an extent block is
     reached twice.
     """
     magic, entries, _, depth = struct.unpack_from("<4H", node, 0)

@@ -80,8 +80,8 @@ def _variables_places(
     root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
 ) -> Iterator[PurePosixPath]:
     """The directories whose files define the variables in the profiles' attachments. An attachment is the pattern of
-    the paths of the programs that a profile confines. The result is empty when no attachment has a variable. The
-    directories ``local`` and ``tunables`` are included even if they do not exist.
+    the paths of the programs that a profile confines. The result is empty when no attachment has a variable. The result
+    has the directories ``local`` and ``tunables`` even if they do not exist.
     """
     if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
         yield from (_PROFILES / name for name in _MEANING)
@@ -214,7 +214,7 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
 @dataclass
 class _Reader:
     """Reads files of profiles. Raises UnsupportedUnitError when the files together have more text than the limit
-    allows. The limit is needed because many names may be links to one long file.
+    allows. There is a limit because many names may be links to one long file.
     """
 
     root: ImageRoot

@@ -1,7 +1,7 @@
 """Find what a stock boot, which is the distribution's own boot, does before it starts a service. The boot sets up
 mounts, kernel settings, the network and the packet filter.
 
-An early start takes place before all of these steps. An early start is allowed as long as the configuration of these
+An early start takes place before all of these steps. Init allows an early start as long as the configuration of these
 steps has not changed since the build (docs/users/never-stale.md explains how init finds changes). The build refuses an
 image with an enabled packet filter, because an application that starts early would be open to the network before the
 filter is active.
@@ -244,8 +244,8 @@ def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     line. But systemd also ends a line at a carriage return, so its third line may be part of an earlier line.
 
     If the word LOCAL is added to the file later, the machine boots the stock way, because init's script
-    ``settings-files`` checks /etc/adjtime by the same rule at each boot. The script does not follow links, so a link in
-    place of the file is refused, too.
+    ``settings-files`` checks /etc/adjtime by the same rule at each boot. The script does not follow links, so the
+    machine also boots the stock way if a link is in place of the file.
     """
     if root.link_target(_CLOCK) is not None:
         raise UnsupportedUnitError(

@@ -24,8 +24,8 @@ from quickstart.model import IMAGE_TIME_S
 
 def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> bytes:
     """The list of the enabled units and of the units that start before the application, as text. The list has one line
-    for each fact, and the lines are sorted. The directories X.requires and X.upholds are treated like X.wants. There
-    are these kinds of lines:
+    for each fact, and the lines are sorted. The list has the same lines for the directories X.requires and X.upholds as
+    for X.wants. There are these kinds of lines:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in.

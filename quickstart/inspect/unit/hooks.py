@@ -111,12 +111,12 @@ _MOST_FILES = 256
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads or may load a packet
     filter. A script may load a packet filter when it belongs to no package or was changed. A command may load a packet
-    filter unless it is on the list of harmless commands (``ifcommands``). The commands in a file of udev rules are
-    checked like ifupdown's commands, unless the file is the same as in its package.
+    filter unless it is on the list of harmless commands (``ifcommands``). The function checks the commands in a file of
+    udev rules like ifupdown's commands, unless the file is the same as in its package.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would not
-    compare these scripts or files at boot. The error is also raised for a configuration that gives the machine another
-    network than init's DHCP client does, for example a fixed address.
+    compare these scripts or files at boot. Finally, raises this error for a configuration that gives the machine
+    another network than init's DHCP client does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))

@@ -149,8 +149,8 @@ def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
     """The units that a boot of the image starts. They are ``unit``, the default target, and all units that ``unit`` and
-    the target pull in, directly or through other units. The services of the socket, path and timer units among them are
-    included. The instances that a device may start are not included.
+    the target pull in, directly or through other units. The result also has the services of the socket, path and timer
+    units among them. The result does not have the instances that a device may start.
     """
     found: set[str] = set()
     text_left = Budget()
@@ -276,8 +276,8 @@ def owned_texts(root: ImageRoot) -> Iterator[Owned]:
 
 
 def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) -> Iterator[tuple[str, str]]:
-    """Each of ``names`` together with each word in ``values``. The specifiers in the words are expanded again for
-    each name, because their values may depend on the name.
+    """Each of ``names`` together with each word in ``values``. The function expands the specifiers in the words again
+    for each name, because their values may depend on the name.
 
     Raises UnsupportedUnitError when ``left``, the limit for the text, is used up. There is a limit because one
     drop-in may apply to thousands of units.
@@ -289,8 +289,9 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
 
 
 def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
-    """A map from each unit to the units whose files name this unit in Before=. A Before= in the files of a unit that no
-    boot starts is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
+    """A map from each unit to the units whose files name this unit in Before=. The function ignores a Before= in the
+    files of a unit that no boot starts. If such a unit is enabled after the build, init itself reads the Before= in its
+    files.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS, each_more=0)

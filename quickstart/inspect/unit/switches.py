@@ -112,8 +112,8 @@ def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[st
 def _found(
     key: str, ours: Mapping[str, str], patterns: Mapping[str, str], spared: tuple[str, ...]
 ) -> str | None:
-    """The path that ``ours`` has for a key which ``key`` may match, or None. The keys in ``spared`` are ignored.
-    ``patterns`` are the items of ``ours`` whose keys are patterns.
+    """The path that ``ours`` has for a key which ``key`` may match, or None. The function ignores the keys in
+    ``spared``. ``patterns`` are the items of ``ours`` whose keys are patterns.
     """
     if key in ours and key not in spared:
         return ours[key]
