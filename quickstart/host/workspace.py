@@ -53,7 +53,7 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
 @contextmanager
 def room_for_sockets(directory: Path) -> Iterator[Path]:
     """A context with a directory for UNIX sockets. If the path of ``directory`` is short enough for a socket address
-    (unix(7)), this is ``directory`` itself. Otherwise, it is another directory, with a short path.
+    (unix(7)), the context gives ``directory`` itself. Otherwise, it gives another directory, which has a short path.
     """
     if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES:
         yield directory

@@ -1,5 +1,5 @@
-"""Write the initramfs. The same `Recipe`, version of QuickStart, compression libraries and squashfs-tools always give
-the same bytes, for any user and at any time.
+"""Write the initramfs. Two builds with equal `Recipe` write the same bytes, for any user and at any time, if the
+versions of QuickStart, of the compression libraries and of squashfs-tools are the same.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class Given:
     """What init gives to a machine before it starts the application, such as the machine-id, the name servers and the
     network. pack/given.py finds out which of these matter to the application before it is ready.
 
-    - ``machine_id`` says that the application reads the machine-id. If the machine has no machine-id yet, init then
-      writes one in the same way as systemd.
+    - ``machine_id`` says that the application reads the machine-id. In this case, init writes a machine-id, in the same
+      way as systemd, if the machine has none yet.
     - ``name_servers`` says that the application reads the name servers. Init then writes the name servers of its DHCP
       lease before it starts the application.
     - ``network`` says that a stock boot (the distribution's own boot) waits for the network. Init then waits for its

@@ -137,9 +137,9 @@ def _encode(name: str) -> bytes:
 def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
     """Write one archive to ``stream``, padded to a multiple of 512 bytes. Return the number of bytes written.
 
-    The same entries always give the same bytes. The function numbers inodes from 1 in the order of the entries, and
-    hard links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. When an error occurs,
-    the bytes that were already written stay in the stream.
+    Two calls with equal entries always write the same bytes. The function numbers inodes from 1 in the order of the
+    entries, and hard links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. When an
+    error occurs, the bytes that were already written stay in the stream.
 
     Raises BadInputError for an entry that the kernel would not unpack correctly, in four cases:
 

@@ -103,8 +103,8 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
 
 @contextlib.contextmanager
 def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
-    """A stream that compresses its data into ``file`` in the form ``payload``. The same versions of the compression
-    libraries (`compressors`) give the same bytes.
+    """A stream that compresses its data into ``file`` in the form ``payload``. Two calls with equal data write the same
+    bytes if the versions of the compression libraries (`compressors`) are the same.
 
     A compressed stream is followed by at least four zero bytes. The length of the stream with the zero bytes is a
     multiple of 512 bytes.

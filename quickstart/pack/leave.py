@@ -212,7 +212,8 @@ def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
 def _searched(traces: Iterable[Trace]) -> frozenset[str]:
     """The names of programs that processes with the unit's PATH searched for in PATH. A trace shows a search by the
     search's first step, which is a failed look-up in the first directory of PATH. Debian's packages leave this
-    directory empty. When a program is executed by its path, no search happens, so the result does not have its name.
+    directory empty. When a process executes a program by the program's path, no search happens, so the result does not
+    have the program's name.
     """
     return frozenset(
         event.path.name

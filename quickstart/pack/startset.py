@@ -212,8 +212,8 @@ class _Builder:
         return None
 
     def _denies(self, path: PurePosixPath) -> bool:
-        """Whether the mode of a file or directory gives its owner or its group fewer rights than all other users. In
-        /fast, all files belong to root, so the owner and the group would have the rights of all other users there.
+        """Whether the mode of a file or directory gives fewer rights to its owner or its group than to all other users.
+        In /fast, all files belong to root, so the owner and the group would have the rights of all other users there.
         """
         status = self.root.host(path).lstat()
         others = status.st_mode & 0o7

@@ -124,7 +124,9 @@ def _said(pulled: dict[str, bool], masks: Collection[str]) -> Iterator[str]:
 
 
 def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
-    """Whether the entry masks its unit (systemd.unit(5)), because it is a link to /dev/null or an empty file."""
+    """Whether the entry masks its unit (systemd.unit(5)). An entry is a mask when it is a link to /dev/null or an empty
+    file.
+    """
     target = root.link_target(entry)
     host = root.host(entry)
     return target == "/dev/null" if target is not None else host.is_file() and not host.stat().st_size

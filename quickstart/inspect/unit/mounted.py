@@ -246,7 +246,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain these
-    paths. systemd does so even for a file system that it otherwise does not mount at boot.
+    paths. For the unit, systemd mounts even such a file system that it otherwise does not mount at boot.
     """
     texts = unit_texts(root, unit)
     for name, value in assignments(texts, "[Unit]"):

@@ -1,5 +1,5 @@
-"""Find the kernel settings that also change other settings. Some settings of the kernel have two names. When a process
-writes certain other settings, the kernel also sets further settings. The functions are pure.
+"""Find the kernel settings that also change other settings. Some settings of the kernel have two names. For some other
+settings, the kernel sets further settings when a process writes the setting. The functions are pure.
 
 The sources are the kernel's handlers of these settings:
 
