@@ -1,4 +1,4 @@
-"""Read the data of a sparse file. This module skips holes, because a file with little data can have terabytes of holes."""
+"""Read the data of a sparse file. The module skips holes. A file with little data can have terabytes of holes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Programs:
 
 
 def programs(store: Store) -> Programs:
-    """The host's BusyBox, and our own programs. QuickStart compiles our programs, and keeps the results in the store."""
+    """The host's BusyBox, and our own programs. QuickStart compiles our programs into the store."""
     return Programs(
         busybox=door.tool_path("busybox"),
         mounter=freestanding(store, "mounter"),

@@ -67,7 +67,7 @@ def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosix
 
 
 def installed(root: ImageRoot) -> Mapping[str, str]:
-    """The version of each package of the image, by the package's name. The result is empty for an image without dpkg."""
+    """The version of each package of the image, by the package's name. Without dpkg, the result is empty."""
     return {each.package: each.version for _, each in sorted(_status(root).items())}
 
 
