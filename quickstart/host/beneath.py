@@ -1,5 +1,5 @@
-"""Open files in a directory with untrusted contents. Only regular files are opened, and only by plain names. Links are
-not followed. Opening a file never waits, although open(2) of a FIFO would wait.
+"""Open files in a directory with untrusted contents. This module opens only regular files, and only by plain names. The
+module does not follow links. Opening a file never waits, although open(2) of a FIFO would wait.
 
 A plain name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2) would. All later
 checks use the open descriptor, so replacing the file after it was opened has no effect.
@@ -56,7 +56,7 @@ def open_regular(path: Path, *, writable: bool = False) -> int:
 
 @contextmanager
 def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
-    """A context with the descriptor that ``open_regular`` returns. The descriptor is closed when the context ends."""
+    """A context with the descriptor that ``open_regular`` returns. The context closes the descriptor when it ends."""
     fd = open_regular(path, writable=writable)
     try:
         yield fd

@@ -44,23 +44,24 @@ class TooSlowError(BadInputError):
 
 
 def cpu_limit(what: str, limit_s: float = LIMIT_S, hint: str = _HINT) -> _Limit:
-    """A context that raises TooSlowError in its block when this process has used ``limit_s`` seconds of CPU time
-    since the beginning of the block. When the block continues after the error, the error is raised again after every
+    """A context that raises TooSlowError in its block when this process has used ``limit_s`` seconds of CPU time since
+    the beginning of the block. When the block continues after the error, the context raises the error again after every
     further ``limit_s`` seconds. ``what`` names the input in the message.
 
-    The signal SIGPROF of setitimer(2) interrupts the block, even while a regular expression is evaluated. When one such
-    block is inside another, both limits apply, and the time of the inner block also counts for the outer block. Outside
-    of the main thread, the context does nothing, because Python handles signals only in the main thread.
+    The signal SIGPROF of setitimer(2) interrupts the block, even while a regular expression is evaluated. When the
+    block of one such context is inside the block of another context, both limits apply, and the time of the inner block
+    also counts for the outer block. Outside of the main thread, the context does nothing, because Python handles
+    signals only in the main thread.
 
-    This context can also be used as a decorator. A decorated function that reads untrusted input has the same limit in
-    every verb that calls the function.
+    The context also works as a decorator. A decorated function that reads untrusted input has the same limit in every
+    verb that calls the function.
     """
     return _Limit(what, limit_s, hint)
 
 
 class _Limit(ContextDecorator):
-    """The context of `cpu_limit`. It is a class and not a generator. With a generator, a signal between the end of the
-    block and the rest of the generator would leave the timer running.
+    """The context of `cpu_limit`. The context is a class and not a generator function. With a generator, a signal
+    between the end of the block and the rest of the generator would leave the timer running.
     """
 
     def __init__(self, what: str, limit_s: float, hint: str) -> None:

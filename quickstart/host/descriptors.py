@@ -27,8 +27,8 @@ class Descriptors(Generic[T]):
         self._root: tuple[object, ...] = _EMPTY
 
     def get(self, number: int) -> T | None:
-        """The value of a descriptor. None when no value was set for the descriptor, or when the descriptor's number is
-        out of range.
+        """The value of a descriptor. The result is None when no value was set for the descriptor, or when the
+        descriptor's number is out of range.
         """
         node: object = self._root
         for level in range(_LEVELS - 1, -1, -1):
@@ -38,7 +38,7 @@ class Descriptors(Generic[T]):
         return node[0] if isinstance(node, tuple) else None
 
     def set(self, number: int, value: T) -> None:
-        """Set the value of a descriptor. A number that is out of range is ignored."""
+        """Set the value of a descriptor. The method ignores a number that is out of range."""
         if 0 <= number < _MOST:
             self._root = _with(self._root, number, value, _LEVELS - 1)
 

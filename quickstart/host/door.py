@@ -53,7 +53,7 @@ class Completed:
 
 def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
     """The environment of every subprocess. It has the C locale, a fixed PATH, DEBIAN_FRONTEND=noninteractive and
-    ``extra``. From our environment, it has HOME, TMPDIR and, with ``proxies``, the proxy settings.
+    ``extra``. It also has HOME, TMPDIR and, with ``proxies``, the proxy settings of our own environment.
 
     HOME is / when another user could replace the directory, because programs obey the configuration files in HOME. No
     other variable of our environment is passed on, so the subprocess depends only on its caller's arguments. Raises
@@ -82,8 +82,8 @@ def _home(named: str) -> str:
     be the directory of the user who called sudo. For example, if the compiler is ccache, it runs the programs that
     ccache.conf in this directory names.
 
-    The first result is cached. It comes from before this process enters a user namespace (cli/output.py), because
-    inside of the namespace, the process cannot tell who owns a directory.
+    The first result is cached. The first call is made before this process enters a user namespace (cli/output.py),
+    because inside of the namespace, the process cannot tell who owns a directory.
     """
     place = Path(named)
     return named if place.is_absolute() and os.path.isdir(place) and not swapped_by_others(place) else "/"  # noqa: PTH112
@@ -91,7 +91,9 @@ def _home(named: str) -> str:
 
 @cache
 def package_of(tool: str) -> str:
-    """The Debian package that has ``tool``, from packages.txt. Or ``tool`` itself, if it is not in that list."""
+    """The Debian package that has ``tool``, from packages.txt. The result is ``tool`` itself if that list does not have
+    it.
+    """
     text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
     rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {row[0]: row[1] for row in rows}.get(tool, tool)
@@ -101,8 +103,8 @@ def tool_path(tool: str) -> Path:
     """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool.
 
     The environment variable QUICKSTART_TOOL_PATH names directories that are searched in place of the host's own. With
-    this variable, the function raises HostLacksError when another user could replace the tool. The host's own
-    directories are as safe as the host.
+    this variable, the function raises HostLacksError when another user could replace the tool. The function does not
+    examine the host's own directories, which are as safe as the host.
     """
     chosen = os.environ.get("QUICKSTART_TOOL_PATH")
     found = shutil.which(tool, path=_SEARCH_PATH if chosen is None else chosen)
@@ -153,8 +155,8 @@ def has_ended(process: Process, timeout_s: float) -> bool:
 
 
 def bad_end(process: Process) -> str:
-    """A phrase that says how ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when the
-    process succeeded or is still running.
+    """A phrase that says how ``process`` failed (``was killed by signal 9``, ``ended with status 2``). The result is
+    empty when the process succeeded or is still running.
     """
     status = process.poll()
     if not status:
@@ -176,8 +178,8 @@ def core_limit() -> str:
 
 
 def identity_words(identity: Identity | None) -> tuple[str, ...]:
-    """The options of setpriv(1) by which a program gets ``identity`` and can never gain a privilege. Empty
-    when ``identity`` is None.
+    """The options of setpriv(1) by which a program gets ``identity`` and can never gain a privilege. The result is
+    empty when ``identity`` is None.
     """
     if identity is None:
         return ()
@@ -209,9 +211,11 @@ def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -
 
 def _cpu_words(cpu_s: int | None) -> tuple[str, ...]:
     """A call of prlimit(1), to be put before the argv of a program. When the program has used ``cpu_s`` seconds of CPU
-    time, the signal SIGXCPU ends it. By default, this signal would also make a core dump. Empty when ``cpu_s`` is None.
+    time, the signal SIGXCPU ends it. By default, this signal would also make a core dump. The result is empty when
+    ``cpu_s`` is None.
 
-    The hard limit is not changed. At that limit, the kernel sends SIGKILL, as it also does when memory is short.
+    The hard limit stays unchanged, because at the hard limit the kernel sends SIGKILL, as it also does when memory is
+    short.
     """
     if cpu_s is None:
         return ()
@@ -305,7 +309,7 @@ class Filter:
     errors: FileIO
 
     def fault(self) -> str:
-        """Wait for the end of the process, and return why it failed. Empty when the process succeeded."""
+        """Wait for the end of the process, and return why it failed. The result is empty when the process succeeded."""
         self.process.wait()
         said = _tail(self.errors.read(_PIPE_BYTES) or b"").strip().partition("\n")[0]
         return "" if self.process.returncode == 0 else said or bad_end(self.process)
@@ -343,7 +347,7 @@ def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
 
 
 def log_tail(log: Path | None) -> str:
-    """The last lines of a log file. Empty when there is no file."""
+    """The last lines of a log file. The result is empty when there is no file."""
     if log is None or not log.exists():
         return ""
     return "\n".join(_tail(log.read_bytes()).splitlines()[-15:])

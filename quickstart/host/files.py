@@ -31,8 +31,8 @@ def temporary_directory() -> Path:
     """$TMPDIR, or else /tmp. Unlike tempfile.gettempdir, this function writes no file, so it also works on a
     full disk.
 
-    Raises HostLacksError when another user could replace the directory. That user could then also replace files that
-    we or our programs, for example a compiler, write there and read again.
+    Raises HostLacksError when another user could replace the directory. Such a user could also replace files that we or
+    our programs, for example a compiler, write to the directory and read again.
     """
     place = _temporary_place()
     check_temporary(place)
@@ -78,8 +78,9 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
     message.
 
     A program that fails because of a full disk does not always say so. So if a program fails while less than 1 MiB is
-    free, the full disk also counts as the cause. Many programs also write to the temporary directory. If the temporary
-    directory has less free space than ``directory``, the message names the temporary directory, and has a hint for it.
+    free, this function also regards the full disk as the cause. Many programs also write to the temporary directory. If
+    the temporary directory has less free space than ``directory``, the message names the temporary directory, and has a
+    hint for it.
     """
     try:
         yield

@@ -49,7 +49,7 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
     """Run a program, and copy data between our stdin, stdout and stderr and those of the program. Return the program's
     status. If a signal killed the program, return 128 plus the number of the signal.
 
-    The function ``command`` returns the program's argv. It is called with True when our stdin is a terminal. In this
+    The function ``command`` returns the program's argv. Its argument is True when our stdin is a terminal. In this
     case, the program's stdin is also a terminal, which the program must make its controlling terminal. There is no time
     limit, because the user ends the program. When the program has ended, our terminal gets its former settings back.
     """

@@ -1,4 +1,4 @@
-"""Read the data of a sparse file. Holes are skipped, because a file with little data can have terabytes of holes."""
+"""Read the data of a sparse file. The module skips holes. A file with little data can have terabytes of holes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tupl
     """The chunks of the file ``fd`` that are not all zeros, as (offset, chunk). The function reads from ``begin_bytes``
     on, up to ``size_bytes``. Offsets are multiples of CHUNK_BYTES. ``begin_bytes`` must be such a multiple, too.
 
-    Holes and written zeros are left out alike.
+    The function leaves out both holes and written zeros.
     """
     offset = _next_data(fd, begin_bytes, size_bytes)
     while offset < size_bytes:

@@ -187,7 +187,7 @@ def _is_mapped(extents: Sequence[Extent], number: int) -> bool:
 
 def _free_id(extents: Sequence[Extent], number: int) -> int | None:
     """The ID that ``number`` selects from the IDs that ``extents`` maps. The ID is not 0, and probably no other program
-    has it. None when there is no such ID.
+    has it. The result is None when there is no such ID.
     """
     own = _OWN_BASE + number % _OWN_COUNT
     if _is_mapped(extents, _OWN_BASE) and _is_mapped(extents, own):

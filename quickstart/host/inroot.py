@@ -1,8 +1,9 @@
-"""Write files into an image in which package scripts have run. A name is resolved as a program inside the image would
-resolve it.
+"""Write files into an image in which package scripts have run. This module resolves a name as a program inside the
+image would resolve the name.
 
-Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. If the last component of a name is a
-link, the link is not followed, but is itself replaced, removed or changed. Names are relative to the image's root.
+The module resolves links below the image's root, by openat2(2) with RESOLVE_IN_ROOT. If the last component of a name is
+a link, the functions do not follow the link, but replace, remove or change the link itself. Names are relative to the
+image's root.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _WHOLE_BYTES = 16 << 20
 
 
 def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file, in place of any entry with this name. Missing directories are made. The umask has no effect.
+    """Write a new file, in place of any entry with this name. The function makes missing directories. The umask has no
+    effect.
 
     Raises ReferenceImageError when the file cannot be written, for example because a directory has this name.
     """
@@ -80,7 +82,7 @@ def make_directory(root: Path, name: str, mode: int = 0o755) -> None:
 def rewrite(root: Path, name: str, change: Callable[[bytes], bytes]) -> None:
     """Replace the content of a regular file. The file keeps its owner and mode.
 
-    A file that is missing, not regular or larger than 16 MiB is left unchanged.
+    The function does not change a file that is missing, not regular or larger than 16 MiB.
     """
     with _faults(root, name):
         try:

@@ -43,8 +43,8 @@ def owner_here(fd: int) -> Owner:
 
 
 def mounter_of(fd: int) -> int | None:
-    """The user who mounted the FUSE file system of an open file. UNKNOWN when the user is not known. None when the file
-    system is not FUSE.
+    """The user who mounted the FUSE file system of an open file. The result is UNKNOWN when the user is not known, and
+    None when the file system is not FUSE.
     """
     try:
         return _mounter(os.fstat(fd).st_dev) if file_system(fd) == FUSE else None
@@ -68,7 +68,7 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
     """The IDs of the users who mounted FUSE file systems. The keys are the devices of the file systems (`major:minor`).
     ``mountinfo`` is the text of /proc/PID/mountinfo (proc(5)).
 
-    virtiofs is FUSE as well, but only root can mount it. A mount that does not name its user is left out.
+    virtiofs is FUSE as well, but only root can mount it. The result does not have a mount that does not name its user.
     """
     found: dict[str, int] = {}
     for line in mountinfo.splitlines():
@@ -101,8 +101,8 @@ def extents(text: str) -> tuple[Extent, ...]:
 
 
 def inside(outside: int, rows: Sequence[Extent]) -> int | None:
-    """The ID in the user namespace that stands for the ID ``outside`` of the parent namespace. None when the user
-    namespace does not map this ID.
+    """The ID in the user namespace that stands for the ID ``outside`` of the parent namespace. The result is None when
+    the user namespace does not map this ID.
     """
     for first, beyond, count in rows:
         if beyond <= outside < beyond + count:

@@ -4,8 +4,8 @@ its file system.
 A path is trusted when two conditions are true for every directory on the way from / to this path, with links followed.
 The directory belongs to a trusted user, and no other user can rename entries of the directory. In a directory with the
 sticky bit, other users can rename only their own entries (inode(7)). The program that serves a FUSE file system chooses
-the owners and modes that the file system shows. So everything on a FUSE file system is treated as belonging to the user
-who mounted the file system (fuse(4)).
+the owners and modes that the file system shows. So this module treats everything on a FUSE file system as belonging to
+the user who mounted the file system (fuse(4)).
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def trusted() -> Trust:
 
 def swapped_by_others(path: Path) -> str:
     """A clause about the first step on the way to ``path`` that another user could replace. The clause names the step
-    and the reason, for example ``/srv/x belongs to another user (1001)``. Empty when no other user could replace a
-    step.
+    and the reason, for example ``/srv/x belongs to another user (1001)``. The result is empty when no other user could
+    replace a step.
 
     The result is also empty for a path that is missing or that we may not enter.
     """
@@ -84,8 +84,9 @@ def swapped_by_others(path: Path) -> str:
 
 
 def fault_at(path: Path) -> str:
-    """The reason why the entry ``path`` itself is not trusted, in the words of `fault`. The directories on the way to
-    the entry are not examined. Empty when the entry is trusted. A link is not followed.
+    """The reason why the entry ``path`` itself is not trusted, in the words of `fault`. The function does not examine
+    the directories on the way to the entry. If the entry is a link, the function does not follow the link. The result
+    is empty when the entry is trusted.
     """
     parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -121,7 +122,7 @@ def make_directories(directory: Path) -> str:
 
 def fault(step: Step, trust: Trust) -> str:
     """The reason why a step on the way to a path is not trusted. The reason is a phrase such as ``belongs to another
-    user (1001)``. Empty when the step is trusted.
+    user (1001)``. The result is empty when the step is trusted.
     """
     mode = step.status.st_mode
     if step.by_proc and stat.S_ISLNK(mode):
@@ -141,7 +142,8 @@ def place_of(path: Path) -> tuple[Path, str]:
     """The path that ``path`` leads to, with links followed, and the text of `swapped_by_others` for the way to it.
 
     Both results come from one walk along the path, because a second walk could follow a link that was not checked. The
-    entry at ``path`` itself is checked only if it is a link, because only a link has an effect on where ``path`` leads.
+    function checks the entry at ``path`` itself only if the entry is a link, because only a link has an effect on where
+    ``path`` leads.
     """
     found = _followed(path)
     own = found.own

@@ -43,8 +43,8 @@ class PipeEnds:
 
 
 class _Log:
-    """A log of limited size. The first ``HEAD_BYTES`` bytes of the output are written to the file at once. The newest
-    part of the other output is written when the log is closed.
+    """A log of limited size. The log writes the first ``HEAD_BYTES`` bytes of the output to the file at once. When the
+    log is closed, it writes the newest part of the other output.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,8 +89,8 @@ def logged(
     env: Mapping[str, str] | None = None,
     proxies: bool = False,
 ) -> None:
-    """Run ``argv`` with an empty stdin, and wait for its end. The output of the program is appended to ``log``, up to a
-    limited size.
+    """Run ``argv`` with an empty stdin, and wait for its end. The function appends the output of the program to
+    ``log``, up to a limited size.
 
     Raises MissingToolError when the program is not installed. Raises CommandError when the status is not 0, and when
     the program has not ended after ``timeout_s`` seconds. The process has ended when this function returns or raises.

@@ -34,8 +34,8 @@ class Seen:
 
 
 def seen(what: int | Path) -> Seen:
-    """The present state of a file. The file is given by a descriptor or by its path. A link at the path is not
-    followed. Raises OSError when the file cannot be examined.
+    """The present state of a file. The caller gives a descriptor or a path of the file. The function does not follow a
+    link at the path. Raises OSError when the file cannot be examined.
     """
     status = os.fstat(what) if isinstance(what, int) else os.lstat(what)
     return Seen(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

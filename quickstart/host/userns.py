@@ -2,9 +2,9 @@
 has the user's subordinate IDs (user_namespaces(7)).
 
 In the namespace, UID 0 stands for the user who runs the process. UIDs 1 to 65535 stand for the user's subordinate IDs
-(subuid(5), subgid(5)), as with podman. So the files of an image keep their different owners. Files that are written for
-the user belong to the user. The process gains no right over the host. Only newuidmap(1) and newgidmap(1) are privileged
-(set-uid or a file capability).
+(subuid(5), subgid(5)), as with podman. So the files of an image keep their different owners. Files that the process
+writes for the user belong to the user. The process gains no right over the host. Only newuidmap(1) and newgidmap(1) are
+privileged (set-uid or a file capability).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ def walk(
     """``top`` and every path below it, depth first and sorted by name. Each element is (path, whether the path is a
     directory).
 
-    Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory cannot be
-    read. If ``on_error`` does not raise, the walk continues with the next directory.
+    The function does not enter directories on a device other than ``device``. It calls ``on_error`` when it cannot read
+    a directory. If ``on_error`` does not raise, the walk continues with the next directory.
     """
     # An entry is kept as its name and its directory's path, which all entries of the directory share,
     # because somebody may have made a million long paths.

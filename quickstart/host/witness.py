@@ -59,7 +59,7 @@ def begin(leave_behind: Callable[[Callable[[int], None], int], None]) -> None:
 
 
 def end() -> None:
-    """End the witness. This is for a process that has not entered a user namespace after all."""
+    """End the witness. Call this function in a process that has not entered a user namespace after all."""
     if _State.outside is not None:
         _State.outside.asking.close()
         _State.outside = None
@@ -76,7 +76,8 @@ def sees_all() -> bool:
 
 
 def owner_of(fd: int) -> Owner:
-    """The owner of an open file, as the witness sees it. Without a witness, the owner as this process sees it.
+    """The owner of an open file, as the witness sees it. Without a witness, the result is the owner as this process
+    sees it.
 
     Raises OSError when the file cannot be examined, and HostLacksError when the witness has ended.
     """

@@ -29,12 +29,12 @@ _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 @contextmanager
 def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
-    """A context with a new directory, whose name begins with ``prefix``. The directory is removed when the context
+    """A context with a new directory, whose name begins with ``prefix``. The context removes the directory when it
     ends, unless ``keep`` is set.
 
-    The directory is made in ``place``, which defaults to the temporary directory. Before that, the function removes
-    directories in ``place`` that are left over from killed processes of this user. Raises HostLacksError when another
-    user could replace the directory, and OSError when the directory cannot be made.
+    The function makes the directory in ``place``, which defaults to the temporary directory. Before it makes the
+    directory, it removes directories in ``place`` that killed processes of this user have left. Raises HostLacksError
+    when another user could replace the directory, and OSError when the directory cannot be made.
     """
     place = place or temporary_directory()
     check_temporary(place)
@@ -52,8 +52,8 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
 
 @contextmanager
 def room_for_sockets(directory: Path) -> Iterator[Path]:
-    """A context with a directory for UNIX sockets. This is ``directory`` itself, unless its path is too long for a
-    socket address (unix(7)). Then it is another directory, with a short path.
+    """A context with a directory for UNIX sockets. If the path of ``directory`` is short enough for a socket address
+    (unix(7)), the context gives ``directory`` itself. Otherwise, it gives another directory, which has a short path.
     """
     if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES:
         yield directory

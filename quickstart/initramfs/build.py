@@ -1,5 +1,5 @@
-"""Write the initramfs. The same `Recipe`, version of QuickStart, compression libraries and squashfs-tools always give
-the same bytes, for any user and at any time.
+"""Write the initramfs. Two builds with equal `Recipe` write the same bytes, for any user and at any time, if the
+versions of QuickStart, of the compression libraries and of squashfs-tools are the same.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
-    """The file system type and mount options of the root volume, from the image's fstab(5). Options that begin with
-    ``x-`` are left out, because they are for programs such as systemd (mount(8)). BusyBox would pass such an option to
-    the kernel, and the kernel refuses the option.
+    """The file system type and mount options of the root volume, from the image's fstab(5). The result does not have
+    the options that begin with ``x-``, because they are for programs such as systemd (mount(8)). BusyBox would pass
+    such an option to the kernel, and the kernel refuses the option.
 
     Raises StartSetError unless the type is ext4.
     """
@@ -147,9 +147,9 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
       stored)
     - UnsupportedUnitError when the image's modprobe.d forbids a kernel module of the initramfs
 
-    When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive, nothing is
-    written to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs of this
-    budget needs. The CPU time has a limit because the image determines how many bytes the function must unpack and
+    When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive, the function
+    writes nothing to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs of
+    this budget needs. The CPU time has a limit because the image determines how many bytes the function must unpack and
     compress.
     """
     limit_s = START_SET_LIMIT_S + _S_OF_A_MIB * recipe.profile.budget_mib
@@ -231,8 +231,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
-    """Append one more archive with files of the image. These files may be secret, so the initramfs file gets the mode
-    0600, and only its owner may read it.
+    """Append one more archive with files of the image. The added files may be secret. So the initramfs file gets the
+    mode 0600, and only the owner of the initramfs file may read it.
     """
     initramfs.path.chmod(0o600)
     more, unpacked = _append(initramfs.path, entries, Payload.CPIO)
@@ -287,9 +287,9 @@ def _append(
 
 
 class _Room:
-    """A sink (the destination of an archive) that takes at most ``most_bytes`` bytes. The size of the start set is
-    known before the archive is written. The size of the kernel modules is not known before, because the image's
-    modules.dep decides which modules are written.
+    """A sink (the destination of an archive) that takes at most ``most_bytes`` bytes. The limit is for the kernel
+    modules. Their size is known only when the archive is written, because the image's modules.dep decides which modules
+    are written. The size of the start set is known earlier.
     """
 
     def __init__(self, sink: Sink, most_bytes: int) -> None:

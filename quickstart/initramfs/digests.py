@@ -6,8 +6,8 @@ one entry for each member of part B, in the order of the members. The fields of 
 ``same_as``, CRC-32, the length of the name with its NUL, the length of the link's target, the name, and the target.
 
 The CRC-32 is computed as in zlib and gzip (IEEE 802.3), over the whole content of a regular file. For all other
-members, the field CRC-32 is 0. When an entry is a hard link, an earlier entry has its content. Then ``same_as`` is 1 +
-the number of this earlier entry. For all other entries, ``same_as`` is 0.
+members, the field CRC-32 is 0. The field ``same_as`` is for hard links. When an earlier entry is another name of the
+same file, ``same_as`` is 1 + the number of this earlier entry. For all other entries, ``same_as`` is 0.
 
 Each file has only one digest, even when the file is long. docs/adr/0009-digest.md gives the reasons for this rule and
 for the choice of CRC-32.

@@ -50,13 +50,13 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """The paths that are compared with the volume in addition to the packed files.
+    """The paths that the guest compares with the volume in addition to the packed files.
 
-    ``names`` are paths that may or may not exist. ``places`` are directories, whose entries are compared. ``files``
-    are links and regular files of the image. Each of these files is in ``names`` or in a directory of ``places``.
-    ``ways`` are directories whose modes and owners are compared. ``enabled`` is a list from which init decides whether
-    a unit that is enabled after the build prevents a fast start. ``parents`` are the directories on the way to all
-    compared paths. Directories that do not exist are included, and links are not.
+    ``names`` are paths that may or may not exist. ``places`` are directories whose entries the guest compares.
+    ``files`` are links and regular files of the image. Each of these files is in ``names`` or in a directory of
+    ``places``. ``ways`` are directories whose modes and owners the guest compares. ``enabled`` is a list from which
+    init decides whether a unit that is enabled after the build prevents a fast start. ``parents`` are the directories
+    on the way to all compared paths, existing or not, except links.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -81,12 +81,12 @@ def watched(
     absent: Collection[PurePosixPath] = (),
     hidden: Collection[str] = (),
 ) -> Watched:
-    """Everything that is compared with the volume for an early start of ``units``, in addition to the served files
-    (the files that processes open from /fast). ``executed`` are all programs that the traced boots executed, whether
-    or not they are in the start set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all programs and
-    libraries that may run with the unit's environment (pack.shadow.searched). ``absent`` are further paths, where no
-    file may exist later. ``hidden`` are the paths below /run and /dev that the units hide from their processes
-    (inspect/unit/hidden.py finds them).
+    """Everything that the guest compares with the volume for an early start of ``units``, in addition to the served
+    files (the files that processes open from /fast). ``executed`` are all programs that the traced boots executed,
+    whether or not they are in the start set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all
+    programs and libraries that may run with the unit's environment (pack.shadow.searched). ``absent`` are further
+    paths, where no file may exist later. ``hidden`` are the paths below /run and /dev that the units hide from their
+    processes (inspect/unit/hidden.py finds them).
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches to one of
     the executed or served programs.
@@ -120,10 +120,10 @@ def watched(
 
 
 def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """The directories on the way to ``paths``. Directories that do not exist are included, and links are not. None of
-    the directories may become a link later. When init compares, the volume is not mounted at / but at another
-    directory. There, the absolute target of a link such as /usr/local -> /srv/local does not exist, so init would miss
-    the files behind the link.
+    """The directories on the way to ``paths``, existing or not, except links. None of the directories may become a link
+    later. When init compares the paths, the volume is not mounted at / but at another directory. At that time, the
+    absolute target of a link such as /usr/local -> /srv/local does not exist, so init would miss the files behind the
+    link.
     """
     for path in sorted({parent for each in paths for parent in each.parents if parent.name}):
         if _is_sayable(path) and root.link_target(path) is None:
@@ -132,7 +132,8 @@ def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePo
 
 def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
     """The directories on the way to the served files (the files that processes open from /fast). The modes and owners
-    of these directories decide which users may open a file on the volume. But all users may open the files in /fast.
+    of these directories decide which users may open a file on the volume. In /fast, by contrast, all users may open the
+    files.
     """
     for path in sorted({parent for file in served for parent in file.path.parents}):
         if _is_directory(root, path):
@@ -151,8 +152,8 @@ def _is_sayable(place: PurePosixPath) -> bool:
 
 
 def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]) -> Deciding:
-    """The paths where a stock boot (the distribution's own boot) looks before it finds the files that are served from
-    /fast. Examples are:
+    """The paths where a stock boot (the distribution's own boot) looks before it finds the files that processes open
+    from /fast in a fast start. Examples are:
 
     - /usr/local/bin/NAME for a packed /usr/bin/NAME
     - a library in a directory that ld.so searches earlier than the packed library's directory
@@ -197,7 +198,7 @@ def _own_directories(
     """The directories in DT_RPATH and DT_RUNPATH of the served files, and the directories in ``searched``. The loader
     searches these directories before the default directories, but it searches LD_LIBRARY_PATH before DT_RUNPATH
     (ld.so(8)). At the build, one of these directories may already have another library with the name of a packed
-    library. Then pack/shadow.py keeps the packed library out of /fast.
+    library. In this case, pack/shadow.py keeps the packed library out of /fast.
     """
     found: dict[PurePosixPath, None] = dict.fromkeys(searched)
     for file in served:
@@ -259,7 +260,7 @@ def packed_facts(
 ) -> tuple[bytes, bytes, bytes]:
     """Three texts that init compares with the root volume. The first text has the names of the compared files. The
     second text has the facts of the files that exist. The third text has the places, which are the directories whose
-    entries are compared.
+    entries init compares.
 
     Each name and each place ends with a NUL and has no leading slash. The facts have the format of `stat -c '%f %s %Y
     %Z %n'`. The facts of the names come first. The facts of the entries of the places come last.

@@ -70,8 +70,8 @@ class Given:
     """What init gives to a machine before it starts the application, such as the machine-id, the name servers and the
     network. pack/given.py finds out which of these matter to the application before it is ready.
 
-    - ``machine_id`` says that the application reads the machine-id. If the machine has no machine-id yet, init then
-      writes one in the same way as systemd.
+    - ``machine_id`` says that the application reads the machine-id. In this case, init writes a machine-id, in the same
+      way as systemd, if the machine has none yet.
     - ``name_servers`` says that the application reads the name servers. Init then writes the name servers of its DHCP
       lease before it starts the application.
     - ``network`` says that a stock boot (the distribution's own boot) waits for the network. Init then waits for its
@@ -81,8 +81,8 @@ class Given:
     - ``cards`` says which network cards have which name.
 
     With ``name_servers`` or ``network``, init writes the lease's name servers to /etc/resolv.conf before it starts the
-    application. Init does this only if the machine's own DHCP client would write them there (see take_resolver in
-    initramfs/init/second).
+    application. Init writes this file only if the machine's own DHCP client would write the name servers to the file,
+    too (see take_resolver in initramfs/init/second).
     """
 
     machine_id: bool = False
@@ -98,11 +98,10 @@ class GuestConfig:
     """The configuration of init for one image. ``build`` is the build ID, which both parts of the initramfs contain.
     ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty when init
     does not hand the machine over to systemd (takeover.network_service). ``early`` says which machines start the
-    application early (cloudinit.early_start), and ``user_data`` are the SHA-256 sums of user data that do not matter to
-    it. ``image`` is the type of the file system image in part B of the
-    initramfs, or empty when part B has plain files. ``bound`` are the packed files that are bind-mounted over the
-    volume's files, by the name of the unit (serving.bound_files). ``watched`` has the paths that init compares with
-    the volume in addition to the packed files.
+    application early (cloudinit.early_start). ``user_data`` are the SHA-256 sums of user data that do not matter to the
+    application. ``image`` is the type of the file system image in part B of the initramfs, or empty when part B has
+    plain files. ``bound`` are the packed files that are bind-mounted over the volume's files, by the name of the unit
+    (serving.bound_files). ``watched`` has the paths that init compares with the volume in addition to the packed files.
 
     ``settings`` come from the image's sysctl.d(5) and tmpfiles.d(5). ``content_sums`` are the sums of the packages'
     files with such settings (sysctl.content_sums). ``confined`` are the paths to which the image's AppArmor profiles
@@ -111,9 +110,8 @@ class GuestConfig:
 
     ``tmp_options`` are the option strings for the tmpfs on /tmp. Init tries these strings in order until a mount
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further mount options for /dev/shm and
-    /proc. ``nologin`` says whether ordinary users are kept from logging in during the boot (pam_nologin(8)).
-    ``cloud_init`` says whether the image has cloud-init, which writes a part of a machine's configuration, such as the
-    network's.
+    /proc. ``nologin`` says whether ordinary users cannot log in during the boot (pam_nologin(8)). ``cloud_init`` says
+    whether the image has cloud-init, which writes a part of a machine's configuration, such as the network's.
 
     ``resolver`` says whether the image's DHCP client writes /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves
     the card's IPv6 addresses to networkd or dhcpcd. ``client`` is the image's DHCP client if this client sends a
@@ -175,7 +173,7 @@ def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. Each setting has a line `setting KEY VALUE
     [SPARED…]`. KEY has the form of the field ``key`` of KernelSetting, and may be a pattern. SPARED are paths that
     match KEY, but that the setting does not change. The settings of a file that is not world-readable are not in the
-    text. Instead of them, the text has one line `settings_of PATH` for the file.
+    text. Instead of these settings, the text has one line `settings_of PATH` for the file.
     """
     lines: dict[str, None] = {}
     for each in settings:

@@ -324,7 +324,7 @@ def _packed(file: StartFile, root: ImageRoot) -> CpioEntry:
 
 def with_interpreter(path: Path, interpreter: str) -> bytes:
     """The content of the program at ``path``, with ``interpreter`` written into its PT_INTERP segment. The rest of the
-    segment is filled with zeros (elf(5)).
+    segment consists of zeros (elf(5)).
 
     Raises StartSetError when ``interpreter`` is too long for the segment.
     """

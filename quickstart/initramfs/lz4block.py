@@ -32,8 +32,8 @@ class _Match(NamedTuple):
 def without_short_matches(block: bytes, data: bytes, shortest_bytes: int) -> bytes:
     """A block that unpacks to the same ``data`` as ``block``, but has no matches shorter than ``shortest_bytes``.
 
-    ``block`` must be a valid block from a compressor. For any other block, the result is wrong or an IndexError is
-    raised.
+    ``block`` must be a valid block from a compressor. For any other block, the function raises IndexError or returns a
+    wrong result.
     """
     made = bytearray()
     literals_begin = 0

@@ -100,8 +100,8 @@ class ModuleSet:
 
 def queues(settings: Iterable[KernelSetting]) -> tuple[str, ...]:
     """The kernel modules of the queueing disciplines that ``settings`` make the default for network cards. In a stock
-    boot (the distribution's own boot), the kernel loads such a module by modprobe when the setting is made. The
-    initramfs has no modprobe, so the initramfs must contain these modules, and init's modloader loads them.
+    boot (the distribution's own boot), the kernel loads such a module by modprobe when a process writes the setting.
+    The initramfs has no modprobe, so the initramfs must contain these modules, and init's modloader loads them.
 
     Only the last few settings count, because a later setting replaces an earlier one. A limit is necessary because the
     line of every network card in the modloader's table has all these modules.
@@ -186,7 +186,9 @@ def packed_names(modules: ModuleSet) -> frozenset[str]:
 
 
 def packed(data: bytes) -> bytes:
-    """The module's object file, compressed for BusyBox's insmod. The same object file always gives the same bytes."""
+    """The module's object file, compressed for BusyBox's insmod. Two calls with the same object file always give the
+    same bytes.
+    """
     return gzip.compress(data, 9, mtime=0)
 
 

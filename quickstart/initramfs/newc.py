@@ -48,8 +48,8 @@ class CpioEntry:
 
     ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components. Bytes that are not UTF-8 are
     surrogate-escaped. ``mode`` is a complete ``st_mode``. ``data`` is a regular file's content or a symlink's target,
-    and is empty for all other types. A ``Path`` in ``data`` is a host file, which is read while the archive is
-    written. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are used only for device nodes.
+    and is empty for all other types. A ``Path`` in ``data`` is a host file, which `write_archive` reads while it writes
+    the archive. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are used only for device nodes.
     ``names`` is the number of names that a regular file has in the archive. The entry for the first name has the data.
     The entry for each other name is made by ``hard_link``, and its ``link_to`` is the first name.
     """
@@ -137,9 +137,9 @@ def _encode(name: str) -> bytes:
 def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
     """Write one archive to ``stream``, padded to a multiple of 512 bytes. Return the number of bytes written.
 
-    The same entries always give the same bytes. Inodes are numbered from 1 in the order of the entries, and hard links
-    share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. When an error occurs, the bytes
-    that were already written stay in the stream.
+    Two calls with equal entries always write the same bytes. The function numbers inodes from 1 in the order of the
+    entries, and hard links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. When an
+    error occurs, the bytes that were already written stay in the stream.
 
     Raises BadInputError for an entry that the kernel would not unpack correctly, in four cases:
 

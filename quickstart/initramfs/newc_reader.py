@@ -3,8 +3,8 @@
 The reader detects that a file was cut off, unless the file is empty or ends after a complete archive. The format does
 not say whether another archive or padding follows a complete archive.
 
-Like the kernel, the reader also accepts a compressed stream in place of an archive (payload.py unpacks the stream).
-The file may be untrusted, so the reader reads it in pieces and within ``Limits``.
+Like the kernel, the reader also accepts a compressed stream in place of an archive (payload.py unpacks the stream). The
+file may be untrusted, so the reader reads the file in pieces and within ``Limits``.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def walk_archive(
 ) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
     """Yield the members of all archives in the stream, in order, without their trailers. The stream is never rewound.
 
-    The field ``data`` of a member is empty. The iterator that is yielded with the member yields the data in pieces of
-    at most 1 MiB. The caller can read these pieces until it requests the next member. Pieces that the caller has not
-    read by then are skipped.
+    The field ``data`` of a member is empty. With each member, the function yields an iterator, which yields the
+    member's data in pieces of at most 1 MiB. The caller can read these pieces until it requests the next member. Pieces
+    that the caller has not read by then are skipped.
 
     The function reads only the newc format (``070701``), with upper- or lower-case digits. An archive may be
     uncompressed, or in a gzip, LZ4 or Zstandard stream. Offsets are relative to the stream's position at the call. An
@@ -117,7 +117,7 @@ def walk_archive(
     - ``limits`` are exceeded.
     - The stream does not end after a trailer.
 
-    With ``exact``, ArtefactError is raised in three more cases:
+    With ``exact``, the function raises ArtefactError in three more cases:
 
     - An archive is not exactly what ``write_archive`` writes (newc_exact.py).
     - A compressed stream has more than one archive.

@@ -1,5 +1,5 @@
 """Read and write the payload, the form in which the two parts of the initramfs are stored (docs/internals/payload.md).
-A part is stored as newc archives or as one compressed stream.
+The initramfs file contains a part as newc archives or as one compressed stream.
 
 Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream after the
 other, and recognises the form of a stream by the stream's first bytes
@@ -103,8 +103,8 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
 
 @contextlib.contextmanager
 def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
-    """A stream that compresses its data into ``file`` in the form ``payload``. The same versions of the compression
-    libraries (`compressors`) give the same bytes.
+    """A stream that compresses its data into ``file`` in the form ``payload``. Two calls with equal data write the same
+    bytes if the versions of the compression libraries (`compressors`) are the same.
 
     A compressed stream is followed by at least four zero bytes. The length of the stream with the zero bytes is a
     multiple of 512 bytes.
@@ -175,8 +175,8 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of the bytes of a compressed stream. Unused bytes can be given back to the source. ``offset`` is the
-    present position in the source, in bytes.
+    """The source of the bytes of a compressed stream. The decompressor can give unused bytes back to the source.
+    ``offset`` is the present position in the source, in bytes.
     """
 
     offset: int
@@ -195,15 +195,15 @@ def form_of(first: bytes) -> Payload:
 
 def has_our_header(payload: Payload, first: bytes) -> bool:
     """Whether a stream of the form ``payload`` has the header that `packing` writes. ``first`` has the first
-    ``HEADER_MOST_BYTES`` bytes of the stream. Only a gzip header is checked, because the kernel and zlib skip the
-    optional fields of a gzip header in different ways.
+    ``HEADER_MOST_BYTES`` bytes of the stream. The function checks only a gzip header, because the kernel and zlib skip
+    the optional fields of a gzip header in different ways. For any other form, the result is true.
     """
     return payload is not Payload.GZIP or first == _GZIP_HEADER
 
 
 class Allowance:
-    """The number of unpacked bytes that the compressed streams of a file may still give. Bytes are deducted from this
-    number before the reader gets them.
+    """The number of unpacked bytes that the compressed streams of a file may still give. The method ``take`` deducts
+    bytes from this number before the reader gets the bytes.
     """
 
     def __init__(self, limit_bytes: int) -> None:

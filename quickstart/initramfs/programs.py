@@ -53,7 +53,7 @@ class Programs:
 
 
 def programs(store: Store) -> Programs:
-    """The host's BusyBox, and our own programs. Our programs are compiled into the store."""
+    """The host's BusyBox, and our own programs. QuickStart compiles our programs into the store."""
     return Programs(
         busybox=door.tool_path("busybox"),
         mounter=freestanding(store, "mounter"),
@@ -67,7 +67,7 @@ def programs(store: Store) -> Programs:
 
 
 def freestanding(store: Store, name: str) -> Path:
-    """The path of our program ``name``, which is compiled without a C library."""
+    """The path of our program ``name``. QuickStart compiles this program without a C library."""
     return compiled(store, name, FREESTANDING_FLAGS, _sources("freestanding"), _sources(name))
 
 

@@ -38,7 +38,7 @@ def all_rules(rules: FileRules) -> FileRules:
 
 def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
     """The paths of the files, links and directories of the image that go into the archive. Each path comes after its
-    parent directory. ``start_set`` must be computed with ``all_rules``.
+    parent directory. The caller must have computed ``start_set`` with ``all_rules``.
     """
     found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
     for path in _OF_INIT:
@@ -53,7 +53,7 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
     """The paths to pack for one event of a trace, for example the opening of a file. These paths are the links on the
     way to the event's path, and the file to which the links lead. A file that the program created is not in the image.
-    For such a file, the parent directory is packed instead.
+    For such a file, the result has the parent directory instead.
     """
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()

@@ -15,8 +15,8 @@ NAMES = (
 
 
 def record_files(initramfs: Path) -> dict[str, bytes]:
-    """The content of the files that `quickstart record DIR` reads in DIR, by name. ``initramfs`` is one that we have
-    just written.
+    """The content of the files that `quickstart record DIR` reads in DIR, by name. ``initramfs`` is an initramfs that
+    QuickStart has just written.
     """
     wanted = {f"{OURS}/{name}": name for name in NAMES}
     files: dict[str, bytes] = {}

@@ -46,15 +46,18 @@ class Delivery(enum.Enum):
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that the unit opens by their ordinary paths. These files are bind-mounted over the volume's
-    files in the unit's mount namespace.
+    """The packed files that the unit opens by their ordinary paths. In the guest, the starter bind-mounts these files
+    over the volume's files in the unit's mount namespace.
 
-    The result has packed files below /usr with code from Debian packages. Some of the files with code are left out:
-    libraries that the loader finds by name, and programs that only the starter starts. Processes open these libraries
-    and programs from /fast without a bind mount. Data, configuration and the administrator's own files are left out,
-    because a change of such a file has to take effect at a reload. Files that the unit may write to are left out, too.
-    The result is empty for a unit without a mount namespace of its own, because QuickStart does not create a namespace
-    only for bind mounts.
+    The result has packed files below /usr with code from Debian packages, except these files:
+
+    - libraries that the loader finds by name, and programs that only the starter starts (processes open these files
+      from /fast without a bind mount)
+    - files that the unit may write to
+
+    The result does not have data, configuration and the administrator's own files, because a change of such a file has
+    to take effect at a reload. The result is empty for a unit without a mount namespace of its own, because QuickStart
+    does not create a namespace only for bind mounts.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -113,8 +116,8 @@ def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRu
     """``rules`` with further rules that exclude files. The unit or a companion hides these files by its own mounts
     (InaccessiblePaths=, BindPaths= …).
 
-    In a stock boot (the distribution's own boot), the unit cannot see such a file. But if the file were packed, the
-    unit would see it below /fast.
+    In a stock boot (the distribution's own boot), the unit cannot see such a file. If the file were packed, the unit
+    would see the file below /fast.
     """
     # A glob's characters stand for themselves in brackets.
     hidden = dict.fromkeys(path for each in unit.all_units for path in _mounted(root, each, _HIDES))
@@ -173,12 +176,12 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
     """The files of the start set that init compares with the volume. The result has programs, libraries, and the files
-    in ``bound``, which are bind-mounted over the volume's files. Links that lead to such a file, or to a directory
-    with such a file, are compared, too. Programs and libraries that stay on the volume are included, because processes
-    find their names in /fast.
+    in ``bound``, which are bind-mounted over the volume's files. The result also has the links that lead to such a
+    file, or to a directory with such a file. It also has programs and libraries that stay on the volume, because
+    processes find their names in /fast.
 
     Processes open all other files of the start set by their ordinary names on the root volume, where the files may
-    change freely. The links of a merged /usr are not compared, because no image changes them.
+    change freely. The result does not have the links of a merged /usr, because no image changes them.
     """
     served = {
         file.path: file

@@ -1,7 +1,8 @@
 """Write part B of the initramfs as a SquashFS image of the start set, with squashfs-tools.
 
-The image is made from a tar archive, so root is not needed. The same entries and the same tool give the same bytes
-(docs/internals/payload.md). `squashfs_reader` reads the image.
+sqfstar makes the image from a tar archive, so this module needs no rights of root. Two calls with equal entries give
+the same bytes if the version of squashfs-tools is the same (docs/internals/payload.md). `squashfs_reader` reads the
+image.
 """
 
 from __future__ import annotations

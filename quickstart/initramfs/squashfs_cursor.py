@@ -15,8 +15,8 @@ _MOST_NAME_BYTES = 256
 
 
 class Cursor:
-    """A position in a table. It consists of a metadata block of the image, and an offset in this block. At the end of
-    a block, reading continues in the next block.
+    """A position in a table. The position consists of a metadata block of the image, and an offset in this block. At
+    the end of a block, reading continues in the next block.
     """
 
     def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:

@@ -2,13 +2,13 @@
 untrusted.
 
 unsquashfs would write the image's content into a directory of this host, with devices and set-user-ID files, without
-limits on number and size. This reader writes nothing and stays within ``Limits``. A file's content is returned in
-pieces of one block.
+limits on number and size. This reader writes nothing and stays within ``Limits``. It returns a file's content in pieces
+of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h). An image has a superblock, then data blocks, and then tables of inodes, directories and
 fragments. The tables consist of metadata blocks of at most 8 KiB. The only supported compression is LZ4, which our
-images use. Extended attributes are not read, and an image that has any is refused.
+images use. The reader refuses an image with extended attributes.
 """
 
 from __future__ import annotations
@@ -140,10 +140,10 @@ def walk_image(
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
     """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its entries.
 
-    The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip these
-    pieces. Raises ArtefactError for an image that is damaged, exceeds ``limits``, or is not as mksquashfs writes it
-    (squashfs_exact.py). Raises ArtefactError also for another compression than LZ4, for extended attributes, and for
-    files that do not belong to root.
+    With each file, the function yields an iterator, which yields a regular file's content in pieces. The caller may
+    skip these pieces. Raises ArtefactError for an image that is damaged, exceeds ``limits``, or is not as mksquashfs
+    writes it (squashfs_exact.py). Raises ArtefactError also for another compression than LZ4, for extended attributes,
+    and for files that do not belong to root.
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():

@@ -65,7 +65,8 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
     - The configuration gives a module the frequency `always`.
     - The image has a part handler.
 
-    In all these cases, an early start would start the application before cloud-init has done this work.
+    In each of these cases, an early start would start the application before cloud-init does what the configuration or
+    the part handler says.
     """
     if not has_cloud_init(root):
         return
@@ -99,8 +100,8 @@ def _configuration(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
 
 
 def unasked(root: ImageRoot) -> str:
-    """The reason why init cannot ask whether a machine of this image brings user data (``early = "ask"``). Empty when
-    init can ask.
+    """The reason why init cannot ask whether a machine of this image brings user data (``early = "ask"``). The result
+    is empty when init can ask.
     """
     if root.resolve(_IDENTIFY).canonical is not None:
         return f"{_IDENTIFY} says how cloud-init finds its datasource"
@@ -130,8 +131,8 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
     """The machines on which the image's application starts early. SEEN means only the machines that cloud-init has
-    already configured. ASK means these machines and those that bring no user data. ALWAYS means every machine, and
-    NEVER means no machine.
+    already configured. ASK means the machines that cloud-init has already configured, and the machines that bring no
+    user data. ALWAYS means every machine, and NEVER means no machine.
 
     The result is the profile's choice ``wanted``, with two exceptions. If the image has no cloud-init, SEEN and ASK
     become ALWAYS. If init cannot ask (see `unasked`), ASK becomes SEEN.

@@ -2,9 +2,9 @@
 deb-version(7)).
 
 dpkg knows a file only by the path in its package. With a merged /usr, /bin/ls and /usr/bin/ls are the same file, and a
-package's list may have either path. So the directories in the lists are resolved in the image. The paths of a
-diversion (dpkg-divert(1)) are not resolved, because dpkg also compares them as they are written. In an image without
-dpkg, or with a damaged database file, files have no owner.
+package's list may have either path. So this module follows the links in the directories of the listed paths, inside the
+image. The module does not follow links in the paths of a diversion (dpkg-divert(1)), because dpkg also compares these
+paths as they are written. In an image without dpkg, or with a damaged database file, files have no owner.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Canonical = Callable[[str], PurePosixPath | None]
 @dataclass(frozen=True, kw_only=True)
 class Owner:
     """The package that owns a file. For a link of update-alternatives(1), ``alternative`` is the alternative's name,
-    and ``file`` is the file to which the alternative leads at present. ``package`` is then the package of this file,
-    or empty when no package has the file.
+    and ``file`` is the file to which the alternative leads at present. In this case, ``package`` is the package that
+    has ``file``, or empty when no package has it.
     """
 
     package: str
@@ -67,7 +67,7 @@ def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosix
 
 
 def installed(root: ImageRoot) -> Mapping[str, str]:
-    """The version of each package of the image, by the package's name. Empty for an image without dpkg."""
+    """The version of each package of the image, by the package's name. Without dpkg, the result is empty."""
     return {each.package: each.version for _, each in sorted(_status(root).items())}
 
 
@@ -79,8 +79,8 @@ def _directory(root: ImageRoot, spelled: str) -> PurePosixPath | None:
 
 
 def _canonical(directory: Canonical, spelled: str) -> PurePosixPath | None:
-    """The path ``spelled`` with the links in its directory resolved. The last component is not resolved, because a
-    package can own a link.
+    """The path ``spelled`` with the links in its directory resolved. If the last component is a link, the function does
+    not follow this link, because a package can own a link.
     """
     head, _, name = spelled.rpartition("/")
     if not spelled.startswith("/") or name in ("", ".", ".."):
@@ -124,8 +124,8 @@ def _has_below(in_order: Sequence[bytes], line: bytes) -> bool:
 
 
 def _status(root: ImageRoot) -> Mapping[str, Owner]:
-    """The packages in dpkg's status file. The result has each package under two keys, NAME and NAME:ARCHITECTURE. The
-    list file of the package has one of these names.
+    """The packages in dpkg's status file. The result has each package under two keys, NAME and NAME:ARCHITECTURE. dpkg
+    names the package's list file after one of these two keys.
     """
     content = _read(root, _DATABASE / "status") or b""
     stanzas = content.split(b"\n\n")

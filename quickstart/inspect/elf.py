@@ -1,8 +1,8 @@
 """Find the ELF closure of a program or library in an image. The closure consists of the interpreter and all libraries
 that ld.so loads for this program or library.
 
-The rules are those of ld.so(8). Nothing from the image is executed. LD_LIBRARY_PATH, LD_PRELOAD and relative search
-paths are ignored, because the image alone does not determine what they mean.
+The rules are those of ld.so(8). This module executes nothing from the image. It ignores LD_LIBRARY_PATH, LD_PRELOAD and
+relative search paths, because the image alone does not determine what they mean.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request of the object ``loader`` for a library or an interpreter. ``names`` are alternative names. The first
-    name under which a file is found is used.
+    """A request of the object ``loader`` for a library or an interpreter. ``names`` are alternative names. The search
+    uses the first of these names under which it finds a file.
     """
 
     loader: _Object
@@ -81,12 +81,12 @@ def closure(
     """The files that ld.so loads for each of ``starts``. A start is a program, or a library that a program opens. A
     start that is not an ELF file adds nothing.
 
-    Each start is treated as a process of its own, which loads its libraries breadth first. Starts are sorted by path,
-    so the order of ``starts`` does not matter. A file that is found through different links gives one dependency for
-    each chain of links. Every glibc-hwcaps variant of a library is included in addition to the plain library. A start
-    without PT_INTERP may need a library that is not found. If another start has the soname of this library, this other
-    start is used instead. ``read`` is the function that reads an ELF file. This function may have a cache that several
-    closures share.
+    The function treats each start as a process of its own, which loads its libraries breadth first. It sorts the starts
+    by path, so the order of ``starts`` does not matter. A file that is found through different links gives one
+    dependency for each chain of links. The result has every glibc-hwcaps variant of a library in addition to the plain
+    library. A start without PT_INTERP may need a library that the search does not find. If another start has the soname
+    of this library, the function uses this other start as the library. ``read`` is the function that reads an ELF file.
+    This function may have a cache that several closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image, for a
     damaged ELF file and for a loop of links. A library that only a ``.note.dlopen`` names is optional, so it may be
@@ -162,7 +162,7 @@ def _optional(loader: _Object) -> Iterator[_Request]:
 
 
 class _Search:
-    """Finds objects by name in one image. Results are cached, and the number of look-ups is limited."""
+    """Finds objects by name in one image. This class caches its results, and limits the number of look-ups."""
 
     def __init__(self, root: ImageRoot, read: ReadElf) -> None:
         self._host = root.host
@@ -201,8 +201,8 @@ class _Search:
 
     def _own_directories(self, loader: _Object) -> Iterable[PurePosixPath]:
         """The directories in DT_RUNPATH of the object ``loader``. If the object has no DT_RUNPATH, the result is the
-        directories in DT_RPATH of ``loader`` and of the objects that loaded it. A directory that does not exist is
-        left out, because ld.so also leaves it out.
+        directories in DT_RPATH of ``loader`` and of the objects that loaded it. The result does not have a directory
+        that does not exist, because ld.so also leaves out such a directory.
         """
         if loader.facts.runpath:
             return self._own(loader.facts, loader.opened, loader.facts.runpath)

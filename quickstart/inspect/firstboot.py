@@ -18,16 +18,16 @@ _LINES = {
 
 
 def is_unborn(root: ImageRoot) -> bool:
-    """Whether systemd would treat the boot of a machine with this root as the machine's first boot. This is so if
-    /etc/machine-id is missing or says `uninitialized`, but not if the file is empty (machine-id(5)).
+    """Whether systemd would treat the boot of a machine with this root as the machine's first boot. The result is true
+    if /etc/machine-id is missing or says `uninitialized`. The result is false if the file is empty (machine-id(5)).
     """
     file = root.resolve(_MACHINE_ID).canonical
     return file is None or root.read_text(file).strip() == "uninitialized"
 
 
 def first_boot(root: ImageRoot, wanted: Early) -> str:
-    """A line that says what the first boot of a fresh machine does. Empty when it starts early like any other boot.
-    ``wanted`` is the profile's choice.
+    """A line that says what the first boot of a fresh machine does. The result is empty for an image without cloud-init
+    whose first boot does the same as any other boot. ``wanted`` is the profile's choice.
     """
     if not has_cloud_init(root):
         return ""

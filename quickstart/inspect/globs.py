@@ -70,11 +70,11 @@ def _is_wild(token: str) -> bool:
 
 
 class _Middle:
-    """The pattern in the middle of a glob. All ways in which the pattern can match are followed at the same time. So
-    each character of a path is read only once, for any pattern.
+    """The pattern in the middle of a glob. This class follows all ways in which the pattern can match at the same time.
+    So it reads each character of a path only once, for any pattern.
 
     The state of a match is a number. Bit N of this number says that the first N tokens of the pattern match the text
-    that has been read. The tokens ``*`` and ``**`` are not counted in N.
+    that has been read. N does not count the tokens ``*`` and ``**``.
     """
 
     def __init__(self, tokens: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""Use a directory on the host as a root. Guest paths are resolved inside this directory and never lead out of it.
+"""Use a directory on the host as a root. This module resolves guest paths inside this directory, so that they never
+lead out of it.
 
 The rules are those of path_resolution(7) for a process that is chrooted into the directory. An absolute link target
 starts at the directory, a ``..`` does not lead out of the directory, and more than 40 links are an error.
@@ -48,8 +49,8 @@ class Resolution:
     the paths of the symlinks that were followed, in order and without duplicates. Each of these paths has a
     canonical directory, and a link as the last component. A dangling link is included in ``links``.
 
-    ``existing`` is the canonical path of the longest part of the path that exists, and ``missing`` are the
-    components after that part, as they are spelled. Nothing is missing when the path exists.
+    ``existing`` is the canonical path of the longest part of the path that exists. ``missing`` are the components after
+    this part, as the guest path spells them. Nothing is missing when the path exists.
     """
 
     canonical: PurePosixPath | None
@@ -159,10 +160,10 @@ class ImageRoot:
         return dict(sorted(found.items(), key=lambda row: os.fsencode(row[0])))
 
     def below(self, canonical: PurePosixPath) -> Iterator[PurePosixPath]:
-        """The paths of all files below a directory at any depth, in no particular order. Directories are not
-        included, and links are not followed.
+        """The paths of all files below a directory at any depth, in no particular order. The result has no directories,
+        and the function follows no links.
 
-        Files whose paths would be longer than PATH_MAX are left out. Raises StartSetError for a directory
+        The result does not have files whose paths would be longer than PATH_MAX. Raises StartSetError for a directory
         that cannot be read.
         """
         pending = [canonical]

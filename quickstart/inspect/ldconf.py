@@ -29,8 +29,8 @@ _MAX_CHARACTERS = 1 << 20
 
 
 def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The directories in /etc/ld.so.conf and in its included files, in order, and then ld.so's built-in
-    directories. Each directory is listed once, spelled as in the configuration.
+    """The directories in /etc/ld.so.conf and in its included files, in order, and then ld.so's built-in directories.
+    The result has each directory once, spelled as in the configuration.
 
     Raises StartSetError when a configuration file cannot be read, or when there are more entries than the
     limit allows.
@@ -80,9 +80,9 @@ def _too_much(what: str) -> StartSetError:
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories in all configuration files. Each file is read once. The entries of an included file come in
-    place of the line that includes the file. The function does not call itself, because includes may be nested to any
-    depth.
+    """The directories in all configuration files. The function reads each file once. The entries of an included file
+    come in place of the line that includes the file. The function uses a loop instead of recursion, because includes
+    may be nested to any depth.
     """
     seen: set[PurePosixPath] = set()
     read = _Read()

@@ -59,7 +59,7 @@ def virtual(size: str) -> Clock:
 
 
 def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
-    """The clock ``name`` for a machine size. ``kernel`` is the kernel of the guest with which KVM is tried.
+    """The clock ``name`` for a machine size. ``kernel`` is the kernel of the guest with which the function tries KVM.
 
     Raises BadInputError for an unknown clock or size. Raises HostLacksError for the clock ``kvm`` when no guest boots
     with KVM.

@@ -26,10 +26,11 @@ class Boot:
 
     ``command_line`` is a name from results.COMMAND_LINES, and ``cmdline`` is the kernel command line itself.
     ``initrds`` are joined in order. ``volume`` is a raw image, which is only read. ``fetched`` says where on the volume
-    the kernel and the initramfs are (image.extents). When ``attached`` is false, the machine has no root volume. Then
-    only the kernel and the initramfs are read from the volume. ``delivery`` is the way in which the start set reaches
-    the application. It is one of results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (the
-    unit's [Service] assignments) and ``packages`` (the image's packages with versions) are only recorded in results.
+    the kernel and the initramfs are (image.extents). When ``attached`` is false, the machine has no root volume. In
+    this case, the bench reads only the kernel and the initramfs from ``volume``. ``delivery`` is the way in which the
+    start set reaches the application. It is one of results.DELIVERIES, or empty. ``unit`` is the application's unit.
+    ``unit_lines`` (the unit's [Service] assignments) and ``packages`` (the image's packages with versions) have no
+    effect on the boot. The bench only records them in its results.
     """
 
     configuration: str
@@ -80,8 +81,8 @@ def built_with(configuration: str, profile: Profile) -> str:
 
 
 def machine_of(boot: Boot) -> Machine:
-    """The description of the machine that boots ``boot``. The writes of this machine to its disk are discarded, and no
-    port is forwarded to the machine.
+    """The description of the machine that boots ``boot``. QEMU discards the writes of this machine to its disk, and
+    forwards no port to the machine.
     """
     return machine(
         boot.configuration,

@@ -43,8 +43,8 @@ def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
     """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. The time is computed
     from the times at which the answers are due according to the model.
 
-    On a busy host, the volume may send an answer later than it is due. This delay is left out, because the result must
-    not depend on the host.
+    On a busy host, the volume may send an answer later than it is due. The result does not include this delay, because
+    the result must not depend on the host.
     """
     reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)
     return _union_ns((each.arrival_ns, each.due_ns) for each in reads)
@@ -98,8 +98,8 @@ def unanswered_ns(log: Sequence[Request], now_ns: int) -> int:
     """The time in ns that the oldest unanswered request has waited at ``now_ns``. The result is 0 when every request
     was answered.
 
-    A request whose answer is due at ``now_ns`` or earlier is left out. The guest has not yet read the answer to such a
-    request, so the guest causes the delay, and not the volume.
+    The function ignores a request whose answer is due at ``now_ns`` or earlier. The guest has not yet read the answer
+    to such a request, so the guest causes the delay, and not the volume.
     """
     waiting = [each.arrival_ns for each in log if not each.done_ns and not 0 < each.due_ns <= now_ns]
     return now_ns - min(waiting) if waiting else 0

@@ -66,7 +66,7 @@ def styled(settings: dict[Any, Any]) -> Iterator[None]:
 
 
 def dots_per_inch(width_in: float, height_in: float) -> float:
-    """The resolution of a PNG of this size in dots per inch. The resolution is reduced when the picture would otherwise
-    have too many dots.
+    """The resolution of a PNG of this size in dots per inch. The function reduces the resolution when the picture would
+    otherwise have too many dots.
     """
     return min(_DPI, _SIDE_MAX // max(width_in, height_in), math.sqrt(_PIXELS_MAX / (width_in * height_in)))

@@ -57,10 +57,10 @@ def launch(
     time). All machines use one volume, which is new and cold at the beginning.
 
     A machine that hangs or dies gives a censored sample and does not affect the other machines. If the volume's server
-    dies, all samples are censored. No process is left running. When the host has too few processors for all machines,
-    the storage's times and ``bench.limit_s`` are multiplied by the same factor (patterns.dilation_percent). Raises
-    BadInputError when the cell's launch is not possible, for example with several machines on the virtual clock. Raises
-    HostLacksError when the host lacks a tool, memory or disk space.
+    dies, all samples are censored. When the function ends, none of its processes runs any more. When the host has too
+    few processors for all machines, the function multiplies the storage's times and ``bench.limit_s`` by one factor
+    (patterns.dilation_percent). Raises BadInputError when the cell's launch is not possible, for example with several
+    machines on the virtual clock. Raises HostLacksError when the host lacks a tool, memory or disk space.
     """
     if problem := patterns.cell_problem(cell):
         raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")

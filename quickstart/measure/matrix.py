@@ -1,5 +1,5 @@
-"""Read the plan of a bench from TOML or command-line options into a Matrix, which lists everything to measure. The
-whole plan is validated before any work begins (docs/users/measuring.md).
+"""Read the plan of a bench from TOML or command-line options into a Matrix, which lists everything to measure. This
+module validates the whole plan before any work begins (docs/users/measuring.md).
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
     """The matrix that ``text`` (TOML) describes. ``profiles`` are the names of known profiles. In the matrix, a profile
     whose name has a slash is the path of a profile's directory.
 
-    A block is a table `[[block]]`, which describes many cells. When a block names no kernel command lines, the profiles
-    of the block are read, to find the command line that a build of each profile would have.
+    A block is a table `[[block]]`, which describes many cells. When a block names no kernel command lines, the function
+    reads the profiles of the block, to find the command line that a build of each profile would have.
 
     Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be read is missing or
     invalid.
@@ -207,8 +207,8 @@ def _count(block: _Block) -> int:
 
 
 class _Lines:
-    """Finds the kernel command lines for the cells of a block. A profile that determines a command line is read only
-    once.
+    """Finds the kernel command lines for the cells of a block. The class reads each profile that determines a command
+    line only once.
     """
 
     def __init__(self, known: Sequence[str]) -> None:
@@ -264,7 +264,7 @@ def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
 
 
 def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
-    """Faults for unknown words, and for words that occur twice in a list. These faults are found even when the
+    """Faults for unknown words, and for words that occur twice in a list. The function finds these faults even when the
     structure of the document is wrong elsewhere.
     """
     blocks = raw.get("block")

@@ -77,7 +77,7 @@ def block_problems(
 
 
 def cell_problem(cell: Cell) -> str:
-    """The fault in the launch that a cell describes. Empty when there is no fault."""
+    """The fault in the launch that a cell describes. The result is empty when there is no fault."""
     alone = cell.instances == 1
     if alone != (cell.pattern == "single"):
         return f"instances: {cell.pattern} has {'several' if alone else 'one'} (got {cell.instances})"

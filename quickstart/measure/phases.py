@@ -40,7 +40,7 @@ def script(unit: str) -> str:
 
 
 def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
-    """The phases from the machine's start to ready. A phase whose time stamps are missing is left out.
+    """The phases from the machine's start to ready. The result does not have a phase whose time stamps are missing.
 
     ``said`` is the output of `script`. The phase ``network`` overlaps other phases. All other phases follow each other.
     """
@@ -60,7 +60,7 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
 
 def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
     """The services that systemd had begun to start before ready, in the order of their starts. Each service is a phase,
-    which ends at ready at the latest. Services with a phase of less than 1 ms are left out.
+    which ends at ready at the latest. The result does not have services with a phase of less than 1 ms.
 
     ``said`` is the output of `script`. After a fast start, the result is empty, because the script does not ask systemd
     in this case. A service's phase ends when the service is active. The phase of a oneshot service that is no longer
@@ -80,8 +80,8 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:
-    """The part of the phase before ready. None when the phase begins after ready. For example, an application may
-    answer before its unit is active.
+    """The part of the phase before ready. The result is None when the phase begins after ready. For example, an
+    application may answer before its unit is active.
     """
     if phase.begin_ns >= ready_ns:
         return None

@@ -1,5 +1,5 @@
 """The data classes of the bench. They describe the cells of a matrix, the measurements in each cell, and the versioned
-document with all of these.
+document that contains the cells and the measurements.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ RUNS_MAX = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of a matrix, which is one combination of the things that the bench varies. Except for ``profile``, each
-    text is one of the words that are defined above in this module.
+    """One cell of a matrix, which is one combination of the things that the bench varies. Except for ``profile``, the
+    value of each text field is one of the words that are defined above in this module.
 
     ``payload`` is the form of quickstart's initramfs, and ``delivery`` is the way in which the start set reaches the
-    application. An empty ``payload`` or ``delivery`` means the default of `build`. ``instances`` machines are launched
-    from one volume, in the launch pattern ``pattern``. Staggered launches are ``stagger_ms`` apart.
+    application. An empty ``payload`` or ``delivery`` means the default of `build`. The bench launches ``instances``
+    machines from one volume, in the launch pattern ``pattern``. Staggered launches are ``stagger_ms`` apart.
     """
 
     profile: str
@@ -61,8 +61,8 @@ class Cell:
 
     @property
     def launched(self) -> str:
-        """A phrase with the number of machines in a launch and their launch pattern. Empty for a launch of one
-        machine.
+        """A phrase with the number of machines in a launch and their launch pattern. The result is empty for a launch
+        of one machine.
         """
         count = self.instances
         words = {
@@ -94,7 +94,7 @@ def words_of(cell: Cell) -> str:
 @dataclass(frozen=True)
 class Planned:
     """A cell of a matrix with its number of runs and its time limit. The time limit is the time in seconds, on the
-    host's clock, after which a run is given up.
+    host's clock, after which the bench gives up a run.
     """
 
     cell: Cell
@@ -136,8 +136,8 @@ class Sample:
 
     ``delivery`` is the way in which the start set reached the application, or empty. ``units`` are the services that
     systemd started before ready. The phase of a service lasts from the service's first process until the service was
-    active. ``took_ns`` is the run's duration on the host's clock. This duration is used only to estimate the remaining
-    time of a bench.
+    active. ``took_ns`` is the run's duration on the host's clock. The bench uses this duration only to estimate its
+    remaining time.
 
     A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number from 1,
     and ``launched_ns`` is the time from the launch of the first machine to the launch of this machine. The storage was

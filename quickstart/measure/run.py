@@ -92,8 +92,8 @@ class Ran:
 def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
     """Run ``boot`` once, from a new, cold volume with the storage model ``model``.
 
-    When the guest or the volume hangs or dies, the sample is censored. No process is left running. Raises
-    HostLacksError when the host lacks something, for example space in the temporary directory.
+    When the guest or the volume hangs or dies, the sample is censored. When the function ends, none of its processes
+    runs any more. Raises HostLacksError when the host lacks something, for example space in the temporary directory.
     """
     try:
         with room_for_it():
@@ -131,8 +131,8 @@ def boot_from(
     """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask the guest for its
     counters. The result has no volume log yet.
 
-    ``afterwards`` is called when the guest is ready. Raises GuestError when the guest fails, and VolumeError when the
-    volume fails.
+    The function calls ``afterwards`` when the guest is ready. Raises GuestError when the guest fails, and VolumeError
+    when the volume fails.
     """
     fetch_ns = read_extents(
         volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s

@@ -46,12 +46,12 @@ class Summary:
 
     @property
     def spread(self) -> int | None:
-        """The difference between maximum and minimum. None when no run became ready."""
+        """The difference between maximum and minimum. The result is None when no run became ready."""
         return None if self.maximum is None or self.minimum is None else self.maximum - self.minimum
 
     @property
     def spread_share(self) -> float | None:
-        """The spread divided by the median. None when there is no median."""
+        """The spread divided by the median. The result is None when there is no median."""
         return None if self.spread is None or not self.median else self.spread / self.median
 
 
@@ -113,7 +113,7 @@ def median(values: Sequence[int]) -> int:
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
     """The median of the values ``known`` and of ``censored`` further values, which are not known. Each unknown value
-    counts as later than all known values. None when an unknown value is in the middle.
+    counts as later than all known values. The result is None when an unknown value is in the middle.
     """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
@@ -140,8 +140,8 @@ def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell
     ``base``, and all other fields are the same in both cells. For example, ``axis`` is ``configuration``, and ``base``
     is ``standard``. With this axis, payload and delivery may differ, too.
 
-    The ratio is None when one of the two cells has no median. Cells whose base cell is not in ``summaries`` are left
-    out. Raises MixedClocksError when the cells have several clocks.
+    The ratio is None when one of the two cells has no median. The result does not have cells whose base cell is not in
+    ``summaries``. Raises MixedClocksError when the cells have several clocks.
     """
     demand_one_clock(summaries)
     rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
@@ -206,8 +206,8 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
     """An interval that contains the true median with a probability of at least ``CONFIDENCE``, for any distribution of
     the values.
 
-    The ends of the interval are two of the values, which are chosen by the binomial distribution. None for fewer than
-    six values, because no such interval exists for so few values.
+    The ends of the interval are two of the values, which are chosen by the binomial distribution. The result is None
+    for fewer than six values, because no such interval exists for so few values.
     """
     ordered, n = sorted(values), len(values)
     # The k-th smallest and k-th largest miss the median when fewer than k values fall on one side of it.
@@ -221,7 +221,7 @@ def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric
     """The claim that one cell ("ours") is faster than another cell ("the rival") in T_app, or in another ``metric``.
     ``ours`` has the samples of the first cell, and ``rival`` has the samples of the second cell.
 
-    On the virtual clock, the whole overlap is added to our time, and nothing is added to the rival's time. The overlap
+    On the virtual clock, the function adds the whole overlap to our time, and nothing to the rival's time. The overlap
     is the time that this clock may have failed to count. On a real clock, the claim holds only if the permutation test
     (`permutation_test`) confirms the difference. Raises MixedClocksError when the two cells have different clocks.
     """

@@ -58,8 +58,8 @@ def client_times(readied: Readied, fetch_ns: int) -> Times:
     """The times on the clock of the client, which is the program on the host that launches the machine (section 4.1 of
     the QuickStart paper). T_launch, the moment of the launch, is before the fetch of kernel and initramfs.
 
-    The time of our own work between the fetch and QEMU's start (joining files for QEMU) is left out. So QEMU counts as
-    started right after the fetch.
+    The result does not include the time of our own work between the fetch and QEMU's start (joining files for QEMU). So
+    QEMU counts as started right after the fetch.
     """
     t_launch_ns = readied.launch_ns - fetch_ns
     t_pr_ns = (readied.beacon.received_ns - t_launch_ns) - readied.beacon.uptime_ns

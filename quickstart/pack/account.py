@@ -74,8 +74,8 @@ def _names(unit: UnitStart) -> Iterator[str]:
 
 def _others(root: ImageRoot, loaded: LoadedUnit) -> Iterator[str]:
     """The differences between the files from which the reference boot loaded the unit and the unit's files in the
-    image. Each difference is a phrase for an error message. A file that only the boot had is named by its path. A
-    drop-in that only the image has is named as ``no PATH``.
+    image. Each difference is a phrase for an error message. The phrase for a file that only the boot had is the file's
+    path. The phrase for a drop-in that only the image has is ``no PATH``.
     """
     try:
         own_file: PurePosixPath | None = unit_file(root, loaded.name)

@@ -58,12 +58,12 @@ def looking_beside(
     started: Collection[PurePosixPath],
     searched: Collection[str],
 ) -> frozenset[PurePosixPath]:
-    """The canonical paths of the programs of the start set that look for files beside themselves. These programs must
-    not be executed from /fast.
+    """The canonical paths of the programs of the start set that look for files beside themselves. Processes must not
+    execute these programs from /fast.
 
-    ``started`` are the programs that the starter, our program that starts units without systemd, executes. The starter
-    gives them their ordinary path, which is not below /fast, as argv[0]. ``searched`` are the names that processes
-    searched for in PATH.
+    ``started`` are the programs that the starter, our program that starts units without systemd, executes. As argv[0],
+    the starter gives each of these programs the program's ordinary path, which is not below /fast. ``searched`` are the
+    names that processes searched for in PATH.
     """
     executed = _executed(traces, root)
     looks = tuple(_looks(traces, root, executed.keys(), searched))
@@ -110,7 +110,7 @@ def looking_beside(
 
 def tree_of(program: PurePosixPath) -> PurePosixPath | None:
     """The directory that contains a program and the files that belong to the program. For example, this is /opt/app for
-    /opt/app/bin/program. None if all packages use the program's directory, as they use /usr/bin.
+    /opt/app/bin/program. The result is None if all packages use the program's directory, as they use /usr/bin.
     """
     if program.parent in _SHARED:
         return None
@@ -130,8 +130,8 @@ def _has_more(
     another directory of ``tree``, such as /usr/local/man, does not count. For trees below /usr, except /usr/local, the
     result is false, because the distribution's packages keep a program's other files in directories such as /usr/share.
 
-    ``directory`` is the function `_directory`. ``left`` limits the number of names that are examined in all trees
-    together. When the limit is reached, the result is true, because names that were not examined may be such files.
+    ``directory`` is the function `_directory`. ``left`` limits the number of names that the function examines in all
+    trees together. When the limit is reached, the result is true, because the remaining names may be such files.
     """
     if tree.parts[1] == "usr" and _LOCAL not in (tree, *tree.parents):
         return False
@@ -145,7 +145,9 @@ def _has_more(
 
 
 def _directory(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
-    """The directory that the link ``path`` leads to. None if ``path`` is not a link, or leads to no directory."""
+    """The directory that the link ``path`` leads to. The result is None if ``path`` is not a link, or leads to no
+    directory.
+    """
     if root.link_target(path) is None:
         return None
     to = root.resolve(path).canonical
@@ -170,8 +172,8 @@ def _looks(
     executed: Collection[PurePosixPath],
     searched: Collection[str],
 ) -> Iterator[_Look]:
-    """The look-ups of files by all traced processes, whether the look-ups succeeded or failed. The look-ups that the
-    dynamic loader made, look-ups of programs, and searches in PATH are left out.
+    """The look-ups of files by all traced processes, whether the look-ups succeeded or failed. The result does not have
+    the look-ups that the dynamic loader made, look-ups of programs, and searches in PATH.
     """
     place = functools.cache(functools.partial(_place, root))
     code = functools.cache(functools.partial(_is_code, root, executed))

@@ -153,8 +153,8 @@ def _why_not(
     answers: Collection[str],
     has_command: Callable[[str], bool],
 ) -> str | None:
-    """The reason why the application must not start before ``unit``. The reason is the end of an error message. None
-    when the application may start before ``unit``.
+    """The reason why the application must not start before ``unit``. The reason is the end of an error message. The
+    result is None when the application may start before ``unit``.
 
     ``asked_for`` is the result of `_asked_for`, and ``answers`` is the result of `answering`. ``has_command`` gets the
     path of a unit file or drop-in, and returns whether this file may have a command.
@@ -193,9 +193,9 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
-    """Whether the unit file or drop-in at ``drop_in`` has a command (ExecStart= and the like). Also True when the image
-    has no file at ``drop_in``. In this case, ``drop_in`` may be only a part of a path that contains blanks, because
-    systemd's report separates paths by blanks.
+    """Whether the unit file or drop-in at ``drop_in`` has a command (ExecStart= and the like). The result is also True
+    when the image has no file at ``drop_in``. In this case, ``drop_in`` may be only a part of a path that contains
+    blanks, because systemd's report separates paths by blanks.
     """
     path = PurePosixPath(drop_in)
     file = root.resolve(path).canonical if path.is_absolute() else None

@@ -1,9 +1,10 @@
 """Refuse an early start when the application would start before a package's unit that somebody has edited in place.
 
-In an early start, the application starts before systemd runs. It may start before the units that pack/harmless.py
-lists, because QuickStart knows what these units do in the form in which the packages deliver them. If somebody has
-changed the file of such a unit, the unit's commands may do something else, for example load a packet filter. Then the
-application must not start before this unit. Apart from reading files of the image, the functions are pure.
+In an early start, the application starts before systemd runs. The application may start before the units that
+pack/harmless.py lists, because QuickStart knows what these units do in the form in which the packages deliver them. If
+somebody has changed the file of such a unit, the unit's commands may do something else, for example load a packet
+filter. In this case, the application must not start before this unit. Apart from reading files of the image, the
+functions are pure.
 """
 
 from __future__ import annotations

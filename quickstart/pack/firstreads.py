@@ -34,8 +34,8 @@ def data_read(
 
     ``blocks`` is the block map of the disk from which the traced boots ran. During a traced boot, the file system may
     give a block to another file. This function still counts the block for the file to which the block belongs in
-    ``blocks``. This error is harmless. Whatever the guest reports, at worst a later boot reads a part that it does not
-    need.
+    ``blocks``. Counting a block for the wrong file is harmless. Even if the guest reports nonsense, at worst a later
+    boot reads a part that the boot does not need.
     """
     taken: dict[PurePosixPath, bool] = {}
     found: dict[PurePosixPath, list[Part]] = {}
@@ -64,9 +64,9 @@ def plan_later(
     data: Mapping[PurePosixPath, tuple[Part, ...]], first: Prefetch, blocks: BlockMap
 ) -> Prefetch | None:
     """The plan to request the parts ``data`` from the volume with the block map ``blocks``. The plan has the parts in
-    the order of ``data``, and the metadata of the file system that are needed to find these parts. In this order, a
-    request that needs few parts does not wait until the parts for all other requests are read. The plan does not repeat
-    what the plan ``first`` requests. None when nothing is left to request.
+    the order of ``data``, and the metadata of the file system that are needed to find these parts. Because of this
+    order, a request that needs few parts does not wait until the parts for all other requests are read. The plan does
+    not repeat what the plan ``first`` requests. The result is None when nothing is left to request.
     """
     early = frozenset(first.files)
     every = ((path, offset, length) for path in data if path not in early for offset, length in data[path])

@@ -197,9 +197,9 @@ def _network(root: ImageRoot) -> str:
 
 
 def can_await_name_servers(root: ImageRoot) -> bool:
-    """Whether /etc/resolv.conf can have the name servers of a stock boot before init starts a unit. This is possible if
-    init writes the name servers of its DHCP lease (take_resolver in initramfs/init/second), or if the file has name
-    servers that do not depend on the lease (``keeps_resolver``). The result is False in three cases:
+    """Whether /etc/resolv.conf can have the name servers of a stock boot before init starts a unit. The result is True
+    if init can write the name servers of its DHCP lease (take_resolver in initramfs/init/second), or if the file has
+    name servers that do not depend on the lease (``keeps_resolver``). The result is False in three cases:
 
     - /etc/resolv.conf is a link to the file of another program.
     - networkd is the image's DHCP client. networkd does not write /etc/resolv.conf.

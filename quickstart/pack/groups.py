@@ -3,8 +3,8 @@ an early start does not support (pure).
 
 A unit with Delegate= may make groups below its own group, hand controllers on to these groups, and set limits there.
 After an early start, systemd adopts the unit, and manages the unit's group for the first time. systemd then takes the
-controllers back, so the limits would be lost (unit_update_cgroup in systemd's src/core/cgroup.c, 252 and 257). When the
-unit is restarted later, this does not happen, because the unit's group is new then.
+controllers back, so the limits would be lost (unit_update_cgroup in systemd's src/core/cgroup.c, 252 and 257). When
+systemd restarts the unit later, systemd does not take the controllers back, because the unit's group is then new.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def refuse_wrapped_docker(traces: Sequence[Trace], unit: UnitStart) -> None:
 
 def told_of_systemd(traces: Sequence[Trace], unit: UnitStart) -> UnitStart:
     """Return ``unit``, in some cases with a setting that makes the starter create the directory /run/systemd/system. By
-    this directory, a program finds out whether systemd runs (sd_booted(3)). The setting is added if a unit of the stack
-    has Delegate=, and a program looked for the directory in a traced boot. Such a program, for example dockerd, decides
-    only once whether systemd or the program itself makes the program's control groups. It calls systemd only later,
-    when it makes a control group.
+    this directory, a program finds out whether systemd runs (sd_booted(3)). The function adds the setting if a unit of
+    the stack has Delegate=, and a program looked for the directory in a traced boot. Such a program, for example
+    dockerd, decides only once whether systemd or the program itself makes the program's control groups. Such a program
+    calls systemd only later, when the program makes a control group.
 
     Units without Delegate= do not get the setting, because their programs would call systemd at once, before systemd
     runs.

@@ -1,7 +1,7 @@
 """List the units that a stock boot starts before the application, and for which an early start need not wait (pure).
 
 For each of these units, either no application depends on the unit, or our init prepares the same things as the unit.
-The list applies only to unit files as the packages deliver them. The names are written out, because a pattern such as
+The list applies only to unit files as the packages deliver them. The list has complete names, because a pattern such as
 ``systemd-*`` would also match units that do not come from systemd.
 """
 
@@ -85,7 +85,7 @@ def is_generated_socket(name: str) -> bool:
 
 
 def may_be_generated(name: str) -> bool:
-    """Whether a package's generator may make the service at each boot. This is true for two services:
+    """Whether a package's generator may make the service at each boot. The result is true for two services:
 
     - netplan-ovs-cleanup.service, which netplan's generator makes for Open vSwitch (netplan(8))
     - systemd-growfs@-.service, which systemd's generator makes for `x-systemd.growfs` in fstab to enlarge the root file
@@ -96,7 +96,8 @@ def may_be_generated(name: str) -> bool:
 
 def may_be_copied(name: str) -> bool:
     """Whether the application may start before this unit even if the unit's file is the administrator's copy in /etc.
-    This is true only for tmp.mount, because init gets the options of /tmp from that copy (inspect/unit/mounted.py).
+    The result is true only for tmp.mount, because init gets the options of /tmp from that copy
+    (inspect/unit/mounted.py).
     """
     return name == "tmp.mount"
 

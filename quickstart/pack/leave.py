@@ -12,7 +12,7 @@ Three kinds of files stay on the volume although processes would open them below
 - programs whose path is used to find their processes
 - large libraries of which a boot uses only a small part
 
-So every packed file is a packed fact, which is a fact that must still be true for a fast start
+Because of this selection, every packed file is a packed fact, which is a fact that must still be true for a fast start
 (docs/users/never-stale.md). Every link in the archive leads either to a packed file or to the volume.
 """
 
@@ -133,7 +133,7 @@ def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> St
 
 def left_on_volume(file: StartFile, why: str | None) -> StartFile:
     """``file`` with the kind LEFT (the file stays on the volume) and the additional reason ``why``. When ``why`` is
-    None, ``file`` is returned unchanged.
+    None, the function returns ``file`` unchanged.
     """
     if why is None:
         return file
@@ -142,7 +142,7 @@ def left_on_volume(file: StartFile, why: str | None) -> StartFile:
 
 
 def _why_left(file: StartFile, seen: _Seen) -> str | None:
-    """The reason why ``file`` stays on the volume, as a text for people. None when ``file`` is packed."""
+    """The reason why ``file`` stays on the volume, as a text for people. The result is None when ``file`` is packed."""
     named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
     # What is bound over the volume's file is opened by its ordinary path.
     is_bound = file.path in seen.bound
@@ -210,9 +210,10 @@ def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
 
 
 def _searched(traces: Iterable[Trace]) -> frozenset[str]:
-    """The names of programs that processes with the unit's PATH searched for in PATH. A search is known by its first
-    step, which fails, because Debian's packages leave the first directory of PATH empty. When a program is executed by
-    its path, no search happens, so the result does not have its name.
+    """The names of programs that processes with the unit's PATH searched for in PATH. A trace shows a search by the
+    search's first step, which is a failed look-up in the first directory of PATH. Debian's packages leave this
+    directory empty. When a process executes a program by the program's path, no search happens, so the result does not
+    have the program's name.
     """
     return frozenset(
         event.path.name

@@ -1,7 +1,7 @@
 """Find out whether a unit looked up names or users before it was ready, and which services of the machine answer these
 look-ups (pure).
 
-A resolver that runs on the machine itself is ordered before most applications, by nss-lookup.target
+systemd starts a resolver that runs on the machine itself before most applications, because of nss-lookup.target
 (systemd.special(7)). This order does not show whether an application looks up any names. The trace, which lists what
 the application did in a traced boot, shows this.
 """

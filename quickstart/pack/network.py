@@ -2,8 +2,9 @@
 
 In an early start, our init starts the application before systemd runs, and gives the first network card the address
 that DHCP offers. A stock boot may set up the card in another way (with a bridge, a bond, a second address, further
-routes). Then the application has another network in a stock boot than in an early start. The reference boot shows which
-network a stock boot sets up, no matter which program does this: ifupdown, networkd, netplan or a script.
+routes). In this case, the application has another network in a stock boot than in an early start. The reference boot
+shows which network a stock boot sets up. This module does not need to know whether ifupdown, networkd, netplan or a
+script sets up this network.
 
 This module does not check IPv6, because the kernel and the network service of the stock boot set up IPv6.
 """

@@ -1,10 +1,10 @@
 """Refuse an early start when the unit uses a file that the rest of the boot has made or changed before.
 
-In an early start, our init starts the unit before systemd runs. Then a file that the rest of the boot makes would not
-exist yet, or would still be the file of the previous boot. The modules that read the image (inspect/) know many ways in
-which a boot prepares a machine, such as tmpfiles.d, cloud-init, generators and other services. The reference boot,
-which is a traced stock boot, shows the files that are made in these ways, and also files that are made in ways that no
-module knows. Apart from reading tmpfiles.d and links of the image, the functions are pure.
+In an early start, our init starts the unit before systemd runs. At this time, a file that the rest of the boot makes
+would not exist yet, or would still be the file of the previous boot. The modules that read the image (inspect/) know
+many ways in which a boot prepares a machine, such as tmpfiles.d, cloud-init, generators and other services. The
+reference boot, which is a traced stock boot, shows the files that are made in these ways, and also files that are made
+in ways that no module knows. Apart from reading tmpfiles.d and links of the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _MOST_SHOWN = 3
 def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when another process of a traced boot has made, changed or removed a file or directory
     before a program of the unit looked it up. systemd itself looks up the environment files of the unit and the paths
-    of the unit's mount namespace. These paths count in the same way. Two kinds of paths do not lead to the error:
+    of the unit's mount namespace. For these paths, systemd counts as a program of the unit. Two kinds of paths do not
+    lead to the error:
 
     - paths that an early start makes itself
     - paths that an application can do without at its start (``_KNOWN``), unless the unit's mount namespace hides or

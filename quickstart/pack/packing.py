@@ -63,8 +63,8 @@ class PackOptions:
     With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are next to
     each other. ``times_of`` is the disk of a machine that has already run. Packed files get the times that the same
     files have on this disk. ``served`` has values other than FAST only for configurations that the bench compares. With
-    VOLUME, the start set is not packed. With MEMORY, every file that the application opens is packed. With VOLUME and
-    MEMORY, there is no prefetch plan.
+    VOLUME, the initramfs does not have the start set. With MEMORY, it has every file that the application opens. With
+    VOLUME and MEMORY, there is no prefetch plan.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -100,7 +100,8 @@ class Packed:
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
     """The recipe of the initramfs, with the traces and with the data that the first requests read. ``recipe.disk`` is
-    the root disk with which the initramfs is used. This disk comes from the store, or is made now.
+    the root disk of the machine that boots from the initramfs. If the store does not have this disk, the function makes
+    it.
 
     Raises UnsupportedUnitError when a unit cannot start early, StartSetError when the start set cannot be packed, and
     BadInputError when a file is missing on the used disk ``options.times_of``.
@@ -126,8 +127,8 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
 
 
 def data_of(subject: Subject, traced: Traced, context: Context) -> Mapping[PurePosixPath, tuple[Part, ...]]:
-    """The parts of data files that the profile's first requests read. Empty when the profile does not name any data to
-    prefetch.
+    """The parts of data files that the profile's first requests read. The result is empty when the profile does not
+    name any data to prefetch.
     """
     if not subject.profile.data_prefetch.data:
         return {}
@@ -210,8 +211,8 @@ def _recipe(
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:
-    """Return the recipe with a root disk on which the application's files are next to each other. This disk comes from
-    the store, or is made now. It has the same files, inodes and superblock as the disk of ``recipe``.
+    """Return the recipe with a root disk on which the application's files are next to each other. If the store does not
+    have this disk, the function makes it. The disk has the same files, inodes and superblock as the disk of ``recipe``.
     """
     foreseen = _foreseen(recipe, traces)
     inputs = arranged_inputs(recipe, foreseen)

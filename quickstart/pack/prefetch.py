@@ -65,13 +65,12 @@ _FLEX_GROUPS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """The expected use of the root volume by the application and by init until ready. Files that processes find in
-    /fast, in memory, are left out. All paths are canonical.
-
-    The inodes of ``names`` are read. ``directories`` are searched for names. ``files`` are read completely. ``large``
-    files are read in part, or with O_DIRECT. ``parts`` has the parts of large files that the traced boots read through
-    the page cache. ``left`` are the files of the start set that stay on the volume. ``makes`` says whether the
-    application creates files.
+    """The expected use of the root volume by the application and by init until ready. The fields leave out the files
+    that processes find in /fast, in memory. All paths are canonical. ``names`` are the paths whose inodes the kernel
+    reads. ``directories`` are the directories in which the kernel looks up names. ``files`` are the files that
+    processes read completely. ``large`` are the files that processes read in part, or with O_DIRECT. ``parts`` has the
+    parts of large files that the traced boots read through the page cache. ``left`` are the files of the start set that
+    stay on the volume. ``makes`` says whether the application creates files.
     """
 
     names: frozenset[PurePosixPath]
@@ -100,7 +99,7 @@ def foresee(
 ) -> Foreseen:
     """Predict the use of the root volume from the traces. ``bound`` are the volume's files over which packed files are
     mounted. Processes look up the paths of these files on the volume, but do not read the content there.
-    ``interpreted`` are scripts that are started by a packed interpreter.
+    ``interpreted`` are scripts that the starter starts by a packed interpreter.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT and not file.target)
     # The author of the profile has decided to exclude these files, and `verify` says what this costs.
@@ -166,8 +165,8 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 def metadata_ranges(
     files: Collection[PurePosixPath], first: Prefetch, blocks: BlockMap
 ) -> tuple[tuple[int, int], ...]:
-    """The ranges of the volume with the metadata that are needed to find ``files`` and their content. Blocks that the
-    plan ``first`` requests are left out.
+    """The ranges of the volume with the metadata that are needed to find ``files`` and their content. The result does
+    not have blocks that the plan ``first`` requests.
     """
     directories = frozenset(parent for path in files for parent in path.parents)
     nothing = frozenset[PurePosixPath]()
@@ -191,8 +190,8 @@ def metadata_ranges(
 
 def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
     """Return ``said``, the parts of a file that were in a guest's page cache. The parts are cut to the size that the
-    file has in the image, because a guest may report anything. None when the path in ``said`` is not the canonical path
-    of a regular file.
+    file has in the image, because a guest may report anything. The result is None when the path in ``said`` is not the
+    canonical path of a regular file.
     """
     if root.look_up(said.path).canonical != said.path or not root.host(said.path).is_file():
         return None
@@ -238,10 +237,10 @@ class _Seen:
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
-        """Record that a process reads the file at ``path``. A large file is read in part, and any other file
+        """Record that a process reads the file at ``path``. The process reads a large file in part, and any other file
         completely. A file is large if it has more than ``limit_bytes`` bytes. The exception is a file of at most 16
-        MiB, of which at least a third was in the page cache of the traced boots. Such a file is not large. An empty
-        file is ignored.
+        MiB, of which at least a third was in the page cache of the traced boots. Such a file is not large. The method
+        ignores an empty file.
         """
         found = self.look(path)
         host = self.root.host(found) if found else None
@@ -266,8 +265,8 @@ class _Seen:
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
-    """The names of the programs that an ``exclude`` rule of the profile keeps out of the start set. These programs are
-    expected to run only after ready.
+    """The names of the programs that an ``exclude`` rule of the profile keeps out of the start set. QuickStart expects
+    these programs to run only after ready.
     """
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     return {
@@ -280,8 +279,8 @@ def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
 def _follow(
     seen: _Seen, event: Event, served: set[PurePosixPath], interpreted: Collection[PurePosixPath]
 ) -> None:
-    """Record how ``event`` uses the volume. The look-ups of programs and libraries are left out, because processes
-    search for programs and libraries in /fast first.
+    """Record how ``event`` uses the volume. The method ignores the look-ups of programs and libraries, because
+    processes search for programs and libraries in /fast first.
     """
     if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
         return
@@ -305,8 +304,8 @@ def _follow(
 
 
 def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
-    """The numbers of the blocks with metadata that are expected to be read. Such metadata are parts of inode tables,
-    directories, extent trees and bitmaps.
+    """The numbers of the blocks with metadata that the kernel will probably read. Such metadata are parts of inode
+    tables, directories, extent trees and bitmaps.
     """
     wanted = set(blocks.inode_blocks(seen.names))
     # Nobody reads the extents of a file whose content comes from /fast.
@@ -329,12 +328,12 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """The numbers of further blocks that the prefetch reads. Each of these blocks makes a cold volume fetch the piece
-    of 512 KiB (_PIECE_BYTES) around the block from the slow storage behind the volume. The prefetch does this for large
-    files that are outside the start set, and that the traced boots did not read through the page cache. For such files,
-    the prefetch cannot fill the page cache, because reads with O_DIRECT do not use the page cache.
+    of 512 KiB (_PIECE_BYTES) around the block from the slow storage behind the volume. The prefetch reads such blocks
+    of large files that are outside the start set, and that the traced boots did not read through the page cache. For
+    these files, filling the page cache would be useless, because reads with O_DIRECT do not use the page cache.
 
-    One block is chosen in each piece that has data of such a file, unless the prefetch already reads something else
-    from the piece. At most _PIECES blocks are chosen for one file.
+    The function chooses one block in each piece that has data of such a file, unless the prefetch already reads
+    something else from the piece. It chooses at most _PIECES blocks for one file.
     """
     in_cache = {path for path, known in foreseen.parts.items() if _is_read_through_cache(known)}
     past_cache = foreseen.large - foreseen.left - in_cache

@@ -89,9 +89,10 @@ def searched(start_set: StartSet, programs: Collection[PurePosixPath], root: Ima
     environment. Each directory is mapped to one of the programs and libraries that name the directory. A directory is
     spelled as this program or library names it.
 
-    These are the programs and libraries of the start set, the programs and libraries that a rule excludes, and the
-    executed ``programs``. In directory trees outside of the distribution's directories, such as /opt/app or /usr/local,
-    all other programs and libraries of the same trees also count, because they may run after ready.
+    The programs and libraries that may run with the unit's environment are those of the start set, those that a rule
+    excludes, and the executed ``programs``. In directory trees outside of the distribution's directories, such as
+    /opt/app or /usr/local, all other programs and libraries of the same trees also count, because they may run after
+    ready.
     """
     image = _Image.of(root)
     found: dict[PurePosixPath, PurePosixPath] = {}
@@ -108,8 +109,8 @@ def without_shadowing(start_set: StartSet, root: ImageRoot, directories: Searche
     the result of ``searched``.
 
     Some programs and libraries look for libraries beside themselves ($ORIGIN). If the directory of such a program or
-    library has a library that is not in the start set, the program or library must not be used from /fast. Then the
-    program stays on the volume, or the library is excluded.
+    library has a library that is not in the start set, the program or library must not be used from /fast. In this
+    case, the function leaves the program on the volume, or excludes the library.
     """
     image = _Image.of(root)
     libraries = tuple(_libraries(start_set, image))
@@ -156,8 +157,8 @@ def _is_code(root: ImageRoot, path: PurePosixPath) -> bool:
 
 
 def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
-    """The canonical path of ``path``. None for a missing file. Also None for a loop of links, because no loader follows
-    such a loop.
+    """The canonical path of ``path``. The result is None for a missing file. The result is also None for a loop of
+    links, because no loader follows such a loop.
     """
     try:
         return root.resolve(path).canonical
@@ -166,8 +167,8 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _facts(root: ImageRoot, path: PurePosixPath) -> ElfFacts | None:
-    """The ELF facts of a file. None for a file that is not ELF. Also None for a damaged file, because no loader loads
-    such a file. The start set has no damaged files.
+    """The ELF facts of a file. The result is None for a file that is not ELF. The result is also None for a damaged
+    file, because no loader loads such a file. The start set has no damaged files.
     """
     try:
         return read_elf(root.host(path))
@@ -176,8 +177,8 @@ def _facts(root: ImageRoot, path: PurePosixPath) -> ElfFacts | None:
 
 
 def _libraries(start_set: StartSet, image: _Image) -> Iterator[_Library]:
-    """The libraries of the start set, packed or not. The ELF interpreter is left out, because no process searches for
-    it. Each process already has its ELF interpreter when the process starts.
+    """The libraries of the start set, packed or not. The result does not have the ELF interpreter, because no process
+    searches for its ELF interpreter. Each process already has its ELF interpreter when the process starts.
     """
     interpreters = {
         image.resolved(PurePosixPath(file.interpreter)) for file in start_set.files if file.interpreter
@@ -206,7 +207,7 @@ def _libraries(start_set: StartSet, image: _Image) -> Iterator[_Library]:
 
 def _plain(directory: PurePosixPath) -> PurePosixPath:
     """Map the directory of a glibc-hwcaps variant (ld.so(8)) to the directory of the library itself. For example, map
-    /usr/lib/glibc-hwcaps/x86-64-v3 to /usr/lib. Any other directory is returned unchanged.
+    /usr/lib/glibc-hwcaps/x86-64-v3 to /usr/lib. Return any other directory unchanged.
     """
     return directory.parent.parent if directory.parent.name == _VARIANTS else directory
 
@@ -217,8 +218,8 @@ def _hides(
     places: Mapping[PurePosixPath, str],
     by_name: Mapping[str, Sequence[PurePosixPath]],
 ) -> str | None:
-    """A text for people that names the library that ``library`` would hide if ``library`` were in /fast. None when
-    ``library`` would hide no other library.
+    """A text for people that names the library that ``library`` would hide if ``library`` were in /fast. The result is
+    None when ``library`` would hide no other library.
 
     ``places`` maps each directory in DT_RUNPATH to the end of the text, which names a program that has this directory
     in its DT_RUNPATH. ``by_name`` has the libraries of the start set and the links to these libraries.

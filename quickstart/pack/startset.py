@@ -3,8 +3,8 @@ files, their ELF closure (the libraries and ELF interpreters that they need), th
 that lead to these files, and the files that the profile's rules name. This module reads the image's tree and writes
 nothing.
 
-For every file in the set, the reasons are recorded. For every traced file outside the set, the rule that excludes the
-file is recorded.
+The StartSet records the reasons for every file in the set. For every traced file outside the set, it records the rule
+that excludes the file.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]
 
 
 class _Builder:
-    """Collects the files of the start set and the reasons for each file, by canonical path. Each file is examined only
-    once.
+    """Collects the files of the start set and the reasons for each file, by canonical path. This class examines each
+    file only once.
     """
 
     def __init__(self, root: ImageRoot, rules: FileRules) -> None:
@@ -212,8 +212,8 @@ class _Builder:
         return None
 
     def _denies(self, path: PurePosixPath) -> bool:
-        """Whether the mode of a file or directory gives its owner or its group fewer rights than all other users. In
-        /fast, all files belong to root, so the owner and the group would have the rights of all other users there.
+        """Whether the mode of a file or directory gives fewer rights to its owner or its group than to all other users.
+        In /fast, all files belong to root, so the owner and the group would have the rights of all other users there.
         """
         status = self.root.host(path).lstat()
         others = status.st_mode & 0o7
@@ -224,7 +224,7 @@ class _Builder:
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
         """The first of ``directory`` and its parents that not all users may enter, or that has an access control list.
-        None if there is no such directory.
+        The result is None if there is no such directory.
         """
         for each in (directory, *directory.parents):
             if not self.root.host(each).lstat().st_mode & stat.S_IXOTH or self.root.has_acl(each):
@@ -319,8 +319,8 @@ class _Builder:
             yield from (each for each in below if not crosses or matches(each, glob))
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
-        """The paths of all files below a directory, without the directories. Links are not resolved here, but in
-        ``add``.
+        """The paths of all files below a directory, without the directories. This method does not resolve links, but
+        ``add`` does.
         """
         return sorted(self.root.below(directory))
 

@@ -3,8 +3,8 @@
 In an early start, our init starts the unit before systemd runs. systemd-sysctl, systemd-tmpfiles and systemd-networkd
 then write the image's kernel settings some seconds after the unit's start. In a stock boot, these services write the
 settings before the unit starts. So a value that the unit itself writes stays in a stock boot, but not after an early
-start. For example, dockerd writes net.ipv4.ip_forward. Settings are compared by what they change, and not by their
-names. For example, net.ipv4.conf.all.forwarding is the same switch as net.ipv4.ip_forward.
+start. For example, dockerd writes net.ipv4.ip_forward. This module compares settings by what they change, and not by
+their names. For example, net.ipv4.conf.all.forwarding is the same switch as net.ipv4.ip_forward.
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 system (`quickstart inspect`).
 
 The appliance, a small guest of ours, reads the disk and prints records (`launch/appliance/`). The modules of this
-package compute everything from these records, without side effects.
+package compute all facts about the disk from these records, without side effects.
 """

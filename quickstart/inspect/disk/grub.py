@@ -63,8 +63,8 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
 
 def _default(lines: Sequence[str]) -> str:
     """The last literal value that the configuration gives to the variable `default`. Lines with `next_entry` do not
-    count, because `next_entry` is the default of only one boot. The entry of QuickStart does not count either, because
-    QuickStart's script chooses it anew in each boot.
+    count, because `next_entry` is the default of only one boot. A line that makes QuickStart's own entry the default
+    does not count either, because QuickStart's script in GRUB's configuration chooses this entry anew in each boot.
     """
     found = [_first(match) for match in map(_DEFAULT.match, lines) if match]
     plain = [each for each in found if "next_entry" not in each and each != _OF_QUICKSTART]
@@ -80,8 +80,8 @@ def _saved(environment: bytes) -> str:
 
 
 def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
-    """The entries of the menu's first level, in the order of the file. A submenu counts as an entry, because GRUB
-    counts it, too. The result has a submenu as an entry without a kernel.
+    """The entries of the menu's first level, in the order of the file. A submenu counts as an entry, because GRUB also
+    counts submenus as entries. In the result, a submenu is an entry without a kernel.
     """
     blocks: list[str] = []
     entry = _NO_ENTRY

@@ -39,9 +39,10 @@ def own_words(found: Inspected) -> tuple[str, ...]:
 
 
 def entry_line(line: str, root_uuid: str) -> str:
-    """The kernel's command line for a boot with our initramfs. This command line is made from ``line``, the command
-    line of the boot loader's default entry. The root volume is named by its UUID, because our init looks for the UUID.
-    After a panic, the kernel reboots, so that the boot loader can start its other entry.
+    """The kernel's command line for a boot with our initramfs. The function makes this command line from ``line``, the
+    command line of the boot loader's default entry. The command line names the root volume by its UUID, because our
+    init looks for the UUID. It also makes the kernel reboot after a panic, so that the boot loader can start the
+    distribution's own entry.
     """
     words = (word for word in line.split() if not re.fullmatch(r"(?:root|panic|BOOT_IMAGE)=.*", word))
     return " ".join((f"root=UUID={root_uuid}", *words, "panic=10"))

@@ -42,7 +42,7 @@ def parse_records(data: bytes) -> tuple[Record, ...]:
     """The records in ``data``, the appliance's output. A record begins with a line ``NAME BYTES``. After this line
     come BYTES bytes and a line break. The last record has the name ``end``.
 
-    Raises ValueError when ``data`` are not such records. Also raises ValueError when a record occurs twice, is too
+    Raises ValueError when ``data`` does not have this form. Also raises ValueError when a record occurs twice, is too
     long, or has the number of a partition that cannot exist in Linux.
     """
     found: dict[str, Record] = {}

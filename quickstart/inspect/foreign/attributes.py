@@ -46,7 +46,7 @@ def acl_attribute(text: str) -> bytes:
     """The value of system.posix_acl_access or system.posix_acl_default for an ACL in acl(5)'s text form.
     Raises BadInputError for any other text.
 
-    Like tar(1), this function looks up user and group names on this host. Numeric IDs are used unchanged.
+    Like tar(1), this function looks up user and group names on this host. It uses numeric IDs unchanged.
     """
     entries = []
     for line in text.replace(",", "\n").splitlines():

@@ -1,8 +1,8 @@
 """Read a directory of this host as members. A member (``members.Member``) describes one file of any kind for the
 import into an image.
 
-Another user may write to the directory at the same time. So every name is opened relative to an open directory, and no
-link is followed.
+Another user may write to the directory at the same time. So this module opens every name relative to an open directory,
+and follows no link.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
 def _data(
     way: int, name: str, status: os.stat_result, segments: tuple[tuple[int, int], ...]
 ) -> Iterator[bytes]:
-    """Read a file's data. The file is opened only when the caller requests the data. So when the caller skips a
-    member, no descriptor stays open.
+    """Read a file's data. This function opens the file only when the caller requests the data. So when the caller skips
+    a member, no descriptor stays open.
     """
     fd = os.open(name, _FILE, dir_fd=way)
     try:

@@ -1,9 +1,9 @@
-"""Read the files in an ext4 image that somebody else has made. Each file becomes a member (``members.Member``). The
-image is read as bytes and never mounted. Every number in the image is checked.
+"""Read the files in an ext4 image that somebody else has made. Each file becomes a member (``members.Member``). This
+module reads the image as bytes, and never mounts it. The module checks every number in the image.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst, inodes.rst,
-ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the number of inodes,
-and time with the image's size.
+ifork.rst, directory.rst, attributes.rst). This module refuses an image with unknown features. Its memory use grows with
+the number of inodes, and its running time grows with the image's size.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The inode's extended attributes in the namespace `security`. A file with such an attribute is not packed,
-    because the initramfs cannot carry the attribute.
+    """The inode's extended attributes in the namespace `security`. QuickStart does not pack a file with such an
+    attribute, because the initramfs cannot carry the attribute.
     """
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
@@ -278,8 +278,8 @@ def _data(volume: _Volume, inode: _Inode, member: Member | None) -> Iterator[byt
 
 
 def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
-    """The segments of the file that have data, each as (offset in the file, length, offset in the image), in bytes.
-    Holes, allocated blocks that were never written, and blocks after the file's end are left out.
+    """The segments of the file that have data, each as (offset in the file, length, offset in the image), in bytes. The
+    result does not have holes, allocated blocks that were never written, and blocks after the file's end.
     """
     if not inode.size_bytes:
         return
@@ -298,8 +298,8 @@ def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
 def _extents(
     volume: _Volume, inode: _Inode, node: bytes, level: int, depth_wanted: int | None, seen: set[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """The file's extents in order, each as (first block in the file, number of blocks, first block in the image).
-    Extents that are allocated but were never written are left out. Raises BadInputError when an extent block is
+    """The file's extents in order, each as (first block in the file, number of blocks, first block in the image). The
+    result does not have extents that are allocated but were never written. Raises BadInputError when an extent block is
     reached twice.
     """
     magic, entries, _, depth = struct.unpack_from("<4H", node, 0)
@@ -332,8 +332,8 @@ def _extents(
 
 def _names(volume: _Volume, directory: _Inode, seen: set[int]) -> dict[bytes, int]:
     """The names in a directory, with their inode numbers. ``seen`` has the places of all directory blocks that were
-    read. The function adds the places of this directory's blocks, because each block may belong to only one directory.
-    Raises BadInputError for a name that the kernel would not allow.
+    read so far. The function adds the places of this directory's blocks to ``seen``, because each block may belong to
+    only one directory. Raises BadInputError for a name that the kernel would not allow.
     """
     found: dict[bytes, int] = {}
     dots: dict[bytes, int] = {}

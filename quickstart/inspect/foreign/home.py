@@ -88,9 +88,9 @@ def foreign_members(
     """The members that the reader finds in the file ``source``. ``form`` is the format of this file, as a key of
     ``reader.FORMS``. ``decompressor`` is the argv of a program that decompresses the file for the reader, or empty.
 
-    Raises BadInputError for the faults that the reader reports. ``digest`` may be given only for a source that is
-    read as a stream, such as a tar archive. The source is then also hashed, and BadInputError is raised when its
-    SHA-256 is not ``digest``. The caller must be root, on the host or in a user namespace.
+    Raises BadInputError for the faults that the reader reports. ``digest`` may be given only for a source that is read
+    as a stream, such as a tar archive. With ``digest``, also raises BadInputError when the SHA-256 of the source
+    differs from ``digest``. The caller must be root, on the host or in a user namespace.
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)

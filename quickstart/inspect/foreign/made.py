@@ -1,5 +1,5 @@
-"""Keep the directories that the import of a foreign archive or disk makes. The directories are opened by their paths.
-The owner, mode, attributes and time of each directory are remembered until all files are written.
+"""Keep the directories that the import of a foreign archive or disk makes. This module opens the directories by their
+paths. It remembers the owner, mode, attributes and time of each directory until all files are written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Directories:
     """The directories below the open directory ``top``.
 
     An untrusted archive may contain a million directories, each with a path of about 1 KiB and many KiB of extended
-    attributes. So the owner, mode, attributes and time of each directory are kept in ``file``, a temporary file that
-    is empty at first. Only the offsets in this file are kept in memory. A directory is opened by its whole path,
+    attributes. So this class keeps the owner, mode, attributes and time of each directory in ``file``, a temporary file
+    that is empty at first. It keeps only the offsets in this file in memory. A directory is opened by its whole path,
     because the kernel resolves a path of any number of components in one call.
     """
 
@@ -47,8 +47,8 @@ class Directories:
             yield read_member(self._file)
 
     def open(self, parts: Sequence[str], make: Callable[[int, Sequence[str]], None]) -> int:
-        """A descriptor of the directory at ``parts``. No link is followed. For each missing directory, ``make`` is
-        called with a descriptor of its parent directory and the components of its path.
+        """A descriptor of the directory at ``parts``. The function follows no link. For each missing directory, it
+        calls ``make`` with a descriptor of the directory's parent and the components of the directory's path.
 
         Raises OSError when openat2(2) fails for another reason than a missing directory.
         """

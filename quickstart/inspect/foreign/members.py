@@ -101,7 +101,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceNode:
-    """A character or block device (mknod(2)) of an image. The device node is made on the image's disk, never
+    """A character or block device (mknod(2)) of an image. QuickStart makes the device node on the image's disk, never
     on the host.
 
     ``path`` begins at the root, without the leading slash, and is decoded by os.fsdecode. ``mode`` includes
@@ -220,7 +220,7 @@ def _table(document: Mapping[str, object], name: str) -> dict[str, str]:
 
 
 def _segments(value: object) -> tuple[tuple[int, int], ...]:
-    """The (offset, length) of each segment in a JSON value. A negative length is refused, because it would
+    """The (offset, length) of each segment in a JSON value. The function refuses a negative length. Such a length would
     reduce the total size, which has a limit.
     """
     if not isinstance(value, list):

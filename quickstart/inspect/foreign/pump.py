@@ -20,8 +20,8 @@ def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
     """The descriptor of a pipe. The content of the open file ``source`` can be read from this pipe once, as long as
     the ``with`` block runs.
 
-    Raises BadInputError at the end of the ``with`` block when the file's SHA-256 differs from ``digest``. The
-    reader's results must then be discarded.
+    Raises BadInputError at the end of the ``with`` block when the file's SHA-256 differs from ``digest``. In this case,
+    the caller must discard the reader's results.
     """
     reading, writing = os.pipe()
     pump = _Pump(source, path, writing)

@@ -42,8 +42,8 @@ class _Headers:
         self._left_bytes = _SPARE_BYTES
 
     def give_share(self) -> None:
-        """Allow 2 KiB more for the headers of all members together. Call this function once for each member, after
-        its headers have been read.
+        """Raise the limit for the headers of all members together by 2 KiB. Call this function once for each member,
+        after its headers have been read. So the limit is proportional to the number of members.
         """
         self._left_bytes += _SHARE_BYTES
 
@@ -68,9 +68,9 @@ class _Headers:
         return self.stream.tell()
 
     def seek(self, place: int) -> int:
-        """Go forward to ``place``. The caller has read all data of the member, so only the padding of the last block
-        is left. More data than that would belong to no file, and would escape the limits, so this function then
-        raises BadInputError.
+        """Go forward to ``place``. The caller has read all data of the member, so ``place`` is usually the end of the
+        padding of the member's last block. Raises BadInputError when ``place`` is further away. The skipped data would
+        then belong to no file, and no limit would apply to them.
         """
         if place - self.stream.tell() >= tarfile.BLOCKSIZE:
             raise BadInputError(

@@ -60,8 +60,8 @@ def _aliased(
     """A map from the name of each alias to the file that the alias leads to. ``links`` are the links in the directory
     ``place``, each as a pair of its name and its target. A link is an alias when it leads to a file in one of the
     directories ``places``. It is also an alias when the way to its target passes through another link in these
-    directories. Any other link is not an alias but a separate unit, such as `systemctl link` makes. As in systemd, a
-    circular link is not an alias.
+    directories. Any other link, such as a link that `systemctl link` has made, is a separate unit and not an alias. As
+    in systemd, a circular link is not an alias.
 
     The result is cached, because a build asks for the names of each unit of an image many times.
     """

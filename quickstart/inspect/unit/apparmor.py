@@ -80,8 +80,8 @@ def _variables_places(
     root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
 ) -> Iterator[PurePosixPath]:
     """The directories whose files define the variables in the profiles' attachments. An attachment is the pattern of
-    the paths of the programs that a profile confines. The result is empty when no attachment has a variable. The
-    directories ``local`` and ``tunables`` are included even if they do not exist.
+    the paths of the programs that a profile confines. The result is empty when no attachment has a variable. The result
+    has the directories ``local`` and ``tunables`` even if they do not exist.
     """
     if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
         yield from (_PROFILES / name for name in _MEANING)
@@ -214,7 +214,7 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
 @dataclass
 class _Reader:
     """Reads files of profiles. Raises UnsupportedUnitError when the files together have more text than the limit
-    allows. The limit is needed because many names may be links to one long file.
+    allows. There is a limit because many names may be links to one long file.
     """
 
     root: ImageRoot
@@ -267,9 +267,9 @@ def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]
 
 def _add_variables(values: dict[str, list[str]], shared: Values, text: str) -> None:
     """Add to ``values`` the variables that the text ``text`` of a profile sets. If ``values`` does not have a variable
-    yet, the variable begins with its words in ``shared``. If a variable has too many words, only one word more than the
-    limit is kept. If a word is too long, only one character more than the limit is kept. So a later step still sees
-    that the limit is exceeded.
+    yet, the variable begins with its words in ``shared``. If a variable has too many words, the function keeps only one
+    word more than the limit. If a word is too long, the function keeps only one character more than the limit. So a
+    later step still sees that the limit is exceeded.
     """
     for name, words in _SET.findall(text.replace("\\\n", " ")):
         known = values.get(name)
@@ -308,8 +308,8 @@ def _meant(attachment: str, values: Values) -> list[str]:
 
 
 def _may_be(plain: Sequence[str], path: str) -> bool:
-    """Whether a pattern may match ``path``: ``path`` begins with the text before the first wildcard and ends with the
-    text after the last wildcard. ``plain`` are the texts between the pattern's wildcards. The result may be true for
-    a path that does not match.
+    """Whether a pattern may match ``path``. ``plain`` has the texts before, between and after the pattern's wildcards.
+    The function only checks that ``path`` begins with the first text and ends with the last text. So the result may be
+    true for a path that does not match.
     """
     return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

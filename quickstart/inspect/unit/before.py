@@ -1,7 +1,7 @@
 """Find what a stock boot, which is the distribution's own boot, does before it starts a service. The boot sets up
 mounts, kernel settings, the network and the packet filter.
 
-An early start takes place before all of these steps. An early start is allowed as long as the configuration of these
+An early start takes place before all of these steps. Init allows an early start as long as the configuration of these
 steps has not changed since the build (docs/users/never-stale.md explains how init finds changes). The build refuses an
 image with an enabled packet filter, because an application that starts early would be open to the network before the
 filter is active.
@@ -157,8 +157,8 @@ def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when an enabled service starts before the network, as a packet filter does.
-    The application would otherwise answer before this service is active.
+    """Raise UnsupportedUnitError when an enabled service starts before the network, as a packet filter does. An
+    application that starts early would answer requests before such a service is active.
     """
     enabled = {name for name in enabled_services(root) if _may_filter(name)}
     found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
@@ -178,8 +178,8 @@ def _before_the_network(
     """The services in ``names`` that are ordered before the network by their own Before=, each with the texts
     of its files.
 
-    A service that is masked or has no file is left out. With ``all_are_there``, UnsupportedUnitError is
-    raised for such a service instead. Also raises UnsupportedUnitError when there are more services or more
+    The result does not have a service that is masked or has no file. With ``all_are_there``, the function raises
+    UnsupportedUnitError for such a service. It also raises UnsupportedUnitError when there are more services or more
     text than the limits allow. The text has a limit because many names may be links to one long file.
     """
     if len(names) > _MOST_SERVICES:
@@ -244,8 +244,8 @@ def refuse_local_clock(root: ImageRoot, unit: str) -> None:
     line. But systemd also ends a line at a carriage return, so its third line may be part of an earlier line.
 
     If the word LOCAL is added to the file later, the machine boots the stock way, because init's script
-    ``settings-files`` checks /etc/adjtime by the same rule at each boot. The script does not follow links, so a link in
-    place of the file is refused, too.
+    ``settings-files`` checks /etc/adjtime by the same rule at each boot. The script does not follow links, so the
+    machine also boots the stock way if a link is in place of the file.
     """
     if root.link_target(_CLOCK) is not None:
         raise UnsupportedUnitError(

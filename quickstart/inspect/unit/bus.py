@@ -1,6 +1,5 @@
-"""Find out how a unit uses the system's message bus (docs/internals/bus.md). The unit may be the bus itself. Or the
-unit may have Type=dbus. In this case, the unit counts as started when it owns its name on the bus (systemd.service(5),
-BusName=).
+"""Find out how a unit uses the system's message bus (docs/internals/bus.md). The unit may be the bus itself, or it may
+have Type=dbus. A unit with Type=dbus counts as started when it owns its name on the bus (systemd.service(5), BusName=).
 """
 
 from __future__ import annotations

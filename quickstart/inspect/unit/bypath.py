@@ -40,9 +40,9 @@ _MOST_BYTES = 256 << 10
 
 
 def is_found_by_path(root: ImageRoot, unit: str) -> bool:
-    """Whether the unit's init script would not find a process that starts early. The result is true when two things are
-    the case. The script finds processes by the path of their program. And a file of the image runs an action of the
-    script that systemd does not carry out itself, such as reopen-logs.
+    """Whether the unit's init script would not find a process that starts early. The result is true when two conditions
+    are met. First, the script finds processes by the path of their program. Second, a file of the image runs an action
+    of the script that systemd does not carry out itself, such as reopen-logs.
     """
     name = unit.removesuffix(".service")
     if not _has_script(root, name):

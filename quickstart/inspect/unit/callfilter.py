@@ -2,8 +2,8 @@
 systemd implements them in config_parse_syscall_filter() and apply_syscall_filter().
 
 QuickStart makes one program for x86-64, x32 and i386 together, whereas systemd loads one program for each of these
-architectures. Calls are identified by name, because each architecture has its own numbers. If an architecture does not
-have a call of some name, this name is ignored for the architecture.
+architectures. This module identifies calls by name, because each architecture has its own numbers. If an architecture
+does not have a call of some name, this module ignores the name for this architecture.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def call_filter(source: Source) -> CallFilter | None:
 
 
 def _calls(source: Source, name: str) -> Iterator[str]:
-    """The system calls that ``name`` stands for: the call of this name, or all calls of the group. An unknown
-    group is empty, as in systemd.
+    """The system calls that ``name`` stands for. If ``name`` is the name of a group, these are all calls of the group.
+    Otherwise, this is the call with this name. An unknown group is empty, as in systemd.
     """
     if not name.startswith("@"):
         yield name

@@ -1,8 +1,8 @@
 """Read the groups of system calls (such as `@system-service`) from the library of the image's systemd
 (systemd.exec(5)).
 
-systemd keeps the groups in libsystemd-shared, as an array of (name, help, value). The value is a sequence of
-names, each with a NUL at its end. The array's pointers are read from the library's relocations.
+systemd keeps the groups in libsystemd-shared, as an array of (name, help, value). The value is a sequence of names,
+each with a NUL at its end. This module reads the array's pointers from the library's relocations.
 """
 
 from __future__ import annotations

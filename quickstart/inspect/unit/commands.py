@@ -39,8 +39,8 @@ _ELSEWHERE = {
 def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple[UnitCommand, ...]:
     """The commands in the value of an Exec…= line. A `;` that is a word by itself separates two commands.
 
-    A program without a path is looked up in the image ``root``. Raises UnsupportedUnitError for an invalid command, and
-    for a command that only systemd can run.
+    The function looks up a program without a path in the image ``root``. Raises UnsupportedUnitError for an invalid
+    command, and for a command that only systemd can run.
     """
     found: list[UnitCommand] = []
     words: list[str] = []
@@ -98,8 +98,9 @@ def is_needless_early(command: UnitCommand) -> bool:
 
 def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
     """Raise UnsupportedUnitError for a command that needs more than its own process. For example, systemctl needs
-    systemd, which does not run before the hand-off. A container runtime or an AppArmor tool is also refused, because it
-    would do something else in an early start than under systemd. ``_ELSEWHERE`` lists these programs.
+    systemd, which does not run before the hand-off. The function also refuses a container runtime or an AppArmor tool,
+    because such a program would do something else in an early start than under systemd. ``_ELSEWHERE`` lists these
+    programs.
     """
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(

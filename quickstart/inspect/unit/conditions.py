@@ -2,8 +2,8 @@
 that starts the unit before systemd runs. When the machine starts, the starter checks these conditions on the root
 volume.
 
-The conditions were true in the reference boot, but the volume or the machine may have changed. A unit that
-systemd would not start must not be started early.
+The conditions were true in the reference boot, but the volume or the machine may have changed. Init must not start a
+unit early that systemd would not start.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> It
 
 
 def _kept(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files in the image of the plugins, the swarm and the containers that dockerd starts by itself."""
+    """The files in the image that belong to the plugins, the swarm and the containers that dockerd starts by itself."""
     for pattern in braces_expanded(_STARTED):
         yield from root.glob(PurePosixPath(pattern))
     for pattern in braces_expanded(_CONTAINERS):

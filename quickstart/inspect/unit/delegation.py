@@ -29,8 +29,8 @@ _HINT = (
 
 def delegated(source: Source) -> tuple[str, ...] | None:
     """The controllers that the unit may use in the control groups below its own control group, without duplicates. The
-    result is None when nothing is delegated to the unit. As in systemd, a list is added to the controllers of earlier
-    assignments. After an empty assignment, the unit may still make control groups, but has no controllers.
+    result is None when nothing is delegated to the unit. As in systemd, an assignment adds its controllers to those of
+    earlier assignments. After an empty assignment, the unit may still make control groups, but has no controllers.
     """
     found: tuple[str, ...] | None = None
     for value in source.every("Delegate"):

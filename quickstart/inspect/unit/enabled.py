@@ -24,8 +24,8 @@ from quickstart.model import IMAGE_TIME_S
 
 def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> bytes:
     """The list of the enabled units and of the units that start before the application, as text. The list has one line
-    for each fact, and the lines are sorted. The directories X.requires and X.upholds are treated like X.wants. There
-    are these kinds of lines:
+    for each fact, and the lines are sorted. The list has the same lines for the directories X.requires and X.upholds as
+    for X.wants. There are these kinds of lines:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in.
@@ -124,7 +124,9 @@ def _said(pulled: dict[str, bool], masks: Collection[str]) -> Iterator[str]:
 
 
 def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
-    """Whether the entry masks its unit (systemd.unit(5)), because it is a link to /dev/null or an empty file."""
+    """Whether the entry masks its unit (systemd.unit(5)). An entry is a mask when it is a link to /dev/null or an empty
+    file.
+    """
     target = root.link_target(entry)
     host = root.host(entry)
     return target == "/dev/null" if target is not None else host.is_file() and not host.stat().st_size

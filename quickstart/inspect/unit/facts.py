@@ -1,5 +1,5 @@
-"""Find the facts of an image that decide whether and how systemd starts a unit. When one of the facts
-changes, the unit must not be started early.
+"""Find the facts of an image that decide whether and how systemd starts a unit. When one of the facts changes, init
+must not start the unit early.
 
 Only the build interprets these facts. At boot, init only compares the listed files with their state at the build
 (docs/users/never-stale.md). So the facts also include files that do not exist at the build.
@@ -122,8 +122,8 @@ def _kept(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
 
 
 def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The files that may define, mask or change the unit, and other single files that affect the unit's start. Links in
-    these paths are not resolved.
+    """The files that may define, mask or change the unit, and other single files that affect the unit's start. The
+    function does not resolve links in these paths.
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     sockets = handing_sockets(root, unit)
@@ -190,8 +190,8 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The directories of which every entry is a fact that decides about an early start. Links in the paths of these
-    directories are not resolved. There are eight kinds of directories:
+    """The directories of which every entry is a fact that decides about an early start. The function does not resolve
+    links in the paths of these directories. There are eight kinds of directories:
 
     - directories with drop-ins of the unit, of its socket units or of its slices
     - directories with links to the units that the unit pulls in (`systemctl add-requires`)

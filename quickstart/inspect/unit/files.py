@@ -50,14 +50,15 @@ Directives = Mapping[str, tuple[str, ...]]
 def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], ...]:
     """Every `name=value` in the section ``wanted`` (such as ``[Service]``), in order, including empty values.
 
-    When a text has a fault at which systemd stops reading, only the assignments before the fault are
-    returned.
+    When a text has a fault at which systemd stops reading, the result has only the assignments before the fault.
     """
     return tuple(sections(texts).get(wanted, ()))
 
 
 def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """The assignments of each section, as ``assignments`` returns them. Sections without assignments are included."""
+    """The assignments of each section, as ``assignments`` returns them. The result also has the sections without
+    assignments.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         section: list[tuple[str, str]] | None = None
@@ -96,9 +97,9 @@ def _lines(text: str) -> Iterator[str]:
     """The lines of ``text`` as systemd's config_parse reads them, without comments and without blanks at both
     ends.
 
-    A carriage return or a NUL also ends a line. A comment inside a continued line is skipped. A line with an even
-    number of backslashes at its end is not continued. The first byte order mark that begins a line of ``text`` is
-    removed, and later byte order marks are not removed.
+    A carriage return or a NUL also ends a line. A backslash at the end of a line continues the line, but an even number
+    of backslashes does not. A comment between the parts of a continued line is left out. The function removes the first
+    byte order mark that begins a line of ``text``, and keeps later byte order marks.
     """
     begun: list[str] = []
     is_marked = False
@@ -178,8 +179,8 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 def names_with_directories(unit: str) -> tuple[str, ...]:
     """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit`` (unit_file_find_dirs in systemd).
     These are the unit's own name, the name of its template, the names with its prefixes (``a-.service`` for
-    ``a-b.service``), and its type, such as ``service``. The names of the unit's aliases are not included. The result is
-    empty for a name that is too long for a unit.
+    ``a-b.service``), and its type, such as ``service``. The result does not have the names of the unit's aliases. The
+    result is empty for a name that is too long for a unit.
     """
     own = tuple(_drop_in_names(unit))
     return (*own, unit.rpartition(".")[2]) if own else ()
@@ -258,7 +259,7 @@ def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
 
 
 def _settings_files(root: ImageRoot, place: PurePosixPath) -> Iterator[str]:
-    """The names of a directory's ``.conf`` files that systemd reads. Hidden files are left out."""
+    """The names of a directory's ``.conf`` files that systemd reads. The result does not have hidden files."""
     below = root.resolve(place).canonical
     if below is not None and root.host(below).is_dir():
         yield from (name for name in root.names(below) if name.endswith(".conf") and not name.startswith("."))

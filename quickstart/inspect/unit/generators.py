@@ -28,7 +28,7 @@ GENERATORS = (
 
 def refuse_generators(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a generator of units that belongs to no package, and for any generator of
-    environment variables. A masked generator is allowed, because systemd does not run it.
+    environment variables. The function allows a masked generator, because systemd does not run it.
     """
     of_units, of_environment = _used(root, _UNITS), _used(root, _ENVIRONMENT)
     of_packages = [path for path in of_units if path.parent == _PACKAGES / _UNITS]

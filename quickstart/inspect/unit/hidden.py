@@ -69,9 +69,10 @@ def hidden_directories(
     bound: Collection[str],
     commands: Iterable[UnitCommand] = (),
 ) -> tuple[Record, ...]:
-    """The `run-directory` records, by which the starter makes directories before the unit starts. These records are for
-    the directories that the ``records`` of ``unit`` hide and that systemd makes later. ``bound`` are the socket units
-    whose sockets init binds before the unit starts. ``commands`` are all commands of the unit.
+    """The `run-directory` records, by which the starter makes directories before the unit starts. The result has one
+    record for each directory that the ``records`` of ``unit`` hide and that systemd makes only after an early start.
+    ``bound`` are the socket units whose sockets init binds before the unit starts. ``commands`` are all commands of the
+    unit.
 
     Raises UnsupportedUnitError when the unit hides another path that systemd makes later, such as a socket.
     """

@@ -111,12 +111,12 @@ _MOST_FILES = 256
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads or may load a packet
     filter. A script may load a packet filter when it belongs to no package or was changed. A command may load a packet
-    filter unless it is on the list of harmless commands (``ifcommands``). The commands in a file of udev rules are
-    checked like ifupdown's commands, unless the file is the same as in its package.
+    filter unless it is on the list of harmless commands (``ifcommands``). The function checks the commands in a file of
+    udev rules like ifupdown's commands, unless the file is the same as in its package.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would not
-    compare these scripts or files at boot. The error is also raised for a configuration that gives the machine another
-    network than init's DHCP client does, for example a fixed address.
+    compare these scripts or files at boot. Finally, raises this error for a configuration that gives the machine
+    another network than init's DHCP client does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
@@ -168,7 +168,7 @@ def _regular(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 def _why_not(line: str) -> str:
     """The reason why the line ``line`` of ifupdown's configuration rules out an early start (interfaces(5)). The reason
-    is the end of a sentence. The result is empty when the line does not rule out an early start.
+    is worded as the end of a sentence. The result is empty when the line does not rule out an early start.
     """
     option = _OPTION.fullmatch(line)
     if option and not is_harmless(option[1]):
@@ -315,8 +315,8 @@ def _has_other_writer(root: ImageRoot) -> bool:
 
 
 def _dhcpcd_writes(root: ImageRoot) -> bool:
-    """Whether dhcpcd's hook 20-resolv.conf writes /etc/resolv.conf itself. The hook does not if the image has
-    resolvconf(8), because then the hook calls this program.
+    """Whether dhcpcd's hook 20-resolv.conf writes /etc/resolv.conf itself. The result is false if the image has
+    resolvconf(8), because the hook then calls resolvconf instead of writing the file.
     """
     conf = _regular(root, _DHCPCD_CONF)
     if conf is None or not _is_there(root, _DHCPCD_WRITER):

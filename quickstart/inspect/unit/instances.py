@@ -106,8 +106,8 @@ def wrapper_of(root: ImageRoot, unit: str) -> str:
 
 
 def generating_files(unit: str) -> Iterator[PurePosixPath]:
-    """The files by which a generator decides whether to start the instance ``unit``. The application's own
-    configuration files are not included.
+    """The files by which a generator decides whether to start the instance ``unit``. The result does not have the
+    application's own configuration files.
     """
     stem, _, instance = _stem(unit).partition("@")
     version, dash, cluster = instance.partition("-")
@@ -291,8 +291,8 @@ def _postfix(root: ImageRoot) -> Iterator[str]:
 
 
 def _parameter(text: str, name: str) -> str:
-    """The value of a parameter in main.cf (postconf(5)). The last assignment is used. A line that begins with
-    a blank continues the line before it.
+    """The value of a parameter in main.cf (postconf(5)). The function returns the value of the last assignment. A line
+    that begins with a blank continues the line before it.
     """
     plain = "\n".join(
         line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")

@@ -97,9 +97,9 @@ class _Mount:
 
 
 def refuse_mounts(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts. The root volume
-    and the file systems that init mounts are allowed. A file system on /boot or /efi is also allowed, unless the
-    unit needs it.
+    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts. The function allows
+    the root volume and the file systems that init mounts. It also allows a file system on /boot or /efi, unless the
+    unit needs this file system.
     """
     needed = sorted({str(path) for path in _needed(root, unit)})
     for mount in (*_of_fstab(root), *_of_units(root)):
@@ -246,7 +246,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain these
-    paths. This includes a file system that systemd otherwise does not mount at boot.
+    paths. For the unit, systemd mounts even such a file system that it otherwise does not mount at boot.
     """
     texts = unit_texts(root, unit)
     for name, value in assignments(texts, "[Unit]"):

@@ -62,9 +62,10 @@ Owned = tuple[PurePosixPath, tuple[str, ...], str]
 
 @dataclass
 class Budget:
-    """A limit for the text of units. At most ``most`` characters are read altogether, and ``used`` characters have been
-    read so far. ``what`` names the text in messages. ``each_more`` characters are added for every text, because a file
-    takes time to look up, and a drop-in may belong to any number of units.
+    """A limit for the text of units that a build reads. The sum ``used`` must not exceed ``most``. For each text, the
+    method ``take`` adds the number of the text's characters and the constant ``each_more`` to ``used``. So even many
+    short texts reach the limit. The constant stands for the time to look up a file, and a drop-in may belong to any
+    number of units. ``what`` names the text in messages.
     """
 
     what: str = "the units that the image starts, with their drop-ins,"
@@ -73,7 +74,7 @@ class Budget:
     each_more: int = 256
 
     def take(self, unit: str, texts: Iterable[str]) -> None:
-        """Add the characters of ``texts``, which belong to ``unit``. Raises UnsupportedUnitError when ``used`` then
+        """Add ``texts``, which belong to ``unit``, to the sum ``used``. Raises UnsupportedUnitError when the sum
         exceeds ``most``.
         """
         self.used += sum(len(text) + self.each_more for text in texts)
@@ -148,8 +149,8 @@ def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
     """The units that a boot of the image starts. They are ``unit``, the default target, and all units that ``unit`` and
-    the target pull in, directly or through other units. The services of the socket, path and timer units among them are
-    included. The instances that a device may start are not included.
+    the target pull in, directly or through other units. The result also has the services of the socket, path and timer
+    units among them. The result does not have the instances that a device may start.
     """
     found: set[str] = set()
     text_left = Budget()
@@ -275,8 +276,8 @@ def owned_texts(root: ImageRoot) -> Iterator[Owned]:
 
 
 def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) -> Iterator[tuple[str, str]]:
-    """Each of ``names`` together with each word in ``values``. The specifiers in the words are expanded again for
-    each name, because their values may depend on the name.
+    """Each of ``names`` together with each word in ``values``. The function expands the specifiers in the words again
+    for each name, because their values may depend on the name.
 
     Raises UnsupportedUnitError when ``left``, the limit for the text, is used up. There is a limit because one
     drop-in may apply to thousands of units.
@@ -288,8 +289,9 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
 
 
 def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
-    """A map from each unit to the units whose files name this unit in Before=. A Before= in the files of a unit that no
-    boot starts is left out. If such a unit is enabled after the build, init itself reads the Before= in its files.
+    """A map from each unit to the units whose files name this unit in Before=. The function ignores a Before= in the
+    files of a unit that no boot starts. If such a unit is enabled after the build, init itself reads the Before= in its
+    files.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS, each_more=0)

@@ -2,8 +2,8 @@
 takes before it starts any unit (main.c of systemd's src/core), and in the meaning of some directives. Init takes all
 other steps of this kind, in the same way for each image (initramfs/init/second).
 
-Distributions may switch these steps off when they build systemd. So this module searches systemd's program for the
-messages of the steps. If a step is compiled in, the program contains the step's message.
+Distributions may switch these steps off when they build systemd. So this module searches systemd's program for the log
+messages that PID 1 prints in these steps. If a step is compiled in, the program contains the step's message.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 AppArmor's early policy) applies only to processes that start after the policy was set up. The commands are those that
 modprobe runs instead of loading a module.
 
-systemd or a service sets the policies up before any other service starts. A process that starts early would escape
-the policies, and init does not run the commands. So a build refuses an image that has such a policy or command.
+In a stock boot, systemd or a service sets the policies up before any other service starts. A process that starts early
+would escape the policies, and init does not run the commands of modprobe. So a build refuses an image that has such a
+policy or command.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class PulledBy:
 
 def pullers(root: ImageRoot, *units: str, known: PulledBy | None = None) -> tuple[str, ...]:
     """The names of ``units``, and of every unit that pulls one of them in or triggers it, directly or through other
-    units. Aliases are included. ``known`` is the result of ``pulled_by``, for callers that call this function
-    several times.
+    units. The result also has the aliases of these units. ``known`` is the result of ``pulled_by``, for callers that
+    call this function several times.
     """
     known = pulled_by(root) if known is None else known
     return tuple(name for name in _ways(root, units, known) if not name.startswith(_MEMBERS))
@@ -98,8 +98,8 @@ def started_of(
 ) -> frozenset[str]:
     """The units among ``units`` that a boot of the image starts. These are the units that the default target pulls in,
     directly or through other units, and the init scripts that have a link for a run level. ``known`` is the result of
-    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, units that only a path or
-    timer unit triggers are left out.
+    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, the result does not have
+    units that only a path or timer unit triggers.
     """
     asked = tuple(units)
     if not asked:
@@ -128,7 +128,7 @@ def started_of(
 def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, tuple[str, ...]]:
     """A map whose keys are ``units`` and all units or groups that pull one of ``units`` in, directly or through other
     units and groups. The value of a key has the units and groups that directly pull in or trigger the key, and the
-    key's other names. Each unit or group is examined once, even when it pulls in many others.
+    key's other names. The function examines each unit or group once, even when it pulls in many others.
     """
     found: dict[str, tuple[str, ...]] = {}
     wrapper = _wrappers(root)

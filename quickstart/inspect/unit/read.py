@@ -84,8 +84,8 @@ _MANAGERS = (
 def read_unit(
     root: ImageRoot, unit: str, run_start_pre: bool = True, stack: Collection[str] = ()
 ) -> UnitStart:
-    """How ``unit`` of the image starts. Without ``run_start_pre``, the commands of ExecStartPre= are left out.
-    ``stack`` are the units that start early together with ``unit``, so ``unit`` may require them.
+    """How ``unit`` of the image starts. Without ``run_start_pre``, the result does not have the commands of
+    ExecStartPre=. ``stack`` are the units that start early together with ``unit``, so ``unit`` may require them.
 
     Raises UnsupportedUnitError for everything that an early start could not repeat.
     """

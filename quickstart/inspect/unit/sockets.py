@@ -1,7 +1,7 @@
 """Read the socket units that pass their sockets to a unit (systemd.socket(5)). For an early start, init binds
 these sockets in place of systemd (docs/internals/sockets.md).
 
-A socket unit is refused when init could not bind its sockets exactly as systemd does.
+The build refuses a socket unit when init could not bind the unit's sockets exactly as systemd does.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
 def listening_sockets(
     root: ImageRoot, name: str, read_elsewhere: frozenset[str] = frozenset()
 ) -> tuple[ListeningSocket, ...]:
-    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The directives
-    ``read_elsewhere`` are accepted, because the caller itself reads them.
+    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The function
+    accepts the directives ``read_elsewhere``, because the caller itself reads them.
 
     Raises UnsupportedUnitError for a setting that init cannot apply as systemd does.
     """
@@ -285,8 +285,8 @@ def _owners(root: ImageRoot, unit: _Unit) -> Iterator[str]:
 
 
 def _internet(unit: _Unit, kind: str, value: str) -> tuple[str, str, int]:
-    """The family, the address and the port of an IP socket. Without FreeBind=, only the wildcard and loopback
-    addresses are accepted, because any other address may not exist before the machine has its DHCP lease.
+    """The family, the address and the port of an IP socket. Without FreeBind=, the function accepts only the wildcard
+    and loopback addresses, because any other address may not exist before the machine has its DHCP lease.
     """
     host, colon, last = value.rpartition(":")
     port = natural(last, 65535)

@@ -1,5 +1,5 @@
-"""Find the kernel settings that also change other settings. Some settings of the kernel have two names. When a process
-writes certain other settings, the kernel also sets further settings. The functions are pure.
+"""Find the kernel settings that also change other settings. Some settings of the kernel have two names. For some other
+settings, the kernel sets further settings when a process writes the setting. The functions are pure.
 
 The sources are the kernel's handlers of these settings:
 
@@ -112,8 +112,8 @@ def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[st
 def _found(
     key: str, ours: Mapping[str, str], patterns: Mapping[str, str], spared: tuple[str, ...]
 ) -> str | None:
-    """The path that ``ours`` has for a key which ``key`` may match, or None. The keys in ``spared`` are ignored.
-    ``patterns`` are the items of ``ours`` whose keys are patterns.
+    """The path that ``ours`` has for a key which ``key`` may match, or None. The function ignores the keys in
+    ``spared``. ``patterns`` are the items of ``ours`` whose keys are patterns.
     """
     if key in ours and key not in spared:
         return ours[key]

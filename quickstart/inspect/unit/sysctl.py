@@ -85,13 +85,13 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
     """The settings that systemd-sysctl(8) would write, in the order in which it writes them. The result is empty when
     the image masks systemd-sysctl.service or changes how it runs.
 
-    Two kinds of settings are left out: settings that the service would refuse, and settings whose keys lead out of
-    /proc/sys. Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises this
-    error for a file that is not world-readable, if init could not read this file as systemd-sysctl does.
+    The result does not have settings that the service would refuse, and settings whose keys lead out of /proc/sys.
+    Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises this error for a
+    file that is not world-readable, if init could not read this file as systemd-sysctl does.
 
     ``with_hidden`` is for callers that need the settings which the rest of the boot writes, and not the settings which
-    go into our initramfs. The result then also has the values in files that are not world-readable, and the settings
-    that a changed systemd-sysctl.service would apply, unless this service is masked.
+    go into our initramfs. With ``with_hidden``, the result also has the values in files that are not world-readable,
+    and the settings that a changed systemd-sysctl.service would apply, unless this service is masked.
     """
     if _is_masked(root) if with_hidden else _is_changed(root):
         return ()
@@ -227,8 +227,8 @@ def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _normalized(name: str) -> str:
-    """The path below /proc/sys for the key ``name``. When the first separator in the key is a dot, dots and
-    slashes are swapped.
+    """The path below /proc/sys for the key ``name``. When the first separator in the key is a dot, the function swaps
+    dots and slashes.
     """
     first = re.search(r"[./]", name)
     path = name.translate(_SWAPPED) if first is not None and first[0] == "." else name
@@ -255,8 +255,8 @@ def _in(root: ImageRoot, directory: str) -> Iterator[PurePosixPath]:
 
 
 def _files(root: ImageRoot) -> Iterator[_File]:
-    """The settings files, sorted by name. When several directories have a file of the same name, the first
-    directory's file is used.
+    """The settings files, sorted by name. When several directories have a file of the same name, the result has only
+    the file of the first directory.
     """
     files: dict[str, tuple[PurePosixPath, bool]] = {}
     own = unpacked_files(root)

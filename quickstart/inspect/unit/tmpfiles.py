@@ -86,7 +86,7 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     """The directories below /run that must exist before the unit starts, as `run-directory` records for the starter,
     which makes the directories (docs/internals/starter.md). A parent comes before its children.
 
-    Three kinds of directories are left out:
+    The result does not have these three kinds of directories:
 
     - systemd's own directories
     - directories with a user or group that the image does not have
@@ -107,15 +107,15 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     of places such as /tmp, /var/tmp and /run. In a stock boot, systemd-tmpfiles obeys such a line before the
     application starts. In a fast start, systemd-tmpfiles obeys the line only after the application has started.
 
-    In a file that belongs to no package, three more kinds of lines are refused:
+    In a file that belongs to no package, the function refuses three more kinds of lines:
 
     - a line that makes a file below /run
     - a line that gives an existing file another mode, owner or attribute
     - a line that changes something below /dev, /proc or /sys, unless init does the same before the application starts
       (``written_settings``)
 
-    All other lines are allowed. For the files that these lines make, pack/others.py finds out from the reference boot
-    whether the application uses them.
+    The function allows all other lines. For the files that these lines make, pack/others.py finds out from the
+    reference boot whether the application uses them.
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
@@ -143,8 +143,8 @@ def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     lines. If several lines write into one file, only the first line counts, as for systemd-tmpfiles ("Duplicate line
     for path"). Init applies the settings before the application starts. Only lines with a plain value are in the
     result. systemd-tmpfiles writes the value again some seconds later, so only lines for files that keep the value are
-    in the result. Files of tmpfiles.d that are not world-readable are left out, because their content must not enter
-    our initramfs.
+    in the result. The result does not have the settings in files that are not world-readable, because the content of
+    these files must not enter our initramfs.
     """
     firsts: dict[str, KernelSetting] = {}
     for _, each in _written(root):
@@ -208,8 +208,8 @@ def _setting(line: str, *, is_packages: bool) -> KernelSetting | None:
 
 
 def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
-    """Whether a line of the type ``kind`` for ``path`` is refused. ``is_own`` says that the line's file belongs to
-    no package.
+    """Whether `refuse_tmpfiles` refuses a line of the type ``kind`` for ``path``. ``is_own`` says that the line's file
+    belongs to no package.
     """
     if is_own and path.startswith(_KERNELS):
         return bool(_ACTS.fullmatch(kind))
@@ -303,7 +303,7 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
     """The files of tmpfiles.d(5) with their texts, sorted by file name. When several directories have a file of the
-    same name, the file in the first directory is used. The administrator's directories come first. Raises
+    same name, the result has only the file in the first directory. The administrator's directories come first. Raises
     UnsupportedUnitError for implausibly much text.
     """
     files: dict[str, PurePosixPath] = {}

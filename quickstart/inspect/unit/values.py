@@ -189,8 +189,8 @@ def capability_set(values: Iterable[str], initial: int) -> int:
 
 
 def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
-    """The CPU numbers in ``values``, which are lists and ranges. The numbers of each value are added to those of the
-    earlier values.
+    """The CPU numbers in ``values``, which are lists and ranges. Each value adds its numbers to those of the earlier
+    values.
     """
     # A bit for each.
     found = 0
