@@ -131,8 +131,8 @@ def _static_libc() -> Finding:
 
 
 def _nfs() -> Finding:
-    """Check the NFS server. Only `quickstart bench` needs an NFS server. With the clock `kvm` or `wall`, which uses
-    the host's clock, the bench uses this server for the storage model nfs-100m.
+    """Check the NFS server. Only `quickstart bench` needs an NFS server. The bench uses this server for the storage
+    model nfs-100m when the bench measures times by the host's clock (`kvm` or `wall`).
     """
     try:
         return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)

@@ -134,9 +134,9 @@ class Made:
     """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` have the
     string values of the enums HandOff, Delivery and Payload.
 
-    ``kernel_options`` are the options on the kernel's command line for a fast start. After a rebuild, ``uuid`` is
-    the UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, a UUID is
-    computed from ``build_key``.
+    ``kernel_options`` are the options on the kernel's command line for a fast start. After a rebuild, ``uuid`` is the
+    UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, ``write`` computes
+    a UUID from ``build_key``.
     """
 
     profile: Profile
@@ -158,7 +158,7 @@ class Made:
 
 def write(directory: Path, made: Made) -> None:
     """Write the artefact's files into ``directory``, which already has the initramfs. If ``directory`` does not have
-    the disk yet, the disk is copied into it.
+    the disk yet, the function copies the disk into ``directory``.
     """
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     name = WHOLE_DISK if made.target is Target.DISK else f"root.{disk_format}"

@@ -1,8 +1,10 @@
-"""Try the early start of a build: compare one boot of the artefact with one stock boot of the same disk.
+"""Try the early start of a build. Compare one boot of the artefact with one stock boot (the distribution's own boot) of
+the same disk.
 
-If the application is not ready sooner by the early start than by the stock boot, the early start has no
-benefit, and the artefact always boots the stock way. Both boots run on this host, one after the other, from a
-local disk. On a volume with slow reads, the early start would gain more time than in this comparison.
+If the application is not ready sooner by the early start than by the stock boot, the early start has no benefit. The
+build then makes an artefact that never starts early, and always boots the stock way. Both boots run on this host, one
+after the other, from a local disk. On a volume with slow reads, the early start would gain more time than in this
+comparison.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a build and of its trial. ``trial`` is None when there was no trial, because the caller did not
-    want a trial, or because ``build_tried`` gives the artefact no trial.
+    """The result of a build and of its trial. ``trial`` is None when there was no trial. Either the caller did not want
+    a trial, or ``build_tried`` gives the artefact no trial.
     """
 
     built: Built
@@ -79,7 +81,7 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
 
     - The profile has ``early = "never"``.
     - The artefact has no hand-off to systemd.
-    - The artefact has cloud-init, and its ``early`` is not ALWAYS, so its first boot is a stock boot.
+    - The artefact has cloud-init, and its ``early`` is not ALWAYS, so its first boot may be a stock boot.
     - The artefact was built by an earlier call, and its disk may have been used since then.
 
     Raises GuestError when the application became ready in neither of the two boots of the trial.
@@ -101,9 +103,9 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
 
 
 def _gets_trial(built: Built, key: str) -> bool:
-    """Whether the artefact with an early start gets a trial. ``key`` is the key of its build. An artefact of an earlier
-    call also gets a trial, because that call may have been killed before the end of the trial. But if the artefact's
-    disk may have been used, two boots of this disk say nothing about the build.
+    """Whether the artefact with an early start gets a trial. ``key`` is the key of the build of this artefact. An
+    artefact of an earlier call also gets a trial, because the earlier call may have been killed before the end of its
+    trial. But if the artefact's disk may have been used, two boots of this disk say nothing about the build.
     """
     artefact = built.artefact
     if artefact.cloud_init and artefact.early is not Early.ALWAYS:
