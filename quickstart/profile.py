@@ -321,9 +321,8 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name`` in the form in which `quickstart bench` writes the profile's name. The name of a profile that comes
-    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./`` before
-    it.
+    """``name`` in the form in which `quickstart bench` writes the profile's name. The name of a profile that comes with
+    QuickStart is not changed. The name of any other file or directory in the current directory gets ``./`` before it.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 

@@ -224,8 +224,8 @@ def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
     """Look in the image for reasons against an early start of the profile's units with a hand-off to systemd. Return an
-    error for each check that fails. After a check that takes too long, no further check is made. The first check reads
-    the units. If this check succeeds, ``take`` is called with the units.
+    error for each check that fails. After a check that takes too long, the function makes no further check. The first
+    check reads the units. If the first check succeeds, the function calls ``take`` with the units.
     """
     found: list[QuickStartError] = []
 
@@ -299,8 +299,8 @@ def _stock_machine(subject: Subject, access: NetworkAccess) -> Machine:
 
 
 def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tuple[Profile, str]:
-    """Choose a readiness request from what the service does in one stock boot. Return the profile with this
-    request, and the reason for the choice.
+    """Watch one stock boot (the distribution's own boot), and choose a readiness request for the service. Return the
+    profile with this request, and the reason for the choice.
     """
     draft = subject.profile
 
@@ -321,7 +321,9 @@ def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tu
 
 
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
-    """The findings about one watched stock boot. If the store does not have these findings yet, the boot runs now."""
+    """The findings about one watched stock boot (the distribution's own boot). If the store does not have these
+    findings yet, the function boots the image and watches the boot.
+    """
     draft = subject.profile
 
     def watch(directory: Path) -> None:
@@ -337,7 +339,7 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
     """Pack the application as a build would, but without compression and with a large memory budget. Return the result
-    of ``pack``. The initramfs itself is removed again.
+    of ``pack``, and remove the initramfs.
     """
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
     packing = packing_of(roomy, traced, PackOptions(), context)
@@ -346,8 +348,8 @@ def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
-    """The best payload for an initramfs of this size. If the image's kernel cannot unpack that payload, the result
-    is CPIO, which is not compressed.
+    """The best payload (form of the initramfs) for an initramfs of ``size_bytes`` bytes. If the image's kernel cannot
+    unpack the best payload, the result is CPIO, which is not compressed.
     """
     wanted = findings.payload(size_bytes)
     try:

@@ -1,8 +1,9 @@
 """Choose the units of a profile from the unit files in the image.
 
-An alias is replaced by the unit for which the alias stands. A wrapper is a unit that does nothing itself, such as
-postgresql.service (inspect/unit/instances.py). A wrapper is replaced by the instance that does the work, such as
-postgresql@15-main.service. Then the services that these units need are added (see ``with_needed``).
+A user may name an alias of a unit. The functions replace the alias by the unit for which the alias stands. A user may
+also name a wrapper, which is a unit that does nothing itself, such as postgresql.service (see own_instance in
+inspect/unit/instances.py, which finds wrappers). The functions replace the wrapper by the instance that does the work,
+such as postgresql@15-main.service. The function ``with_needed`` then adds the services that the units need.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
 
 
 def _needed(root: ImageRoot, unit: str, draft: Profile) -> Mapping[str, str]:
-    """The units that ``unit`` needs and that ``draft`` does not have yet. Each unit is mapped to the reason why it is
-    needed.
+    """The units that ``unit`` needs and that ``draft`` does not have yet. The result maps each of these units to the
+    reason why ``unit`` needs it.
     """
     wanted = {
         name: why

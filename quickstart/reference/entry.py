@@ -91,8 +91,8 @@ def newest_kernel(root: ImageRoot) -> str | None:
 
 
 def version_key(version: str) -> tuple[str | int, ...]:
-    """A sort key for kernel versions. It gives the order of deb-version(7). Numbers are compared by value. ``~`` sorts
-    before the end of the text, and the end sorts before everything else.
+    """A sort key for kernel versions. Versions that are sorted by this key have the order of deb-version(7). Numbers
+    are compared by value. ``~`` sorts before the end of the text, and the end sorts before everything else.
     """
     parts = re.split(r"(\d+)", version.replace("~", "\0") + "\1")
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))

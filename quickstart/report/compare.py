@@ -350,8 +350,9 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells with too few runs. Some of these cells cannot count as later, whatever was measured. Other
-    cells may count as later by chance. A note says which of the two cases applies.
+    """Notes about cells with too few runs. With too few runs, some cells cannot count as later, even if all runs of the
+    second result are later than those of the first result. Other cells may count as later only by chance. Each note
+    says which of these two faults its cells have.
     """
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:

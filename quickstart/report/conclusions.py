@@ -70,9 +70,9 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells in the report's first picture. These cells have the first measured clock in the order of
-    results.CLOCKS, the slowest storage model that was measured on this clock, and then the smallest measured machine
-    size.
+    """The cells in the report's first picture. All these cells have the same clock, which is the first measured clock
+    in the order of results.CLOCKS. They also have the same storage model, which is the slowest model that was measured
+    on this clock. Of the machine sizes that were measured with this clock and model, they have the smallest size.
     """
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
@@ -162,8 +162,8 @@ class Conclusions:
 
 
 def conclusions(results: Results) -> tuple[Conclusions, ...]:
-    """The conclusions for each clock. They say which configurations are slower than quickstart, where quickstart saves
-    time, and how much the times of different runs vary.
+    """The conclusions for each clock. The conclusions say which configurations are slower than quickstart, where
+    quickstart saves time, and how much the times of different runs vary.
     """
     samples = planned_samples(results)
     found = []

@@ -387,7 +387,7 @@ def _short(text: str) -> str:
 
 
 def inline(drawn: Drawn) -> str:
-    """The figure's SVG for a page with other figures. It has the page's colours, unique ids and an image's role."""
+    """The figure's SVG for a page with several figures, with the page's colours, unique ids and role="img"."""
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):

@@ -142,7 +142,8 @@ def _sentence(cell: Cell, runs: Sequence[Sample]) -> str:
 
 def figures(results: Results) -> tuple[Drawn, ...]:
     """One figure for each combination of clock, volume, machine size and application. A figure shows T_total against
-    the number of machines. It has a panel for each launch pattern.
+    the number of machines. The figure has a panel for each launch pattern, that is, for each way in which the machines
+    are launched.
     """
     cells, singles = several(results), by_cell(results.samples)
     spelled = distinct(cell.profile for cell in cells)
@@ -170,7 +171,8 @@ def _words(runs: Sequence[Sample]) -> str:
 
 def launch_figure(cells: Measured, alone: Measured) -> Figure:
     """The figure for ``cells``, which have the same clock, volume, machine size and application. ``alone`` has the
-    corresponding cells that launch a single machine. Their times are the first points of the curves.
+    corresponding cells that launch a single machine. The times of the cells ``alone`` are the first points of the
+    curves.
     """
     panels = list(dict.fromkeys((cell.pattern, cell.stagger_ms) for cell in cells))
     kinds = list(dict.fromkeys(_alone(cell) for cell in sorted(cells, key=_kind_order)))

@@ -69,7 +69,9 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The section of the page for one clock and one storage model. So no table of the page has times of two clocks."""
+    """The section of the page for one clock and one storage model. Because each section has only one clock, no table of
+    the page has times of two clocks.
+    """
 
     title: str
     name: str

@@ -93,8 +93,8 @@ def record(
 ) -> None:
     """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
 
-    The files are strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
-    If the profile has first requests, there is also the file reads.log. ``programs`` is the result of
+    The function writes the files strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after
+    and facts.json. If the profile has first requests, the function also writes reads.log. ``programs`` is the result of
     ``tracer_programs``. Raises GuestError when the guest does not become ready, and TraceError when a log is not
     complete.
     """

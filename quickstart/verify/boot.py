@@ -49,9 +49,9 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `quickstart verify` that concern its boot. When ``timeout_s`` is None, the profile's time
-    limit applies. ``append`` are further words for the kernel's command line. With ``keep``, the workspaces of
-    the boot are not removed.
+    """The options of `quickstart verify` that concern its boot. When ``timeout_s`` is None, the profile's time limit
+    applies. ``append`` are further words for the kernel's command line. With ``keep``, the boot's workspaces (temporary
+    directories with the logs) are not removed.
     """
 
     timeout_s: float | None = None
@@ -75,8 +75,8 @@ class Verified:
 @dataclass(frozen=True)
 class Counted:
     """The result of a boot without a ledger. QEMU counted the reads (``counted``), but it is not known which processes
-    caused them. ``error`` says why. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
-    ``ready_uptime_ns`` is the guest's uptime when it was ready.
+    caused the reads. ``error`` says why these processes are not known. ``fallback`` is the reason why init gave up the
+    early start (fallback 1), or empty. ``ready_uptime_ns`` is the guest's uptime when it was ready.
     """
 
     counted: RootIo
@@ -88,7 +88,7 @@ class Counted:
 @dataclass(frozen=True)
 class _Seen:
     """The records of a boot that come from the guest. ``trace`` is an UntraceableError when the guest's kernel cannot
-    trace. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
+    trace its requests. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
     """
 
     readied: Readied
@@ -110,9 +110,9 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 
 def accounted_with_room(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, the boot is repeated
-    once, with a larger buffer (a sixth of the machine's memory). The boot is not repeated if ``options.append`` sets
-    the size of the buffer.
+    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, this function boots the
+    guest a second time, with a larger buffer (a sixth of the machine's memory). There is no second boot if
+    ``options.append`` sets the size of the buffer, or if init has given up the early start.
     """
     seen = accounted_or_counted(artefact, options, context)
     if not isinstance(seen, Counted) or not isinstance(seen.error, TraceFullError):
