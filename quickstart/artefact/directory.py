@@ -56,8 +56,8 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. The result is None when
-    ``out`` does not exist or may be replaced.
+    """The artefact at ``out``, if the build with the key ``build_key`` would make an equal artefact. The result is None
+    when ``out`` does not exist or may be replaced.
 
     Raises OutputExistsError when ``out`` is not an artefact, or has files that do not belong to an artefact. Without
     ``force``, this error is also raised in three cases:
@@ -318,8 +318,9 @@ def is_artefact(directory: Path) -> bool:
     """Whether ``directory`` is an artefact, possibly a damaged artefact. A directory with a file manifest.json is not
     always an artefact, because other programs also write files with this name.
 
-    If manifest.json can be parsed, it must have the keys of QuickStart's manifest. If manifest.json cannot be parsed,
-    ``directory`` must have an initramfs.img, and must have only files with names of an artefact's files.
+    If manifest.json can be parsed, the result is True only if it has the keys of QuickStart's manifest. If
+    manifest.json cannot be parsed, the result is True only if ``directory`` has an initramfs.img, and has only files
+    with names of an artefact's files.
     """
     ours = is_ours(directory)
     if ours is not None:

@@ -61,9 +61,10 @@ def prepare(
     makes the files that the store does not have. Making these files needs root.
 
     ``layer`` is the profile's bench layer, that is, changes of the image with which the application answers the bench.
-    The layer is added in every configuration. ``payload`` (by default the profile's payload) and ``delivery`` are used
-    only for the configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the errors
-    of the stages that make the files.
+    The layer is added in every configuration. ``payload`` is the form of the initramfs (by default the profile's
+    payload), and ``delivery`` is the way in which packed files reach the application. Both are used only for the
+    configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the errors of the
+    stages that make the files.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
@@ -85,7 +86,7 @@ def prepare(
 
 
 def _ours(subject: Subject, configuration: str, form: PackOptions, context: Context) -> Boot:
-    """The files and settings that a machine needs to boot a configuration that uses QuickStart's init. Examples are the
+    """The files and settings that a machine needs to boot a configuration that uses QuickStart's init. These are the
     configurations `minimal`, `ramboot` and `quickstart`. ``form`` has the options by which these configurations differ.
     One of these options says whether the application gets its files from /fast, from the root volume or from memory.
     """

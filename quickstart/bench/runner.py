@@ -58,8 +58,9 @@ _Key = tuple[str, str, str, str]
 
 @dataclass
 class QemuRunner:
-    """The runner for QEMU. For each combination of profile, configuration, delivery and payload in the matrix, the
-    runner makes the files to boot only once. All runs of the combination boot these files.
+    """The runner for QEMU. The matrix is the list of measurements. For each combination of profile, configuration,
+    delivery and payload in the matrix, the runner makes the kernel, initramfs and disk only once. All runs of the
+    combination boot these files.
     """
 
     matrix: Matrix

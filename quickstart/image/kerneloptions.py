@@ -53,7 +53,9 @@ def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
 
 
 def stock_line(root_uuid: str) -> str:
-    """The command line with which an artefact boots the stock way. ``root_uuid`` is the UUID of the root volume."""
+    """The command line with which an artefact boots the distribution's own way. ``root_uuid`` is the UUID of the root
+    volume.
+    """
     return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
 
 

@@ -91,7 +91,9 @@ def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
 
 
 def fate(name: str) -> str:
-    """A text that says how an early start treats the unit's directive ``name`` (docs/internals/starter.md)."""
+    """A text that says how an early start, that is, a start by our init before systemd runs, treats the unit's
+    directive ``name`` (docs/internals/starter.md).
+    """
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),

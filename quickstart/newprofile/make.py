@@ -1,5 +1,5 @@
-"""Run the steps of `profile new`: make the image, examine the unit, watch a boot, trace a boot, try the early
-start, and write profile.toml and README.md.
+"""Run the steps of `profile new`: make the image, examine the unit, watch a boot, trace a boot, try the early start
+(before systemd runs), and write profile.toml and README.md.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def make(
 def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Profile, str, tuple[str, ...]]:
     """Return three values:
 
-    - ``draft``, in which the unit that does the work replaces a wrapper, and the services that the units need are added
+    - ``draft`` with two changes: the unit that does the work replaces a wrapper (a unit that does nothing itself), and
+      the services that the units need are added
     - the name of the wrapper that the user has named, or an empty string if the user has named no wrapper
     - the names of the added services
 
@@ -163,8 +164,9 @@ def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Prof
 
 
 def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
-    """``draft`` with values for its key ``early`` and its root budget. The values follow from ``stock``, the findings
-    of the watched stock boot, and from ``early``, the reads of the trial boot with an early start.
+    """``draft`` with values for its key ``early`` and its root budget, which limits the reads before ready. The values
+    follow from ``stock``, the findings of the watched stock boot (the distribution's own boot), and from ``early``, the
+    reads of the trial boot with an early start (before systemd runs).
     """
     return replace(
         draft,

@@ -1,5 +1,5 @@
-"""Find the reads of the root volume that remain in an early start. For this purpose, this module builds a temporary
-artefact and boots it once.
+"""Find the reads of the root volume that remain in an early start, in which our init starts the service from memory
+before systemd runs. For this purpose, this module builds a temporary artefact and boots it once.
 """
 
 from __future__ import annotations

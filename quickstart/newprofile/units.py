@@ -49,7 +49,7 @@ def own_name(root: ImageRoot, unit: str) -> str:
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
     """Return two values:
 
-    - ``draft``, in which the unit that does the work replaces a wrapper
+    - ``draft``, in which the unit that does the work replaces a wrapper (a unit that does nothing itself)
     - the name of the wrapper that this unit replaces, or an empty string if the unit of ``draft`` was not a wrapper
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of

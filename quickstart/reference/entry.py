@@ -34,8 +34,8 @@ def write_facts(
 
 
 def lacking(root: ImageRoot) -> str | None:
-    """Name the file that ``root`` lacks: a kernel, or the initramfs of the newest kernel. The result is None when
-    ``root`` has both files. ``load`` needs both files.
+    """A text that names the file that ``root`` lacks. An image needs a kernel, and the initramfs of its newest kernel.
+    The result is None when ``root`` has both files.
     """
     version = newest_kernel(root)
     if version is None:

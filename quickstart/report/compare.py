@@ -152,7 +152,7 @@ class _Family:
     later only by chance. So with more cells, each cell needs a smaller p-value to count as later.
 
     ``real_tests`` is the number of tests for cells on a real clock (wall or kvm). ``race_p`` is the largest p-value at
-    which a stock boot on the virtual clock counts as later.
+    which a stock boot (the distribution's own boot) on the virtual clock counts as later.
     """
 
     real_tests: int
@@ -250,8 +250,8 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
 
 def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
     """The verdict (``later`` or ``same``) on the runs of a stock boot in the second result, and the reason for the
-    verdict. In a stock boot, the order in which units start differs in each run. So a stock boot needs another rule
-    than the rule of `_sequential`.
+    verdict. In a stock boot (the distribution's own boot), the order in which units start differs in each run. So a
+    stock boot needs another rule than the rule of `_sequential`.
     """
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:

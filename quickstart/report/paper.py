@@ -132,9 +132,9 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of the cell with ``profile``, ``configuration`` and the kernel command line ``line``. A stock boot may
-    have been measured only with the stock command line. When ``line`` is another command line, these runs of the
-    stock boot are used, too.
+    """The runs of the cell with ``profile``, ``configuration`` and the kernel command line ``line``. A stock boot (the
+    distribution's own boot) may have been measured only with the stock command line, which has no additional options.
+    When ``line`` is another command line, these runs of the stock boot are used, too.
     """
     stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):

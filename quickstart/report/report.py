@@ -367,8 +367,9 @@ def _spread(time: Summary) -> str:
 
 
 def _interval(runs: Sequence[Sample]) -> str:
-    """The confidence interval of the median, as text. The text is a dash when a run is censored, because the time of a
-    censored run is not known. The text is also a dash when there are too few runs for an interval.
+    """The confidence interval of the median, as text. In a censored run, the guest did not become ready, so its time is
+    not known. The text is a dash when a run is censored. The text is also a dash when there are too few runs for an
+    interval.
     """
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
     return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"

@@ -1,5 +1,5 @@
-"""Boot an artefact from our volume emulator, and make the ledger of the requests to the root volume. The ledger is made
-from the emulator's log and from the guest kernel's trace of its requests. The artefact is not changed.
+"""Boot an artefact from our volume emulator, an NBD server, and make the ledger of the requests to the root volume. The
+ledger is made from the emulator's log and from the guest kernel's trace of its requests. The artefact is not changed.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ class Verified:
 
 @dataclass(frozen=True)
 class Counted:
-    """The result of a boot without a ledger. QEMU counted the reads (``counted``), but it is not known which processes
-    caused the reads. ``error`` says why these processes are not known. ``fallback`` is the reason why init gave up the
-    early start (fallback 1), or empty. ``ready_uptime_ns`` is the guest's uptime when it was ready.
+    """The result of a boot for which no ledger (list of the requests with their causes) could be made. QEMU counted the
+    reads (``counted``), but it is not known which processes caused the reads. ``error`` says why these processes are
+    not known. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty. ``ready_uptime_ns``
+    is the guest's uptime when it was ready.
     """
 
     counted: RootIo
@@ -152,8 +153,9 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger of a boot, from the volume's ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk
-    (pure). Raises MeasurementError, TraceFullError and UntraceableError in the same cases as `verify`.
+    """The ledger of a boot, that is, the list of its requests with their causes. The ledger is made from the volume's
+    ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk (pure). Raises MeasurementError,
+    TraceFullError and UntraceableError in the same cases as `verify`.
     """
     requests = guest_requests(log)
     if not trace.issued:

@@ -108,8 +108,8 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume with the socket of the instance whose number is ``instance``, counted from 1. Each instance
-        has its own socket and its own overlay for writes.
+        """The volume as one instance uses it. An instance is one machine of a launch, and ``instance`` is its number,
+        counted from 1. Each instance has its own socket and its own overlay for writes.
         """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
