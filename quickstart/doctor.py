@@ -52,7 +52,8 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 class Finding:
     """The result of one check. ``need`` names the tool or facility that QuickStart needs. ``state`` is found, missing
     or broken. ``mend`` is a command or advice for the user, or empty. ``optional`` says that QuickStart also works
-    without the tool or facility. Without it, QuickStart works more slowly, or its bench cannot use all storage models.
+    without the tool or facility. Without an optional tool or facility, QuickStart works more slowly, or `quickstart
+    bench` cannot use all storage models.
     """
 
     need: str

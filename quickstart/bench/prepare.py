@@ -61,10 +61,10 @@ def prepare(
     makes the files that the store does not have. Making these files needs root.
 
     ``layer`` is the profile's bench layer, that is, changes of the image with which the application answers the bench.
-    The layer is added in every configuration. ``payload`` is the form of the initramfs (by default the profile's
-    payload), and ``delivery`` is the way in which packed files reach the application. Both are used only for the
-    configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the errors of the
-    stages that make the files.
+    The function adds the layer to the image in every configuration. ``payload`` is the form of the initramfs (by
+    default the profile's payload), and ``delivery`` is the way in which packed files reach the application. Both are
+    used only for the configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the
+    errors of the stages that make the files.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(

@@ -1,4 +1,4 @@
-"""Find the owner of each block of an ext4 image: a file, a directory or metadata. Nothing is mounted.
+"""Find the owner of each block of an ext4 image: a file, a directory or metadata. The image is not mounted.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super, group_descr, inodes, ifork,
 directory).

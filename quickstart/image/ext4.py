@@ -290,7 +290,7 @@ class BlockGroup:
 
 
 def block_groups(path: Path) -> tuple[BlockGroup, ...]:
-    """The block groups of a raw image, in order. Raises ArtefactError for a damaged image, and for the
+    """The block groups of a raw image, in order. Raises ArtefactError for a damaged image, and for an image with the
     feature meta_bg.
     """
     with path.open("rb") as file:

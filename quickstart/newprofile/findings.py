@@ -190,8 +190,8 @@ def memory_mib(used_mib: int) -> int:
 
 
 def disk_mib(tree_bytes: int) -> int:
-    """The root disk's size in MiB: one and a half times ``tree_bytes``, plus 512 MiB, rounded up, and at least 2 GiB.
-    ``tree_bytes`` is the size of the image's files, including the holes of sparse files.
+    """The root disk's size in MiB. The size is one and a half times ``tree_bytes``, plus 512 MiB, rounded up, and at
+    least 2 GiB. ``tree_bytes`` is the size of the image's files, including the holes of sparse files.
 
     Raises BadInputError when the result exceeds the largest disk that a profile may have.
     """

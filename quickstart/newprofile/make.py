@@ -197,7 +197,7 @@ def _traced(
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
     """Return three values:
 
-    - the unit with its companions, as an early start would run them
+    - the unit with its companions, as an early start (before systemd runs) would run them
     - the ExecStartPre= lines of all these units
     - whether an early start runs these lines, too
 

@@ -76,12 +76,12 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
     A unit needs three kinds of services:
 
     - services that the unit requires (Requires=, Requisite=, BindsTo=)
-    - services that the unit wants and comes after (Wants= with After=), unless pack/harmless.py lists them
-    - services whose sockets the unit comes after, unless pack/harmless.py lists them
+    - services that the unit wants and comes after (Wants= with After=), unless pack/harmless.py lists them as harmless
+    - services whose sockets the unit comes after, unless pack/harmless.py lists these services as harmless
 
-    A service is not added if the image does not have it, if its name is not allowed in a profile, or if the profile
-    already has MOST_UNITS units. The build later refuses the unit that needs this service. Raises UnsupportedUnitError
-    in the same cases as ``with_own_unit``.
+    The function does not add a service if the image does not have the service, if the service's name is not allowed in
+    a profile, or if the profile already has MOST_UNITS units. The build later refuses the unit that needs this service.
+    Raises UnsupportedUnitError in the same cases as ``with_own_unit``.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}

@@ -171,7 +171,9 @@ def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) 
 
 
 def _write(root: ImageRoot, file: PackageFile) -> None:
-    """Write a file of the package at its guest path. The modification time of the file's directory does not change."""
+    """Write a file of the package into the image, at the file's guest path. The modification time of the file's
+    directory does not change.
+    """
     directory = _directory(root, file.path.parent)
     path = directory / file.path.name
     if path.is_dir() and not path.is_symlink():

@@ -44,8 +44,9 @@ Metric = Callable[[Sample], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """The comparison of one time of the results A and B. The time is T_app, T_total or, on the virtual clock, the end
-    of the phase `application start`. ``a_ns`` and ``b_ns`` are the medians in A and B.
+    """The comparison of one time of the results A and B. The time is T_app (from the start of the guest's kernel until
+    ready), T_total (from the launch until ready) or, on the virtual clock, the end of the phase `application start`.
+    ``a_ns`` and ``b_ns`` are the medians in A and B.
 
     For the clocks wall and kvm, ``p`` is the p-value of the test, and ``interval_ns`` is the confidence interval of the
     shift. The shift is the time by which B is later than A. ``verdict`` says whether B is ``later``, ``earlier`` or the

@@ -50,7 +50,8 @@ Measured = Mapping[Cell, Sequence[Sample]]
 @dataclass(frozen=True, kw_only=True)
 class Headline:
     """The first table of the report, as texts. The table has a row for each combination of an application, a machine
-    size and a time (T_app or T_total). The table has a column for each storage model.
+    size and a time. The time is T_app (from the start of the guest kernel's clock until ready) or T_total (from launch
+    until ready). The table has a column for each storage model.
     """
 
     clock: str
@@ -244,8 +245,9 @@ def _pair(claim: Claim) -> str:
 
 
 def _parts(samples: Measured) -> Iterator[str]:
-    """Sentences that say how much time of T_app depends on the storage model, on waiting for systemd, on serving
-    files from memory, and on the kernel's options.
+    """T_app is the time from the start of the guest kernel's clock until ready. The result consists of sentences that
+    say how much of T_app depends on the storage model, on waiting for systemd, on serving files from memory, and on the
+    kernel's options.
     """
     known = {
         cell: middle

@@ -164,8 +164,9 @@ def _times(sides: Sides, metric: Metric) -> str:
 
 
 def _order(sides: Sides) -> str:
-    """A text that says whether our medians have the same order as in the paper. The text says this for T_app and for
-    T_total. T_total includes the fetch of kernel and initramfs.
+    """A text that says whether our medians have the same order as in the paper. The text says this for T_app (from the
+    start of the guest's kernel until ready) and for T_total (from the launch until ready). T_total includes the fetch
+    of kernel and initramfs.
     """
     return "; ".join(
         f"{name} {_falling(sides, metric)}" for name, metric in (("T_app", T_APP), ("T_total", T_TOTAL))

@@ -294,8 +294,9 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run with the median T_app or, for an even number of runs, the faster of the two middle runs. A timeline shows
-    only this run, because the phases of several runs have no common median.
+    """The run with the median T_app, the time from the start of the guest kernel's clock until ready. For an even
+    number of runs, the result is the faster of the two middle runs. A timeline shows only this run, because the phases
+    of several runs have no common median.
     """
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None

@@ -125,9 +125,9 @@ def check_trusted(root: Path, entry: Path) -> None:
 
 
 def trusted_entries(root: Path, stage: Path, pattern: str, note: Callable[[str], None]) -> Iterator[Path]:
-    """The entries of a stage whose names match ``pattern``, sorted by name. An entry that another user could have put
-    there is left out, and ``note`` is called with a line about this entry. Raises HostLacksError in the same cases as
-    `check_place`.
+    """The entries of a stage whose names match ``pattern``, sorted by name. The function leaves out an entry that
+    another user could have put into the store, and calls ``note`` with a line about this entry. Raises HostLacksError
+    in the same cases as `check_place`.
     """
     check_place(root, stage)
     for path in sorted(stage.glob(pattern)):
@@ -165,9 +165,9 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = None) -> Iterator[Path]:
-    """The files and directories in the stages' directories of the store whose names match ``pattern``. A stage that is
-    a link is left out, because the link's target does not belong to the store. ``note`` is then called with a line
-    about this link.
+    """The files and directories in the stages' directories of the store whose names match ``pattern``. The function
+    leaves out a stage that is a link, because the link's target does not belong to the store. It then calls ``note``
+    with a line about this link.
 
     Raises HostLacksError when another user could replace the store. This check is necessary, because the caller reads
     the size of each tree in the store.

@@ -5,7 +5,8 @@ Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, e
 
     STAGE/KEY/            a finished entry, with `entry.json` beside the stage's own files
     STAGE/KEY.partial/    an entry that is being made or removed, or that a killed process left unfinished
-    STAGE/KEY.lock        flock(2): exclusive to make or remove the entry, shared to use it
+    STAGE/KEY.lock        a file that processes lock (flock(2)). A process that makes or removes the entry has an
+                          exclusive lock, and a process that uses the entry has a shared lock.
 
 `entry.json` has the stage, its inputs and the tree hash of the entry's other files. The modification time of
 `entry.json` is the time of the entry's last use.

@@ -78,7 +78,7 @@ def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
 
 
 def counted_lines(found: Counted, budget: RootBudget) -> Iterator[str]:
-    """The counts of `counted_document` as lines of text."""
+    """QEMU's counts of requests (see `counted_document`) as lines of text."""
     counted = found.counted
     if found.fallback:
         yield f"the fast start did not happen: {brief(found.fallback)}"
