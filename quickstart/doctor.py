@@ -52,7 +52,8 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 class Finding:
     """The result of one check. ``need`` names the tool or facility that QuickStart needs. ``state`` is found, missing
     or broken. ``mend`` is a command or advice for the user, or empty. ``optional`` says that QuickStart also works
-    without the tool or facility. Without it, QuickStart works more slowly, or its bench cannot use all storage models.
+    without the tool or facility. Without an optional tool or facility, QuickStart works more slowly, or `quickstart
+    bench` cannot use all storage models.
     """
 
     need: str
@@ -131,8 +132,8 @@ def _static_libc() -> Finding:
 
 
 def _nfs() -> Finding:
-    """Check the NFS server. Only `quickstart bench` needs an NFS server. With the clock `kvm` or `wall`, which uses
-    the host's clock, the bench uses this server for the storage model nfs-100m.
+    """Check the NFS server. Only `quickstart bench` needs an NFS server. The bench uses this server for the storage
+    model nfs-100m when the bench measures times by the host's clock (`kvm` or `wall`).
     """
     try:
         return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)

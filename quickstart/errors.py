@@ -24,8 +24,8 @@
     ├── TraceError                  exit 1   the reference boot's logs are not complete
     ├── StartSetError               exit 1   no initramfs can be made from this image, or it exceeds the memory budget
     │   └── ImageFileError          exit 2   a path of the image cannot be read as a regular file
-    ├── NoProfileError              exit 1   no profile can be written for a service as it is
-    ├── GuestError                  exit 1   a guest died, hung or answered nonsense
+    ├── NoProfileError              exit 1   no profile can be written for a service
+    ├── GuestError                  exit 1   a guest died, hung or gave an invalid answer
     │   ├── GuestEndedError                  the guest shut down or rebooted before it was ready
     │   ├── NotSettledError                  the guest was ready, but the distribution's boot did not finish
     │   └── UntraceableError                 the guest's kernel cannot trace block requests

@@ -115,7 +115,7 @@ class Guest(Protocol):
         ...
 
     def demand_running(self) -> None:
-        """Raise GuestError when the host has paused the machine, for example because its disk is full."""
+        """Raise GuestError when the host has paused the machine, for example because the host's disk is full."""
         ...
 
     def root_io(self) -> RootIo:

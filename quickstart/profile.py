@@ -214,8 +214,9 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
-    """The bench layer (the table [bench]) of the profile in ``text``. The result is None when the profile has no bench
-    layer. Raises ProfileError with every fault in the text, including faults outside the bench layer.
+    """The bench layer (the table [bench], which only the bench uses) of the profile in ``text``. The result is None
+    when the profile has no bench layer. Raises ProfileError with every fault in the text, including faults outside the
+    bench layer.
     """
     bench = _document(_raw(text, source), source).bench
     if bench is None:
@@ -270,8 +271,8 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """The bench layer (the table [bench]) of the profile ``name``, which is a name or a path. The result is None when
-    the profile has no bench layer. Raises the same errors as ``load_profile``.
+    """The bench layer (the table [bench], which only the bench uses) of the profile ``name``, which is a name or a
+    path. The result is None when the profile has no bench layer. Raises the same errors as ``load_profile``.
     """
     return parse_bench(*_read(name))
 
@@ -321,9 +322,8 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name`` in the form in which `quickstart bench` writes the profile's name. The name of a profile that comes
-    with QuickStart stays the same. The name of any other file or directory in the current directory gets ``./`` before
-    it.
+    """``name`` in the form in which `quickstart bench` writes the profile's name. The name of a profile that comes with
+    QuickStart is not changed. The name of any other file or directory in the current directory gets ``./`` before it.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 

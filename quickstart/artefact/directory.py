@@ -56,8 +56,8 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. The result is None when
-    ``out`` does not exist or may be replaced.
+    """The artefact at ``out``, if the build with the key ``build_key`` would make an equal artefact. The result is None
+    when ``out`` does not exist or may be replaced.
 
     Raises OutputExistsError when ``out`` is not an artefact, or has files that do not belong to an artefact. Without
     ``force``, this error is also raised in three cases:
@@ -134,9 +134,9 @@ class Made:
     """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` have the
     string values of the enums HandOff, Delivery and Payload.
 
-    ``kernel_options`` are the options on the kernel's command line for a fast start. After a rebuild, ``uuid`` is
-    the UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, a UUID is
-    computed from ``build_key``.
+    ``kernel_options`` are the options on the kernel's command line for a fast start. After a rebuild, ``uuid`` is the
+    UUID of the machine that has used the disk. When ``uuid`` is empty and the image has cloud-init, ``write`` computes
+    a UUID from ``build_key``.
     """
 
     profile: Profile
@@ -158,7 +158,7 @@ class Made:
 
 def write(directory: Path, made: Made) -> None:
     """Write the artefact's files into ``directory``, which already has the initramfs. If ``directory`` does not have
-    the disk yet, the disk is copied into it.
+    the disk yet, the function copies the disk into ``directory``.
     """
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     name = WHOLE_DISK if made.target is Target.DISK else f"root.{disk_format}"
@@ -318,8 +318,9 @@ def is_artefact(directory: Path) -> bool:
     """Whether ``directory`` is an artefact, possibly a damaged artefact. A directory with a file manifest.json is not
     always an artefact, because other programs also write files with this name.
 
-    If manifest.json can be parsed, it must have the keys of QuickStart's manifest. If manifest.json cannot be parsed,
-    ``directory`` must have an initramfs.img, and must have only files with names of an artefact's files.
+    If manifest.json can be parsed, the result is True only if it has the keys of QuickStart's manifest. If
+    manifest.json cannot be parsed, the result is True only if ``directory`` has an initramfs.img, and has only files
+    with names of an artefact's files.
     """
     ours = is_ours(directory)
     if ours is not None:

@@ -45,10 +45,10 @@ _OVERLAP_BYTES = 4096
 @dataclass(frozen=True)
 class Sought:
     """A pattern to search for in the contents of the initramfs's members. When the content of a member matches
-    ``pattern``, ``name`` is in the member's attribute ``found``. A match that is longer than 4 KiB may be missed.
+    ``pattern``, ``name`` is in the member's attribute ``found``. The search may miss a match that is longer than 4 KiB.
 
     Every match contains ``literal``. A search for ``pattern`` takes a hundred times as long as a search for
-    ``literal``. So content is searched for ``pattern`` only if it contains ``literal``.
+    ``literal``. So the search looks for ``pattern`` only in content that contains ``literal``.
     """
 
     name: str
@@ -107,7 +107,7 @@ class _Met:
 class Why:
     """The reasons why a file of the image is in the start set, or the rule that excludes the file (``excluded``).
 
-    ``package`` is the Debian package that owns the file. It is empty when no package owns the file.
+    ``package`` is the Debian package that owns the file. ``package`` is empty when no package owns the file.
     """
 
     path: PurePosixPath
@@ -300,9 +300,9 @@ def _stays(member: Member) -> bool:
 
 
 def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
-    """The member that ``name`` leads to. Links in all components of ``name`` are followed. A link to the root volume's
-    file of the same path is not followed, but returned. The result is None when there is no such member. Raises
-    ArtefactError for a loop of links.
+    """The member that ``name`` leads to. Links in all components of ``name`` are followed. There is one exception: a
+    link to the root volume's file of the same path is itself the result. The result is None when ``name`` leads to no
+    member. Raises ArtefactError for a loop of links.
     """
     if depth > _MAX_LINKS:
         raise ArtefactError(f"{brief(name)} is a loop of links")
@@ -333,8 +333,8 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
     """The reasons that start-set.json gives for packing or excluding a file of the reference image. ``directory`` is an
     artefact, or a directory that `quickstart trace` wrote.
 
-    A path below /fast means the file that was packed at this path. With ``artefact``, ``path`` may also be a file of
-    part A of the initramfs. Raises BadInputError for a file that start-set.json does not have.
+    A path below /fast means the file that was packed at this path. If ``artefact`` is given, ``path`` may also be a
+    file of part A of the initramfs. Raises BadInputError for a file that start-set.json does not have.
     """
     asked = PurePosixPath("/", path.lstrip("/"))
     if artefact is not None and _is_ours(artefact, asked):
@@ -347,8 +347,8 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
 
 
 def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
-    """Whether part A of the initramfs has a file at the path ``asked``. The result is False for a directory, because a
-    directory may belong to the start set, too.
+    """Whether part A of the initramfs has a file at the path ``asked``. The result is False for a directory, because
+    the start set may also have a directory at this path.
     """
     name = str(asked)[1:]
     return any(

@@ -236,7 +236,7 @@ class Manifest(_Open):
 
     @property
     def stock_line(self) -> str:
-        """The kernel command line for a stock boot."""
+        """The kernel command line for a stock boot (the distribution's own boot)."""
         return self.cmdline if self.stock_cmdline is None else self.stock_cmdline
 
     @property

@@ -1,14 +1,14 @@
 """Replace an artefact's directory (OUT) safely. The new OUT is made next to the old OUT. When the new OUT is complete,
 the two directories exchange their names in one step, and then the old OUT is removed. Some file systems, such as NFS,
 cannot exchange two names. On these file systems, the old OUT is renamed first, and then the new OUT is renamed to OUT.
-Two builds at the same time do no harm, and neither does a build that is killed.
+Two builds that run at the same time do not damage OUT. A build that is killed does not damage OUT, either.
 
 The directory that contains OUT may also contain directories with these names::
 
-    .OUT.XXXXXXXX.partial    a new OUT that is being written, or an old OUT that is being removed; the build that
-                             does this holds a lock on the directory (flock(2)); without a lock, the directory is a
-                             leftover of a killed build, and the next build removes it
-    .OUT.XXXXXXXX.old        the old OUT, between the two renames
+    .OUT.XXXXXXXX.partial    a new OUT that a build is writing, or an old OUT that a build is removing. The build
+                             holds a lock on this directory (flock(2)). A directory without a lock is a leftover of
+                             a killed build. The next build removes the leftover.
+    .OUT.XXXXXXXX.old        the old OUT, between the two renames.
 
 OUT itself is also locked. A running machine holds a shared lock on OUT, and a build that replaces OUT holds an
 exclusive lock.
@@ -49,8 +49,8 @@ _FULL_HINT = "free some space, or choose another -o"
 
 @contextmanager
 def settled(out: Path) -> Iterator[None]:
-    """A context during which no other build renames ``out``. When the context begins and when the context ends,
-    leftovers of killed builds are removed, or renamed back to ``out``.
+    """A context during which no other build renames ``out``. At the beginning and at the end of the context, this
+    function removes leftovers of killed builds, or renames them back to ``out``.
 
     Raises BadInputError when the parent directory of ``out`` is missing or another user could replace this directory.
     Raises HostLacksError when another process keeps the parent directory locked.
@@ -131,8 +131,8 @@ def check_place(out: Path) -> Path:
     """The path that ``out`` leads to. When ``out`` is a link, a build replaces the directory at the link's target.
     Raises BadInputError when another user could replace a directory or link of this path.
 
-    Without this check, another user could make root write to a place that this user chooses. When ``out`` itself
-    is a link, the link is also checked, because the link decides where the directory is.
+    Without this check, another user could make root write to a place that this user chooses. When ``out`` itself is a
+    link, this function also checks the link, because the link decides where the directory is.
     """
     place, fault = place_of(out)
     _check_swapped(fault, out)
@@ -271,8 +271,9 @@ def _check_replaceable(partial: Path, out: Path) -> None:
     check comes before the long work of the build.
 
     On an overlay file system, a directory of a lower layer cannot be renamed (EXDEV). For example, an OUT that is in
-    the image of a container is in a lower layer. The only way to find this out is an attempt to rename ``out``. The
-    attempt changes nothing, because rename(2) does not replace a directory that is not empty.
+    the image of a container is in a lower layer. So this function tries to rename ``out``, which is the only way to
+    find out whether ``out`` can be renamed. The attempt changes nothing, because rename(2) does not replace a directory
+    that is not empty.
     """
     if not out.exists():
         return

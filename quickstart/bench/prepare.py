@@ -1,10 +1,13 @@
 """Make the kernel, initramfs and root disk of each configuration that the bench compares, all from one
 reference image.
 
-`build` uses the same functions, for example of engines/ and initramfs/. Some applications do not accept requests from
-outside the guest. For such an application, the bench uses a variant of the image (see BenchLayer in profile.py). The
-configuration `minimal` uses QuickStart's init and an empty start set, so the application starts from the root volume.
-The configuration `ramboot` uses QuickStart's init, with all files of the application in memory and no root volume.
+This module makes these files with functions that the verb `build` also uses, for example functions of the packages
+engines/ and pack/.
+
+Some applications do not accept requests from outside the guest. For such an application, the bench uses a variant of
+the image, that is, an image with a few changes (see BenchLayer in profile.py). The configuration `minimal` uses
+QuickStart's init and an empty start set, so the application starts from the root volume. The configuration `ramboot`
+uses QuickStart's init, with all files of the application in memory and no root volume.
 """
 
 from __future__ import annotations
@@ -54,13 +57,14 @@ def prepare(
     payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
-    """The files and settings that a machine needs to boot ``configuration`` with the stock command line. Files that the
-    store does not have are made now, which needs root.
+    """The files and settings that a machine needs to boot ``configuration`` with the stock command line. The function
+    makes the files that the store does not have. Making these files needs root.
 
     ``layer`` is the profile's bench layer, that is, changes of the image with which the application answers the bench.
-    The layer is added in every configuration. ``payload`` (by default the profile's payload) and ``delivery`` are used
-    only for the configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the errors
-    of the stages that make the files.
+    The function adds the layer to the image in every configuration. ``payload`` is the form of the initramfs (by
+    default the profile's payload), and ``delivery`` is the way in which packed files reach the application. Both are
+    used only for the configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the
+    errors of the stages that make the files.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
@@ -82,8 +86,9 @@ def prepare(
 
 
 def _ours(subject: Subject, configuration: str, form: PackOptions, context: Context) -> Boot:
-    """The files and settings that a machine needs to boot a configuration that uses QuickStart's init. For example,
-    ``form`` says whether the application gets its files from /fast, from the root volume or from memory.
+    """The files and settings that a machine needs to boot a configuration that uses QuickStart's init. These are the
+    configurations `minimal`, `ramboot` and `quickstart`. ``form`` has the options by which these configurations differ.
+    One of these options says whether the application gets its files from /fast, from the root volume or from memory.
     """
     traced = pipeline.trace_image(subject.profile, subject.reference, pipeline.TraceOptions(), context)
     inputs = {

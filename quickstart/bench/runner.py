@@ -1,6 +1,6 @@
 """Measure the cells of a matrix on this host, in QEMU. A cell is one combination to measure, for example of application
-and configuration. The class QemuRunner implements Runner in bench/series.py. Images and initramfs are made once, and
-then all runs boot them.
+and configuration. The class QemuRunner implements Runner in bench/series.py. The module makes each image and initramfs
+only once, and then all runs boot the same files.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ _Key = tuple[str, str, str, str]
 
 @dataclass
 class QemuRunner:
-    """The runner for QEMU. For each combination of profile, configuration, delivery and payload in the matrix, the
-    runner makes the files to boot only once. All runs of the combination boot these files.
+    """The runner for QEMU. The matrix is the list of measurements. For each combination of profile, configuration,
+    delivery and payload in the matrix, the runner makes the kernel, initramfs and disk only once. All runs of the
+    combination boot these files.
     """
 
     matrix: Matrix
@@ -146,8 +147,8 @@ def _bench_layer(name: str) -> BenchLayer | None:
     bench. The profile's file is read only once, so the text that is checked is also the text that is used.
 
     Raises BadInputError when QuickStart runs as root of the host and another user could have written the layer's
-    commands. The confiner also restricts these commands to the image (reference/confine.py), so this check is a second
-    barrier.
+    commands. The confiner, our C program, also restricts these commands to the image (see reference/confine.py), so
+    this check is a second barrier.
     """
     if name in known_profiles() or not is_host_root():
         return load_bench(name)
@@ -169,8 +170,9 @@ def _named(key: _Key) -> str:
 
 
 def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
-    """The name of a boot, and a text that identifies the booted files. The text has a hash of the kernel and the
-    initramfs, and the UUID of the volume's file system, which depends on the inputs of the reference image.
+    """Return two values: the name of a boot, and a text that identifies the booted files. The text has a hash of the
+    kernel and the initramfs, and the UUID of the volume's file system, which depends on the inputs of the reference
+    image.
     """
     digest = hashlib.sha256()
     for path in (boot.kernel, *boot.initrds):

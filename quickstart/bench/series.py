@@ -115,8 +115,9 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
 
 
 def _censored(results: Results) -> str:
-    """A text with the number of censored runs, in which the guest did not become ready. Such a run is not made again,
-    because by repeating slow runs, one would measure only fast runs. The text is empty if there are no censored runs.
+    """A text with the number of censored runs, in which the guest did not become ready. `run_matrix` does not repeat a
+    censored run. By repeating slow runs until they are fast, the bench would measure only fast runs. The text is empty
+    if there are no censored runs.
     """
     count = len({(sample.cell, sample.number) for sample in results.samples if sample.censored})
     return f"; {count} of them are censored, and are not made again" if count else ""

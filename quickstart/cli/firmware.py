@@ -171,7 +171,7 @@ def stay(verb: Verb, guest: Guest) -> None:
 
 
 def shut_down(verb: Verb, guest: Powered) -> None:
-    """Ask the guest for an orderly shutdown. If the guest does not end in time, print a message. Then the guest is
+    """Ask the guest for an orderly shutdown. If the guest does not end in time, print a message that the guest was
     switched off.
     """
     with verb.display().step("shut the machine down"):

@@ -66,7 +66,7 @@ group.add_command(completion)
 
 def entry_point() -> None:
     """The entry point of the installed command `quickstart`. When the user's command line is wrong, click exits with
-    status 2. This is also the status for other bad input.
+    status 2. QuickStart also uses status 2 for any other bad input.
     """
     handle_signals()
     sys.exit(group())

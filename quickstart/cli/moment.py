@@ -62,7 +62,7 @@ def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: 
 
 def _settles(artefact: Artefact, stock: bool, append: str) -> bool:
     """Whether the machine can settle. A machine settles only if systemd runs in the machine. systemd runs in a stock
-    boot, and after a hand-off from our init to systemd.
+    boot (the distribution's own boot), and after a hand-off from our init to systemd.
     """
     words = f"{artefact.cmdline} {append}"
     return stock or hands_over(read_manifest(artefact.directory).hand_off, words)

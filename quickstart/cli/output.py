@@ -146,16 +146,17 @@ def run_verb(
     """Call ``work``, and return the exit code. This is the code that ``work`` returns, or the code of the error that
     ``work`` raises.
 
-    ``as_root`` is True, or returns True, if the verb sets file owners or runs programs in images. An ordinary user
-    then first becomes root of a user namespace. Before that, `run_verb` checks whether another user could replace the
-    store, OUT or the directory ``into``. This check must come first, because inside the namespace, a directory of root
-    looks like a directory of another user. The temporary directory is checked before the work of every verb.
+    ``as_root`` is a boolean, or a function that returns a boolean. The value True means that the verb sets file owners
+    or runs programs in images. If an ordinary user calls such a verb, `run_verb` makes the user root of a user
+    namespace before it calls ``work``. Before that, `run_verb` checks whether another user could replace the store, OUT
+    or the directory ``into``. This check must come first, because inside the namespace, a directory of root looks like
+    a directory of another user. For every verb, `run_verb` also checks the temporary directory.
 
     The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the path
     `Verb.out`, in which links are resolved, because somebody may change a link in the original path later. ``into``
     returns a directory into which the verb writes single files. The verb does not replace this directory.
 
-    With ``verbose``, the name of every subprocess is printed on stderr when the subprocess starts.
+    With ``verbose``, QuickStart prints the name of every subprocess on stderr when the subprocess starts.
     """
     verb = Verb(name, as_json, Plain(stderr=True))
     if verbose:

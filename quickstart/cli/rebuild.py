@@ -87,8 +87,8 @@ def rebuild(
 
 def _profile_of(artefact: Artefact) -> Profile:
     """The profile of ``artefact``, which must be a profile that comes with QuickStart. When ``artefact`` never starts
-    early, the returned profile has ``early = "never"``. For example, an artefact never starts early if a trial at the
-    end of its build showed no benefit.
+    early, the returned profile has ``early = "never"``. For example, an artefact never starts early if the test boots
+    at the end of its build have shown no benefit.
     """
     profile = load_ours(artefact.profile_name)
     return dataclasses.replace(profile, early=Early.NEVER) if artefact.early is Early.NEVER else profile

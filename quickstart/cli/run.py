@@ -59,8 +59,8 @@ _FETCH_S = 10.0
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """One boot of a guest that became ready. ``page`` is the HTTP status line of the answer to a GET request that this
-    host sent to ``url``. ``page`` is empty without an answer. ``fallback`` says why a stock boot took the place of the
-    fast start, and is otherwise empty.
+    host sent to ``url``. ``page`` is empty without an answer. ``fallback`` says why a stock boot (the distribution's
+    own boot) took the place of the fast start. After a fast start, ``fallback`` is empty.
 
     ``settled`` is None when the run did not wait until the machine had settled. The fields ``exec_*`` are the result of
     the command of `--exec`. ``exec_truncated`` says that the command's output was cut off.

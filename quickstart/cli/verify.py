@@ -119,7 +119,8 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
 
 def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
     """The result of a boot of the artefact in ``out``. When the kernel's trace buffer was full before ready, the guest
-    boots a second time with a larger buffer. There is no second boot if the user has chosen the size of the buffer.
+    boots a second time with a larger buffer. There is no second boot if the user has chosen the size of the buffer, or
+    if init has given up the early start.
 
     Raises TraceFullError when the buffer was full before ready in the last boot, too. Then the user can choose another
     size, for example with the option --append trace_buf_size=256M.

@@ -53,9 +53,9 @@ MAC = "52:54:00:71:73:02"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """The options of a trace. ``traces`` is the number of traced boots. ``rootfs`` is a user's own root file
-    system, which is used instead of running debootstrap. With ``keep``, the guests' workspaces are not removed.
-    ``guest_package`` says whether quickstart-guest is installed in the image.
+    """The options of a trace. ``traces`` is the number of traced boots. ``rootfs`` is a user's own root file system,
+    which is used instead of running debootstrap. With ``keep``, the guests' workspaces (temporary directories with
+    logs) are not removed. ``guest_package`` says whether the image gets our Debian package quickstart-guest.
     """
 
     traces: int = 1
@@ -66,7 +66,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The command-line options of a build. When ``payload`` or ``kernel_options`` is None, the profile's value applies."""
+    """The options of a build. When ``payload`` or ``kernel_options`` is None, the profile's value applies."""
 
     out: Path
     disk_format: DiskFormat = DiskFormat.RAW
@@ -89,8 +89,8 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a build whose keys in the store are already known, as (step, key, whether the store has the
-    result).
+    """The steps of a build whose keys in the store are already known. Each step is a tuple (name of the step, key,
+    whether the store has the result of the step).
     """
 
     stages: tuple[tuple[str, str, bool], ...]
@@ -120,13 +120,13 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
 
 
 def payload_of(profile: Profile, asked: Payload | None) -> Payload:
-    """The payload of a build: ``asked`` if the user gave it, or else the profile's payload."""
+    """The payload (form of the initramfs) of a build: ``asked``, or the profile's payload if ``asked`` is None."""
     return asked or profile.payload
 
 
 def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
-    """The stages of a build of ``profile``. When the store does not have the reference image, only the stage
-    ``reference`` is returned, because the keys of the later stages depend on the image. This function changes
+    """The stages (steps) of a build of ``profile``. When the store does not have the reference image, the result has
+    only the stage ``reference``, because the keys of the later stages depend on the image. This function changes
     nothing.
     """
     rootfs = examine(options.rootfs) if options.rootfs else None
@@ -214,9 +214,10 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise an error when the image does not fit the profile. Show a note when the image has cloud-init, but not the
-    package quickstart-guest, which records the first boot that cloud-init has completed. Without this record, every
-    boot is a stock boot.
+    """Raise an error when the image does not fit the profile. For a profile with ``early = "ask"``, show a note if the
+    first boot of a machine differs from its later boots. Also show a note when the image has cloud-init, but not the
+    package quickstart-guest. The package records that cloud-init has completed a boot. Without this record, every boot
+    is a stock boot.
     """
     root = ImageRoot(reference.tree)
     check_image(root, profile)
@@ -251,8 +252,8 @@ def reference_image(profile: Profile, options: TraceOptions, context: Context) -
 
 
 def trace(profile: Profile, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``profile`` with its traces. This also works for a unit that cannot start early,
-    because unsupported directives are ignored.
+    """The start set of ``profile`` with its traces. The function ignores unsupported directives of the unit, so it also
+    works for a unit that cannot start early.
     """
     return trace_image(profile, reference_image(profile, options, context), options, context)
 
@@ -270,8 +271,8 @@ def trace_image(
 
 
 def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``subject``, and the traces from which it is computed. Traces that the store does not have are
-    recorded now.
+    """The start set of ``subject``, and the traces from which the start set is computed. If the store does not have a
+    trace, the function records the trace.
     """
     traces = tuple(
         make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
@@ -320,8 +321,8 @@ def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, ob
 
 
 def subject_of(profile: Profile, reference: ReferenceImage, context: Context) -> Subject:
-    """The profile, its reference image and the image's root disk. If the store does not have the disk, it is written
-    now.
+    """The profile, its reference image and the image's root disk. If the store does not have the disk, the function
+    writes the disk.
     """
 
     def make(directory: Path) -> None:
@@ -356,8 +357,8 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
 
 
 def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
-    """The trace of reference boot ``number``, counted from 1. If the store does not have the trace, it is
-    recorded now.
+    """The trace of reference boot ``number``, counted from 1. If the store does not have the trace, the function boots
+    the image and records the trace.
     """
 
     def make(directory: Path) -> None:

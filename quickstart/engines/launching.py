@@ -16,15 +16,16 @@ from quickstart.store.store import Store
 
 
 def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> Launcher:
-    """The launcher for the target of ``artefact``."""
+    """The launcher that starts machines from ``artefact``. The artefact's target determines the launcher."""
     match artefact.target:
         case Target.QEMU | Target.DISK:
             return launcher_for(artefact.kernel, context, keep=keep)
 
 
 def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launcher:
-    """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests' workspaces
-    are not removed, and a note names each workspace.
+    """A launcher that starts QEMU with an accelerator that works on this host. A guest's workspace is a temporary
+    directory with the guest's logs. With ``keep``, the launcher does not remove the workspaces, and a note names each
+    workspace.
     """
 
     def note(place: Path) -> None:
@@ -38,7 +39,9 @@ def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launc
 def launcher_on(
     accelerator: Accelerator, store: Store, keep: Callable[[Path], None] | None = None
 ) -> Launcher:
-    """A launcher that starts QEMU with ``accelerator``. With ``keep``, the guests' workspaces are not removed."""
+    """A launcher that starts QEMU with ``accelerator``. With ``keep``, the launcher does not remove the guests'
+    workspaces, which are temporary directories with the logs.
+    """
     return QemuLauncher(accelerator, archive.agent_binary(store), keep=keep)
 
 

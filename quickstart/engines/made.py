@@ -1,8 +1,9 @@
-"""Make an artefact out of its packing, and remember in the store which artefacts we have made ourselves.
+"""Make an artefact from a Packing, which has everything that the initramfs is made from. Remember in the store which
+artefacts we have made ourselves.
 
 The build key in a manifest is computed from public facts. So somebody who gives us an artefact can write the key that
-our own build would have. But only we can write records into our store. The inputs of a record are the digests of all
-files that we have made.
+our own build would have. But only we can write records into our store. For each artefact that we make, the store gets a
+record. The inputs of the record are the digests of all files that we have made.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def make_artefact(
     *,
     keep_present: Callable[[], bool],
 ) -> Artefact:
-    """Write the initramfs of ``packing`` and everything else of OUT into a new directory, which then replaces ``out``.
-    After an error, ``out`` is unchanged.
+    """Write the initramfs of ``packing`` and all other files of an artefact into a new directory. The new directory
+    then replaces ``out``. After an error, ``out`` is unchanged.
 
-    ``facts`` is called with the packed initramfs and the new directory. It returns what the artefact records about
-    itself, and may first put the artefact's disk into the directory. ``keep_present`` is explained at
-    `output.new_directory`.
+    This function calls ``facts`` with the packed initramfs and the new directory. ``facts`` returns the facts that the
+    artefact records about itself. Before that, ``facts`` may put the artefact's disk into the new directory. If ``out``
+    exists and ``keep_present`` returns True, ``out`` stays (see ``keep`` of `output.new_directory`).
     """
     with output.new_directory(out, keep_present) as directory:
         with context.progress.step("initramfs"):
@@ -84,4 +85,4 @@ def _inputs(directory: Path) -> Mapping[str, object]:
 
 
 def _nothing(directory: Path) -> None:
-    """Write no files, because the entry in the store is the record, even without files."""
+    """Write no files into ``directory``. The entry in the store is the record, even without files."""

@@ -112,7 +112,8 @@ def _packing(
 
 def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
     """Raise OutputExistsError when somebody has written to the disk after it was examined. Otherwise, return False. The
-    rebuild passes this function to `output.new_directory`, which replaces OUT when the function returns False.
+    rebuild passes the function _used_meanwhile to `output.new_directory`, which replaces OUT when _used_meanwhile
+    returns False.
     """
     if read_superblock(before.disk) != used.superblock:
         raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")

@@ -1,8 +1,10 @@
-"""Try the early start of a build: compare one boot of the artefact with one stock boot of the same disk.
+"""Try the early start of a build, in which our init starts the application before systemd runs. Compare one boot of the
+artefact with one stock boot (the distribution's own boot) of the same disk.
 
-If the application is not ready sooner by the early start than by the stock boot, the early start has no
-benefit, and the artefact always boots the stock way. Both boots run on this host, one after the other, from a
-local disk. On a volume with slow reads, the early start would gain more time than in this comparison.
+If the application is not ready sooner by the early start than by the stock boot, the early start has no benefit. The
+build then makes an artefact that never starts early, and always boots the stock way. Both boots run on this host, one
+after the other, from a local disk. On a volume with slow reads, the early start would gain more time than in this
+comparison.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ _STAGE, _FILE = "trial", "trial.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """The uptimes of two guests when their application became ready: ``early_ns`` with the early start, and
-    ``stock_ns`` with the stock boot. When the early start did not happen, or was not ready in time, ``fallback`` is the
-    reason and ``early_ns`` is 0. Otherwise, ``fallback`` is empty. ``stock_ns`` is 0 when the stock boot was not ready
-    in time.
+    """The uptimes of two guests when their application became ready: ``early_ns`` with the early start (before systemd
+    runs), and ``stock_ns`` with the stock boot (the distribution's own boot). When the early start did not happen, or
+    was not ready in time, ``fallback`` is the reason and ``early_ns`` is 0. Otherwise, ``fallback`` is empty.
+    ``stock_ns`` is 0 when the stock boot was not ready in time.
     """
 
     early_ns: int
@@ -50,8 +52,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a build and of its trial. ``trial`` is None when there was no trial, because the caller did not
-    want a trial, or because ``build_tried`` gives the artefact no trial.
+    """The result of a build and of its trial, the comparison of two boots. ``trial`` is None when there was no trial.
+    Either the caller did not want a trial, or ``build_tried`` gives the artefact no trial.
     """
 
     built: Built
@@ -59,14 +61,15 @@ class Tried:
 
 
 def is_sooner(early_ns: int, stock_ns: int) -> bool:
-    """Whether an early start that was ready at the uptime ``early_ns`` was sooner than the stock boot. When
-    ``stock_ns`` is 0, the uptime of the stock boot at ready is unknown, and the result is True.
+    """Whether the application was ready sooner in the boot with the early start, at the uptime ``early_ns``, than in
+    the stock boot (the distribution's own boot), at the uptime ``stock_ns``. When ``stock_ns`` is 0, the uptime of the
+    stock boot at ready is unknown, and the result is True.
     """
     return not stock_ns or early_ns < stock_ns
 
 
 def build_untried(profile: Profile, options: BuildOptions, context: Context) -> Tried:
-    """Build the artefact of ``profile`` without a trial."""
+    """Build the artefact of ``profile``, and do not boot it on trial."""
     return Tried(pipeline.build(profile, options, context), None)
 
 
@@ -79,7 +82,7 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
 
     - The profile has ``early = "never"``.
     - The artefact has no hand-off to systemd.
-    - The artefact has cloud-init, and its ``early`` is not ALWAYS, so its first boot is a stock boot.
+    - The artefact has cloud-init, and its ``early`` is not ALWAYS, so its first boot may be a stock boot.
     - The artefact was built by an earlier call, and its disk may have been used since then.
 
     Raises GuestError when the application became ready in neither of the two boots of the trial.
@@ -101,9 +104,9 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
 
 
 def _gets_trial(built: Built, key: str) -> bool:
-    """Whether the artefact with an early start gets a trial. ``key`` is the key of its build. An artefact of an earlier
-    call also gets a trial, because that call may have been killed before the end of the trial. But if the artefact's
-    disk may have been used, two boots of this disk say nothing about the build.
+    """Whether ``built`` gets a trial, which compares two boots of the artefact. ``key`` is the key of the build of this
+    artefact. An artefact of an earlier call also gets a trial, because the earlier call may have been killed before the
+    end of its trial. But if the artefact's disk may have been used, two boots of this disk say nothing about the build.
     """
     artefact = built.artefact
     if artefact.cloud_init and artefact.early is not Early.ALWAYS:

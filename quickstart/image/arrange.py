@@ -1,9 +1,10 @@
 """Move directories and files next to each other on an ext4 image, so that few requests read all of them
 (docs/internals/prefetch.md).
 
-Inodes are not moved. Only the block numbers in them change. The content is copied within the image, and debugfs(8)
-changes the metadata, so nothing is mounted and root is not needed. Finally, e2fsck(8) must find no fault. (The tool
-e4rat also moves the files of a boot next to each other, but on a mounted volume.)
+Inodes are not moved. Only the block numbers in the inodes change. This module copies the content within the image, and
+debugfs(8) changes the metadata. So the image is not mounted, and root is not needed. At the end, e2fsck(8) checks the
+image, and must find no fault. (The tool e4rat also moves the files of a boot next to each other, but on a mounted
+volume.)
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _WORD_NAMES = {12: "IND", 13: "DIND", 14: "TIND"}
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """The move of one extent of an inode. Its ``blocks`` blocks go from block ``source`` to block ``target``.
-    ``extent`` is the extent's number in the inode's map, counted from 0.
+    """The move of one extent of an inode. The extent has ``blocks`` blocks. They move from block ``source`` to block
+    ``target``. ``extent`` is the extent's number in the inode's map, counted from 0.
     """
 
     inode: int
@@ -60,9 +61,9 @@ def plan_moves(
     directories: Collection[PurePosixPath],
     *files: Collection[PurePosixPath],
 ) -> tuple[Move, ...]:
-    """The moves that put all the given directories and files side by side, into the first free place that has room
-    for all of them together. The directories come first, and then one collection of files after the other.
-    Directories are sorted by name, and so are the files within a collection.
+    """The moves that put all of ``directories`` and ``files`` side by side, into the first free place that has room for
+    all of them together. The directories come first, sorted by path. Then come the collections in ``files``, one after
+    the other. The files within a collection are sorted by path.
 
     When no free place is large enough, the largest free place is used, and the largest files and directories are not
     moved. A file or directory whose extents are not all in its inode is never moved.
@@ -93,8 +94,8 @@ def plan_moves(
 
 
 def _fitting(contents: Sequence[_Content], room: int) -> Iterator[_Content]:
-    """``contents``, but without the largest of them. The largest contents are left out one by one, until the rest needs
-    at most ``room`` blocks.
+    """The members of ``contents`` that fit into ``room`` blocks. The function leaves out the largest members one by
+    one, until the rest needs at most ``room`` blocks.
     """
     needed = sum(content.blocks for content in contents)
     without = set[int]()
@@ -107,8 +108,8 @@ def _fitting(contents: Sequence[_Content], room: int) -> Iterator[_Content]:
 
 
 def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
-    """For each path, the runs of blocks that belong to it. The blocks of extended attributes are left out, because they
-    are not moved.
+    """For each path, the runs of blocks that belong to the file or directory at this path. The result does not have the
+    blocks of extended attributes, because this module does not move such blocks.
     """
     found: dict[PurePosixPath, list[Owner]] = defaultdict(list)
     for run in blocks.runs:
@@ -189,8 +190,8 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
 
 
 def _commands(groups: Collection[BlockGroup], moves: Collection[Move]) -> Iterator[str]:
-    """The debugfs(8) commands that record the moves in the image's metadata. They change the block bitmaps, the extents
-    in the inodes, and the groups' counts of free blocks.
+    """The debugfs(8) commands that record the moves in the image's metadata. The commands change the block bitmaps, the
+    extents in the inodes, and the groups' counts of free blocks.
     """
     freed: dict[int, int] = defaultdict(int)
     for each in moves:

@@ -1,4 +1,4 @@
-"""Find the owner of each block of an ext4 image: a file, a directory or metadata. Nothing is mounted.
+"""Find the owner of each block of an ext4 image: a file, a directory or metadata. The image is not mounted.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super, group_descr, inodes, ifork,
 directory).
@@ -59,10 +59,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """Consecutive blocks with one owner. ``offset_bytes`` is their position in the file ``path``.
+    """Consecutive blocks with one owner. ``offset_bytes`` is the position of the blocks in the file ``path``.
 
-    For blocks of an inode table, ``inodes`` are the paths of the files whose inodes are in these blocks.
-    Metadata of the whole volume have no path.
+    For blocks of an inode table, ``inodes`` are the paths of the files whose inodes are in these blocks. For metadata
+    of the whole volume, ``path`` is None.
     """
 
     kind: Kind
@@ -96,7 +96,7 @@ class BlockMap:
 
     @property
     def inodes(self) -> Mapping[PurePosixPath, int]:
-        """The inode number of each path. If an inode has several paths, only one of them is included."""
+        """The inode number of each path. Of an inode with several paths, the result has one path."""
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
@@ -275,7 +275,7 @@ class _Reader:
                 waiting += self._entries(number, str(path).rstrip("/"), pieces)
 
     def _entries(self, directory: int, path: str, pieces: list[Owner]) -> Iterator[int]:
-        """Record names for the inodes in the directory that had no name before, and yield these inodes."""
+        """For each entry of the directory whose inode has no name yet, record the entry's name, and yield the inode."""
         for name, child in self._names(pieces):
             if child in self.paths:
                 continue
@@ -356,7 +356,7 @@ class _Reader:
                 self._add(kind, low | third << 32, length, path, logical * self.block_bytes)
 
     def _pointers(self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind) -> None:
-        """Record the blocks of an inode without extents: twelve direct, then single, double and triple indirect."""
+        """Record the blocks of an inode that has 12 direct and 3 indirect block pointers instead of extents."""
         logical = 0
         per_block = self.block_bytes // 4
         for index in range(15):

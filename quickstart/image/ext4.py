@@ -69,7 +69,7 @@ _BREAK = re.compile(r"[\r\n]")
 @cache
 def disk_recipe() -> Mapping[str, str]:
     """The facts, apart from the tree, on which the bytes of a disk depend. These facts are our code, and the version
-    and settings of mke2fs. They are part of the keys by which the store finds disks.
+    and settings of mke2fs. The facts are part of the keys by which the store finds disks.
 
     When mke2fs is not installed, the version is empty.
     """
@@ -92,12 +92,13 @@ def write_disk(
     label: str,
     devices: tuple[DeviceNode, ...] = (),
 ) -> RootDisk:
-    """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib`` MiB. This needs root, so
-    that files keep their owners and modes.
+    """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib`` MiB. The function needs root, so that
+    files keep their owners and modes.
 
-    ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always gives the
-    same bytes, for two reasons. mke2fs adds files in the order of their names, and with modification times in whole
-    seconds. All other times are IMAGE_TIME_S.
+    ``devices`` are device nodes. The function makes these nodes only in the image, in directories that come from the
+    tree. It never makes device nodes on the host. The same tree always gives the same bytes, for two reasons. First,
+    mke2fs adds files in the order of their names, and with modification times in whole seconds. Second, all other times
+    are IMAGE_TIME_S.
 
     Raises BadInputError when the tree does not fit into the disk or has a path that is too long for mke2fs, and when
     mke2fs or debugfs needs too much CPU time.
@@ -134,13 +135,13 @@ def _run(argv: Sequence[str | Path], cpu_s: int, stdin: bytes | None = None) -> 
 
 
 def _checked(tree: Path, devices: tuple[DeviceNode, ...]) -> int:
-    """The CPU time in seconds that mke2fs may take for ``tree``. It is several times the CPU time that mke2fs takes
-    for an ordinary tree with as many files and bytes.
+    """The limit of the CPU time, in seconds, that mke2fs may take for ``tree``. The limit is several times the CPU time
+    that mke2fs takes for an ordinary tree with as many files and bytes.
 
     Raises BadInputError for a path of more than PATH_BYTES bytes. With some longer paths, mke2fs writes beyond the end
-    of a buffer (see inspect/foreign/members.py). mke2fs runs as root, so every tree is checked, even if it comes from a
-    trusted user. Also raises BadInputError when mke2fs would take too long, because directories have too many entries
-    or files have too many hard links.
+    of a buffer (see inspect/foreign/members.py). mke2fs runs as root, so this function checks every tree, even a tree
+    that comes from a trusted user. Also raises BadInputError when mke2fs would take too long, because directories have
+    too many entries or files have too many hard links.
     """
     top = os.fsencode(tree)
     directories: defaultdict[bytes, _Directory] = defaultdict(_Directory)
@@ -190,8 +191,8 @@ class _Directory:
 
     @property
     def work(self) -> int:
-        """The number of bytes that mke2fs and debugfs read in this directory. They read the whole directory for each
-        lookup.
+        """The number of bytes that mke2fs and debugfs read in this directory. For each lookup of a name, mke2fs and
+        debugfs read the whole directory.
         """
         return self.lookups * self.size_bytes
 
@@ -254,7 +255,7 @@ def _device_number(major: int, minor: int) -> dict[str, int]:
 
 
 def _quoted(word: str) -> str:
-    """The word in quotes, in the form that debugfs (its library libss) reads. Quotes in the word are doubled."""
+    """``word`` in quotes, in the form that libss, a library of debugfs, reads. Each quote in ``word`` is doubled."""
     return '"' + word.replace('"', '""') + '"'
 
 
@@ -289,7 +290,7 @@ class BlockGroup:
 
 
 def block_groups(path: Path) -> tuple[BlockGroup, ...]:
-    """The block groups of a raw image, in order. Raises ArtefactError for a damaged image, and for the
+    """The block groups of a raw image, in order. Raises ArtefactError for a damaged image, and for an image with the
     feature meta_bg.
     """
     with path.open("rb") as file:

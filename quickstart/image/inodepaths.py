@@ -57,7 +57,7 @@ class InodePaths:
 
 
 def path_bytes(path: str) -> int:
-    """The number of bytes of memory that the text and the components of a path object take. The memory that every path
-    object takes, even an empty one, is not included.
+    """The number of bytes of memory that the text and the components of a path object take. The result does not include
+    the memory that even an empty path object takes.
     """
     return sys.getsizeof(path) + _PART_BYTES * path.count("/")

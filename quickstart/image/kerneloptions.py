@@ -1,8 +1,8 @@
 """Make the kernel's command lines, and add the options that make the distribution's own kernel boot faster in
 a virtual machine (pure).
 
-For each option, command-line.md says how much time it saves, what it changes in the running machine, and why
-this is acceptable. Only this module contains the words of the options.
+The page docs/users/command-line.md says how much time each option saves, what the option changes in the running
+machine, and why this change is acceptable. Only this module contains the words of the options.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ def words_of(options: KernelOptions) -> tuple[str, ...]:
 
 
 def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
-    """The kernel options of a build: ``asked`` if the user gave it, or else the options of the profile."""
+    """The kernel options of a build. The result is ``asked`` if the user has given options. Otherwise, ``asked`` is
+    None, and the result is the profile's kernel options.
+    """
     return asked or profile.kernel_options
 
 
 def stock_line(root_uuid: str) -> str:
-    """The command line with which an artefact boots the stock way. ``root_uuid`` is the UUID of the root volume."""
+    """The command line with which an artefact boots the distribution's own way. ``root_uuid`` is the UUID of the root
+    volume.
+    """
     return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
 
 

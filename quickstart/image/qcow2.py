@@ -156,8 +156,8 @@ class _Taken:
 
 
 def _clusters(table: bytes, taken: _Taken) -> int:
-    """The number of clusters with data that a second table (QEMU's "L2 table") names. Raises ValueError in the first
-    two cases of `data_bytes`.
+    """The number of clusters with data that a second table (QEMU's "L2 table") names. Raises ValueError for a
+    compressed cluster, and for a cluster that ``taken`` does not accept.
     """
     if not table.strip(b"\0"):
         return 0

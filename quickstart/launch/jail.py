@@ -67,7 +67,7 @@ def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
     """A context with a jail for one program. The jail's directory is made in our directory ``workspace``. The program
     must have ended before the context ends.
 
-    With ``kvm``, the program can use /dev/kvm if our own process can use /dev/kvm.
+    With ``kvm``, the program may use /dev/kvm, provided that our own process may use /dev/kvm.
     """
     with unprivileged(kvm_group() if kvm else None) as identity:
         jail = Jail(workspace / "machine", identity)

@@ -332,8 +332,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         Ctrl-Alt-Del instead.
 
         Our init and systemd react to Ctrl-Alt-Del with an orderly shutdown, and QEMU exits when the guest reboots
-        (-no-reboot). During the hand-off from our init to systemd, neither init nor systemd reacts, so the keys are
-        sent again.
+        (-no-reboot). During the hand-off from our init to systemd, neither init nor systemd reacts to the keys. So this
+        method sends the keys repeatedly.
         """
         deadline_s = time.monotonic() + timeout_s
         # The agent ends with the guest, in the middle of its answer.

@@ -1,12 +1,12 @@
 """Wait until a machine has settled. A machine has settled when the distribution's boot is complete and systemd controls
 the application's unit (docs/users/run.md, docs/users/hand-off.md).
 
-The host runs `systemctl is-system-running` in the guest repeatedly. One question is not enough, because systemd may not
-have started yet, and does not answer while it reloads its units. Our init's script `settle` runs as a job of the boot,
-so the hand-off from our init to systemd is complete when the last job of the boot is done.
+The host runs `systemctl is-system-running` in the guest repeatedly. A single call is not enough, because systemd may
+not have started yet, and does not answer while it reloads its units. Our init's script `settle` runs as a job of the
+boot, so the hand-off from our init to systemd is complete when the last job of the boot is done.
 
-The guest is not trusted. So the host limits the number of questions, the total time of all questions, and the length
-of each answer.
+The guest is not trusted. So the host limits the number of calls, the total time of all calls, and the length of each
+answer.
 """
 
 from __future__ import annotations
@@ -140,9 +140,10 @@ def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
 
 
 def _ask(guest: Executes, deadline_s: float) -> Answer | None:
-    """The answer to one question, for which the shell script `ASK` runs in the guest. The result is None when
-    ``deadline_s`` is over and no answer has arrived. Raises NotSettledError when the guest has ended. Raises GuestError
-    when the guest does not answer in the time for one question.
+    """The answer to one question about the state of the boot. The function runs the shell script `ASK` in the guest,
+    and this script asks systemd. The result is None when ``deadline_s`` is over and no answer has arrived. Raises
+    NotSettledError when the guest has ended. Raises GuestError when the guest does not answer in the time for one
+    question.
     """
     said, sink = io.BytesIO(), io.BytesIO()
     left_s = max(0.0, deadline_s - time.monotonic())

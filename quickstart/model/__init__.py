@@ -43,8 +43,8 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs for guest paths. ``*`` matches within one name, and ``**`` also across directories (see inspect/globs.py).
-    Files that match ``data`` are packed only if ``include`` names them.
+    """Globs for guest paths. ``*`` matches within one name. ``**`` may also match a path of several names (see
+    inspect/globs.py). Files that match ``data`` are packed only if ``include`` names them.
     """
 
     include: tuple[str, ...]
@@ -151,8 +151,8 @@ class Event:
     ``line`` is the number of the line in strace's log, counted from 1. ``pid`` is the process ID in the guest.
     ``program`` is the name of the last program that the process executed. ``made`` says that, before this action, the
     boot had made, changed or removed the file at ``path``, so ``path`` may differ from the image. ``real`` is the
-    kernel's path of the opened file, if it differs from ``path``, or else None. ``bare`` says that the process does not
-    have the environment that systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
+    kernel's path of the opened file, or None if this path equals ``path``. ``bare`` says that the process does not have
+    the environment that systemd gave to the unit, so PATH and LD_LIBRARY_PATH do not lead the process to /fast.
     """
 
     line: int
@@ -233,8 +233,8 @@ class FileKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """The facts about a file of the start set in the image. ``path`` is its canonical guest path. ``package`` is the
-    package that contains the file, or empty.
+    """The facts about a file of the start set in the image. ``path`` is the file's canonical guest path. ``package`` is
+    the package that contains the file, or empty.
 
     For a hard link, ``hard_link_to`` is the first path of the same file, or None if ``path`` is the first.
     ``seen_in`` is the number of traces in which a process of the unit used the file. ``seen_in`` is 0 for a

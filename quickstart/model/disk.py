@@ -66,7 +66,8 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A partition. If the disk has no partition table, this is the whole disk, with the number ``WHOLE_DISK``.
+    """A partition. If the disk has no partition table, this object stands for the whole disk, and has the number
+    ``WHOLE_DISK``.
 
     ``type_id`` is the type of the partition: a GUID for a GPT, or a number such as ``0x83`` for an MBR. ``usage`` and
     ``kind`` are libblkid's words for the content. Examples of such pairs are ``filesystem`` and ``ext4``, ``crypto``

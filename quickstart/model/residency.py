@@ -27,8 +27,9 @@ class Resident:
 
 @dataclass(frozen=True)
 class DataPrefetch:
-    """The profile's table [prefetch]: globs for data files, and the shell command that makes the first requests in the
-    reference boot. Without this table in the profile, the globs and the command are empty.
+    """The profile's table [prefetch]. It has globs for data files, and the shell command that makes the first requests
+    in the reference boot (the boot that is traced). Without this table in the profile, the globs and the command are
+    empty.
     """
 
     data: tuple[str, ...] = ()

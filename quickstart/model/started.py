@@ -23,10 +23,10 @@ class RootMount:
 class LoadedUnit:
     """A unit that systemd had loaded at ready.
 
-    ``after`` are the units that this unit is ordered after, as systemd reports them. ``started_us`` is the
-    uptime at which systemd last started the unit, or 0. ``examined_us`` is the uptime at which systemd last examined
-    the conditions of the unit, or 0. systemd examines the conditions every time before it starts a unit. ``file`` is
-    the path of the unit file, or empty for a unit without a file. ``drop_ins`` are the paths of its drop-ins.
+    ``after`` are the units that this unit is ordered after, as systemd reports them. ``started_us`` is the uptime at
+    which systemd last started the unit, or 0. ``examined_us`` is the uptime at which systemd last examined the
+    conditions of the unit, or 0. systemd examines the conditions every time before it starts a unit. ``file`` is the
+    path of the unit file, or empty for a unit without a file. ``drop_ins`` are the paths of the unit's drop-ins.
     """
 
     name: str

@@ -83,15 +83,17 @@ class Findings:
 
 def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
     """The value of the profile's key ``early``. The value is NEVER if the trial boot with an early start was not ready
-    sooner than the stock boot. Otherwise, the value is ``wanted``. ``stock_ns`` and ``early_ns`` are the uptimes of the
-    two guests at ready. When the uptime of the stock boot is not known, ``stock_ns`` is 0, and the result is
-    ``wanted``.
+    sooner than the stock boot (the distribution's own boot). Otherwise, the value is ``wanted``. ``stock_ns`` and
+    ``early_ns`` are the uptimes of the two guests at ready. When the uptime of the stock boot is not known,
+    ``stock_ns`` is 0, and the result is ``wanted``.
     """
     return wanted if is_sooner(early_ns, stock_ns) else Early.NEVER
 
 
 def fate(name: str) -> str:
-    """A text that says how an early start treats the unit's directive ``name`` (docs/internals/starter.md)."""
+    """A text that says how an early start, that is, a start by our init before systemd runs, treats the unit's
+    directive ``name`` (docs/internals/starter.md).
+    """
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),
@@ -110,8 +112,9 @@ def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
     """Whether all ``commands`` of ExecStartPre= only check files. ``start``, the command of ExecStart=, reads and
     checks the same files again.
 
-    A command only checks if it is the program of ``start`` with a test option, or if its program or one of its words
-    is, for example, `named-checkconf` or `configtest`. Without commands, the result is False.
+    A command counts as a check if it runs the program of ``start`` with a test option. A command also counts as a check
+    if its program or one of its words is a known check, such as `named-checkconf` or `configtest`. If ``commands`` is
+    empty, the result is False.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)
@@ -163,32 +166,32 @@ def _literal(path: PurePosixPath) -> str:
 
 
 def budget_mib(initramfs_bytes: int) -> int:
-    """The memory budget in MiB for an initramfs of this size. The budget is five quarters of the size, plus a margin,
-    rounded up.
+    """The memory budget in MiB for an initramfs of ``initramfs_bytes`` bytes. The budget is five quarters of this size,
+    plus a margin, rounded up.
     """
     return min(_up(initramfs_bytes * 5 / 4 / MIB + _MARGIN_MIB, _BUDGET_STEP_MIB), 4096)
 
 
 def payload(initramfs_bytes: int) -> Payload:
-    """The payload, that is, the form in which to store an initramfs. ``initramfs_bytes`` is its size without
-    compression.
+    """The payload, that is, the form in which to store an initramfs. ``initramfs_bytes`` is the size of the initramfs
+    without compression.
     """
     return Payload.LZ4 if initramfs_bytes >= _LARGE_MIB * MIB else Payload.CPIO
 
 
 def memory_mib(used_mib: int) -> int:
-    """The memory in MiB for machines of the profile. It is at least 1 GiB and at least twice ``used_mib``, which is
-    the memory that the watched stock boot used when the service was ready.
+    """The memory in MiB for machines of the profile. The result is at least 1 GiB and at least twice ``used_mib``. A
+    stock boot (the distribution's own boot) was watched, and used ``used_mib`` when the service was ready.
 
-    ``used_mib`` comes from the guest, which may lie, and later machines take the memory from the host. So
-    ``used_mib`` counts only up to WATCHED_MIB, the memory of the watched guest.
+    ``used_mib`` comes from the guest, and a hostile guest may report a wrong number. Later machines take the memory
+    from the host. So ``used_mib`` counts only up to WATCHED_MIB, the memory of the watched guest.
     """
     return max(_MEMORY_MIB, _up(min(used_mib, WATCHED_MIB) * 2, _MEMORY_STEP_MIB))
 
 
 def disk_mib(tree_bytes: int) -> int:
-    """The root disk's size in MiB: one and a half times ``tree_bytes``, plus 512 MiB, rounded up, and at least 2 GiB.
-    ``tree_bytes`` is the size of the image's files, including the holes of sparse files.
+    """The root disk's size in MiB. The size is one and a half times ``tree_bytes``, plus 512 MiB, rounded up, and at
+    least 2 GiB. ``tree_bytes`` is the size of the image's files, including the holes of sparse files.
 
     Raises BadInputError when the result exceeds the largest disk that a profile may have.
     """

@@ -1,4 +1,4 @@
-"""Parse the reports that a booting guest makes about a unit, and draw conclusions from the reports (pure)."""
+"""Parse the reports that a booting guest sends about a unit, and draw conclusions from the reports (pure)."""
 
 from __future__ import annotations
 

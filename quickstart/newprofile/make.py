@@ -1,5 +1,5 @@
-"""Run the steps of `profile new`: make the image, examine the unit, watch a boot, trace a boot, try the early
-start, and write profile.toml and README.md.
+"""Run the steps of `profile new`: make the image, examine the unit, watch a boot, trace a boot, try the early start
+(before systemd runs), and write profile.toml and README.md.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def make(
 def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Profile, str, tuple[str, ...]]:
     """Return three values:
 
-    - ``draft``, in which the unit that does the work replaces a wrapper, and the services that the units need are added
+    - ``draft`` with two changes: the unit that does the work replaces a wrapper (a unit that does nothing itself), and
+      the services that the units need are added
     - the name of the wrapper that the user has named, or an empty string if the user has named no wrapper
     - the names of the added services
 
@@ -163,8 +164,9 @@ def _with_units(root: ImageRoot, draft: Profile, context: Context) -> tuple[Prof
 
 
 def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
-    """``draft`` with values for its key ``early`` and its root budget. The values follow from ``stock``, the findings
-    of the watched stock boot, and from ``early``, the reads of the trial boot with an early start.
+    """``draft`` with values for its key ``early`` and its root budget, which limits the reads before ready. The values
+    follow from ``stock``, the findings of the watched stock boot (the distribution's own boot), and from ``early``, the
+    reads of the trial boot with an early start (before systemd runs).
     """
     return replace(
         draft,
@@ -195,7 +197,7 @@ def _traced(
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
     """Return three values:
 
-    - the unit with its companions, as an early start would run them
+    - the unit with its companions, as an early start (before systemd runs) would run them
     - the ExecStartPre= lines of all these units
     - whether an early start runs these lines, too
 
@@ -224,8 +226,8 @@ def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
     """Look in the image for reasons against an early start of the profile's units with a hand-off to systemd. Return an
-    error for each check that fails. After a check that takes too long, no further check is made. The first check reads
-    the units. If this check succeeds, ``take`` is called with the units.
+    error for each check that fails. After a check that takes too long, the function makes no further check. The first
+    check reads the units. If the first check succeeds, the function calls ``take`` with the units.
     """
     found: list[QuickStartError] = []
 
@@ -299,8 +301,8 @@ def _stock_machine(subject: Subject, access: NetworkAccess) -> Machine:
 
 
 def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tuple[Profile, str]:
-    """Choose a readiness request from what the service does in one stock boot. Return the profile with this
-    request, and the reason for the choice.
+    """Watch one stock boot (the distribution's own boot), and choose a readiness request for the service. Return the
+    profile with this request, and the reason for the choice.
     """
     draft = subject.profile
 
@@ -321,7 +323,9 @@ def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tu
 
 
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
-    """The findings about one watched stock boot. If the store does not have these findings yet, the boot runs now."""
+    """The findings about one watched stock boot (the distribution's own boot). If the store does not have these
+    findings yet, the function boots the image and watches the boot.
+    """
     draft = subject.profile
 
     def watch(directory: Path) -> None:
@@ -337,7 +341,7 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
     """Pack the application as a build would, but without compression and with a large memory budget. Return the result
-    of ``pack``. The initramfs itself is removed again.
+    of ``pack``, and remove the initramfs.
     """
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
     packing = packing_of(roomy, traced, PackOptions(), context)
@@ -346,8 +350,8 @@ def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
-    """The best payload for an initramfs of this size. If the image's kernel cannot unpack that payload, the result
-    is CPIO, which is not compressed.
+    """The best payload (form of the initramfs) for an initramfs of ``size_bytes`` bytes. If the image's kernel cannot
+    unpack the best payload, the result is CPIO, which is not compressed.
     """
     wanted = findings.payload(size_bytes)
     try:

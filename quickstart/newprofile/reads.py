@@ -1,5 +1,5 @@
-"""Find the reads of the root volume that remain in an early start. For this purpose, a temporary artefact is built and
-booted once.
+"""Find the reads of the root volume that remain in an early start, in which our init starts the service from memory
+before systemd runs. For this purpose, this module builds a temporary artefact and boots it once.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Reads:
 
 
 def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
-    """The reads of a trial boot. If the store does not have these reads yet, the artefact of ``profile`` is built in a
-    temporary directory from the store's image and trace. This artefact is then booted.
+    """The reads of a trial boot. If the store does not have these reads yet, the function builds the artefact of
+    ``profile`` in a temporary directory, from the store's image and trace. The function then boots this artefact.
 
     Raises NoProfileError when init gives up the early start in this boot.
     """

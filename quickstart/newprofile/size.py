@@ -1,4 +1,4 @@
-"""Compute the size of an image's files. `profile new` chooses the size of the root disk by this size."""
+"""Compute the size of an image's files. From this size, `profile new` computes the size of the root disk."""
 
 from __future__ import annotations
 

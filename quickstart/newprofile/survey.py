@@ -1,5 +1,5 @@
-"""Watch one stock boot of the reference image, to find whether the service becomes ready, where the service listens,
-and how much memory the guest uses.
+"""Watch one stock boot (the distribution's own boot) of the reference image, to find whether the service becomes ready,
+where the service listens, and how much memory the guest uses.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Survey:
 
 
 def watch(guest: Executes, unit: str, ready: Readiness, limit_s: float) -> Survey:
-    """Watch the guest. The launch agent in the guest sends the readiness request ``ready``. The watch ends when the
-    service is ready, when the service listens only inside the guest, or when the service will certainly not become
-    ready.
+    """Watch the guest. The launch agent, our program in the guest, sends the readiness request ``ready``. The watch
+    ends when the service is ready, when the service listens only inside the guest, or when the service will certainly
+    not become ready.
 
     Raises NoProfileError with the reason when the service does not become ready. Raises GuestError when the guest
     itself ends or hangs.

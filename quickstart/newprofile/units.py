@@ -1,8 +1,9 @@
 """Choose the units of a profile from the unit files in the image.
 
-An alias is replaced by the unit for which the alias stands. A wrapper is a unit that does nothing itself, such as
-postgresql.service (inspect/unit/instances.py). A wrapper is replaced by the instance that does the work, such as
-postgresql@15-main.service. Then the services that these units need are added (see ``with_needed``).
+A user may name an alias of a unit. The functions replace the alias by the unit for which the alias stands. A user may
+also name a wrapper, which is a unit that does nothing itself, such as postgresql.service (see own_instance in
+inspect/unit/instances.py, which finds wrappers). The functions replace the wrapper by the instance that does the work,
+such as postgresql@15-main.service. The function ``with_needed`` then adds the services that the units need.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def own_name(root: ImageRoot, unit: str) -> str:
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
     """Return two values:
 
-    - ``draft``, in which the unit that does the work replaces a wrapper
+    - ``draft``, in which the unit that does the work replaces a wrapper (a unit that does nothing itself)
     - the name of the wrapper that this unit replaces, or an empty string if the unit of ``draft`` was not a wrapper
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
@@ -75,12 +76,12 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
     A unit needs three kinds of services:
 
     - services that the unit requires (Requires=, Requisite=, BindsTo=)
-    - services that the unit wants and comes after (Wants= with After=), unless pack/harmless.py lists them
-    - services whose sockets the unit comes after, unless pack/harmless.py lists them
+    - services that the unit wants and comes after (Wants= with After=), unless pack/harmless.py lists them as harmless
+    - services whose sockets the unit comes after, unless pack/harmless.py lists these services as harmless
 
-    A service is not added if the image does not have it, if its name is not allowed in a profile, or if the profile
-    already has MOST_UNITS units. The build later refuses the unit that needs this service. Raises UnsupportedUnitError
-    in the same cases as ``with_own_unit``.
+    The function does not add a service if the image does not have the service, if the service's name is not allowed in
+    a profile, or if the profile already has MOST_UNITS units. The build later refuses the unit that needs this service.
+    Raises UnsupportedUnitError in the same cases as ``with_own_unit``.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}
@@ -96,8 +97,8 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
 
 
 def _needed(root: ImageRoot, unit: str, draft: Profile) -> Mapping[str, str]:
-    """The units that ``unit`` needs and that ``draft`` does not have yet. Each unit is mapped to the reason why it is
-    needed.
+    """The units that ``unit`` needs and that ``draft`` does not have yet. The result maps each of these units to the
+    reason why ``unit`` needs it.
     """
     wanted = {
         name: why

@@ -1,8 +1,8 @@
 """Read untrusted numbers, lines, files and TOML with limits on time and memory.
 
 Python's own functions have no such limits. int() takes time that grows with the square of the number of digits, and
-raises ValueError for more than 4300 digits. A line or a file is read completely, even if it is very large. tomllib
-keeps every prefix of a dotted key, so a key with many parts takes much memory.
+raises ValueError for more than 4300 digits. The methods of files read a complete line or a complete file, even if the
+line or the file is very large. tomllib keeps every prefix of a dotted key, so a key with many parts takes much memory.
 """
 
 from __future__ import annotations

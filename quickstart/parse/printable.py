@@ -38,8 +38,8 @@ def brief(text: str) -> str:
 
 def command(*words: str) -> str | None:
     """The command line of ``words``, quoted where necessary, for a user to paste into a shell. The result is None when
-    a user should not paste one of the words. Such a word has a character that cannot be printed, has a backtick (which
-    marks the end of a command in our messages), or is too long.
+    a user should not paste one of the words. A user should not paste a word that is too long, that has a character
+    which cannot be printed, or that has a backtick. In our messages, a backtick marks the end of a command.
     """
     if any(shown(word) != word or "`" in word or len(word) > _PASTED_CHARACTERS for word in words):
         return None

@@ -26,7 +26,8 @@ NOT_CONFINED = 125
 
 def confiner(store: Store) -> Path:
     """The path of the confiner, our C program that restricts a program of an image to this image. If the store does not
-    have the confiner yet, it is compiled into the store. Raises MissingToolError when the compiler is not installed.
+    have the confiner yet, the function compiles it into the store. Raises MissingToolError when the compiler is not
+    installed.
     """
     folder = resources.files("quickstart.reference").joinpath("confiner")
     return compiled(store, "confiner", FLAGS, folder, compiler=COMPILER)

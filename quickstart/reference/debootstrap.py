@@ -1,5 +1,5 @@
-"""Make the reference image with debootstrap. Each suite has one base image, and a profile's packages are added to a
-copy of this base image.
+"""Make the reference image with debootstrap. For each suite (Debian release), the module makes one base image. For a
+profile, the module copies the base image, and adds the profile's packages to the copy.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def make_reference(
     *,
     guest_package: bool = True,
 ) -> ReferenceImage:
-    """The profile's reference image, or with ``differing`` a variant of this image. If the store does not have the
-    image yet, the image is made now, which needs root.
+    """The profile's reference image or, with ``differing``, a variant of this image with a few differences. If the
+    store does not have the image yet, the function makes the image. Making the image needs root.
 
     Raises BadInputError for a suite or package that does not exist, HostLacksError when the host lacks a tool or disk
     space, and ReferenceImageError when a step fails.
@@ -146,11 +146,11 @@ def _check_host(store: Store) -> None:
 
 
 def make_base(suite: str, context: Context) -> Entry:
-    """The base image of ``suite``, which has the result of one run of debootstrap and ``BASE_PACKAGES``. The image's
-    tree is the directory ``root`` of the store's entry. If the store does not have the image yet, the image is made
-    now, which needs root.
+    """The base image of ``suite``. This image has the result of one run of debootstrap, and the packages BASE_PACKAGES.
+    The image's tree is the directory ``root`` of the store's entry. If the store does not have the image yet, the
+    function makes the image. Making the image needs root.
 
-    Raises the same errors as `make_reference`.
+    Raises the errors that `make_reference` raises.
     """
     store, progress = context.store, context.progress
 

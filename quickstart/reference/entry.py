@@ -34,8 +34,8 @@ def write_facts(
 
 
 def lacking(root: ImageRoot) -> str | None:
-    """Name the file that ``root`` lacks: a kernel, or the initramfs of the newest kernel. The result is None when
-    ``root`` has both files. ``load`` needs both files.
+    """A text that names the file that ``root`` lacks. An image needs a kernel, and the initramfs of its newest kernel.
+    The result is None when ``root`` has both files.
     """
     version = newest_kernel(root)
     if version is None:
@@ -91,8 +91,8 @@ def newest_kernel(root: ImageRoot) -> str | None:
 
 
 def version_key(version: str) -> tuple[str | int, ...]:
-    """A sort key for kernel versions. It gives the order of deb-version(7). Numbers are compared by value. ``~`` sorts
-    before the end of the text, and the end sorts before everything else.
+    """A sort key for kernel versions. Versions that are sorted by this key have the order of deb-version(7). Numbers
+    are compared by value. ``~`` sorts before the end of the text, and the end sorts before everything else.
     """
     parts = re.split(r"(\d+)", version.replace("~", "\0") + "\1")
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))

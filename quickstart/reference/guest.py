@@ -1,8 +1,9 @@
 """Install the package quickstart-guest into a reference image. In an image that we make, dpkg installs the package. In
 a user's own root, we install the package without dpkg.
 
-The programs of a user's own root never run as root on this host. So we write the package's files and dpkg's
-database ourselves, byte for byte as `dpkg -i` does (tests/contract/test_guest_package.py compares the two).
+The programs of a user's own root never run as root on this host. So we write the package's files and dpkg's database
+ourselves, byte for byte as `dpkg -i` does. The test tests/contract/test_guest_package.py compares our files with those
+that `dpkg -i` writes.
 """
 
 from __future__ import annotations
@@ -170,7 +171,9 @@ def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) 
 
 
 def _write(root: ImageRoot, file: PackageFile) -> None:
-    """Write a file of the package at its guest path. The modification time of the file's directory does not change."""
+    """Write a file of the package into the image, at the file's guest path. The modification time of the file's
+    directory does not change.
+    """
     directory = _directory(root, file.path.parent)
     path = directory / file.path.name
     if path.is_dir() and not path.is_symlink():
@@ -186,7 +189,7 @@ def _write(root: ImageRoot, file: PackageFile) -> None:
 
 
 def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
-    """The host path of the directory ``path`` in the image. The directory is made if it is missing."""
+    """The host path of the directory ``path`` in the image. If the directory is missing, the function makes it."""
     canonical = root.resolve(path).canonical
     if canonical is None:
         parent = _directory(root, path.parent)

@@ -1,8 +1,9 @@
 """Use a user's own root file system (a directory or a tar archive) as the reference image (docs/users/build.md). The
 reference image is a copy of this root, with only a few additions.
 
-The directory /fast is added, because the start set is mounted over it. A line for the root volume is added to
-fstab if fstab has none. The package quickstart-guest is added unless the user does not want it.
+This module makes three additions. It adds the directory /fast, because the start set is mounted over /fast. If fstab
+has no line for the root volume, the module adds this line. Unless the user refuses the package quickstart-guest, the
+module adds this package.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
 def reference_of(
     profile: Profile, rootfs: Rootfs, context: Context, *, guest_package: bool = True
 ) -> ReferenceImage:
-    """The user's root as a reference image. If the store does not have the image yet, the root is copied now, which
-    needs root's rights.
+    """The user's root as a reference image. If the store does not have the image yet, the function copies the root into
+    the store. Copying needs the rights of the user root.
 
     Raises BadInputError when the root lacks something that a machine needs. The message names everything that
     is missing.
@@ -202,8 +203,9 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
 
 
 def _not_copied(source: Path, error: OSError) -> Exception:
-    """The exception to raise when copying ``source`` has failed. When the store is full, the exception is a
-    HostLacksError that says so. Otherwise, the exception is a BadInputError that says that ``source`` cannot be copied.
+    """The exception to raise when copying ``source`` has failed. When the disk of the store is full, the exception is a
+    HostLacksError with this reason. Otherwise, the exception is a BadInputError that says that ``source`` cannot be
+    copied.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostLacksError(
@@ -234,8 +236,8 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
 
 
 def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
-    """Raise BadInputError when there are more than _MOST_DEVICES device nodes. Also raise it when debugfs(8) could not
-    read the path of a device node, because the path has a line break or is too long.
+    """Raise BadInputError when there are more than _MOST_DEVICES device nodes. Also raise BadInputError when debugfs(8)
+    could not read the path of a device node, because the path has a line break or is too long.
     """
     if len(devices) > _MOST_DEVICES:
         raise BadInputError(

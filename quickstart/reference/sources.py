@@ -38,8 +38,8 @@ class Sources:
 def host_sources(suite: str) -> Sources:
     """The archives that the host's apt uses for ``suite``, and for the suites SUITE-updates and SUITE-security.
 
-    When the host's apt is not configured for ``suite``, the function looks whether the archives in apt's configuration
-    offer ``suite``. The result then has the archives that do.
+    When the host's apt is not configured for ``suite``, the function looks which of the archives in apt's configuration
+    offer ``suite``. The result then has these archives.
     """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False

@@ -23,9 +23,10 @@ class Variant:
     """The differences of a variant. ``purged`` are packages that are removed. ``written`` are the texts of
     files, by guest path without the first slash.
 
-    ``enabled`` are units that are enabled in addition to the profile's units. All other units are then disabled.
-    ``disabled`` are units that an enabled unit would otherwise enable, too. When ``enabled`` is empty, all units stay
-    as their packages configure them. ``ran`` are commands (argv) that run in the image at the end.
+    ``enabled`` are units that are enabled in addition to the profile's units. If ``enabled`` is not empty, all other
+    units are disabled. ``disabled`` are units that an enabled unit would otherwise enable, too. When ``enabled`` is
+    empty, all units stay as their packages configure them. ``ran`` are commands (argv) that run in the image at the
+    end.
     """
 
     name: str

@@ -40,8 +40,8 @@ class Cause:
     ``change`` is ``new``, ``gone`` or ``changed``.
 
     ``a`` is the value of the fact in the first result, and ``b`` is the value in the second result. A value is None
-    when the result does not have the fact. Numbers are bytes, nanoseconds or requests. ``text`` describes the change
-    in words.
+    when the result does not have the fact. A number is a number of bytes, nanoseconds or requests. ``text`` describes
+    the change in words.
     """
 
     kind: str

@@ -44,8 +44,9 @@ Metric = Callable[[Sample], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """The comparison of one time of the results A and B. The time is T_app, T_total or, on the virtual clock, the end
-    of the phase `application start`. ``a_ns`` and ``b_ns`` are the medians in A and B.
+    """The comparison of one time of the results A and B. The time is T_app (from the start of the guest's kernel until
+    ready), T_total (from the launch until ready) or, on the virtual clock, the end of the phase `application start`.
+    ``a_ns`` and ``b_ns`` are the medians in A and B.
 
     For the clocks wall and kvm, ``p`` is the p-value of the test, and ``interval_ns`` is the confidence interval of the
     shift. The shift is the time by which B is later than A. ``verdict`` says whether B is ``later``, ``earlier`` or the
@@ -152,7 +153,7 @@ class _Family:
     later only by chance. So with more cells, each cell needs a smaller p-value to count as later.
 
     ``real_tests`` is the number of tests for cells on a real clock (wall or kvm). ``race_p`` is the largest p-value at
-    which a stock boot on the virtual clock counts as later.
+    which a stock boot (the distribution's own boot) on the virtual clock counts as later.
     """
 
     real_tests: int
@@ -250,8 +251,8 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
 
 def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
     """The verdict (``later`` or ``same``) on the runs of a stock boot in the second result, and the reason for the
-    verdict. In a stock boot, the order in which units start differs in each run. So a stock boot needs another rule
-    than the rule of `_sequential`.
+    verdict. In a stock boot (the distribution's own boot), the order in which units start differs in each run. So a
+    stock boot needs another rule than the rule of `_sequential`.
     """
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:
@@ -350,8 +351,9 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells with too few runs. Some of these cells cannot count as later, whatever was measured. Other
-    cells may count as later by chance. A note says which of the two cases applies.
+    """Notes about cells with too few runs. With too few runs, some cells cannot count as later, even if all runs of the
+    second result are later than those of the first result. Other cells may count as later only by chance. Each note
+    says which of these two faults its cells have.
     """
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:

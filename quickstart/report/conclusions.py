@@ -50,7 +50,8 @@ Measured = Mapping[Cell, Sequence[Sample]]
 @dataclass(frozen=True, kw_only=True)
 class Headline:
     """The first table of the report, as texts. The table has a row for each combination of an application, a machine
-    size and a time (T_app or T_total). The table has a column for each storage model.
+    size and a time. The time is T_app (from the start of the guest kernel's clock until ready) or T_total (from launch
+    until ready). The table has a column for each storage model.
     """
 
     clock: str
@@ -70,9 +71,9 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells in the report's first picture. These cells have the first measured clock in the order of
-    results.CLOCKS, the slowest storage model that was measured on this clock, and then the smallest measured machine
-    size.
+    """The cells in the report's first picture. All these cells have the same clock, which is the first measured clock
+    in the order of results.CLOCKS. They also have the same storage model, which is the slowest model that was measured
+    on this clock. Of the machine sizes that were measured with this clock and model, they have the smallest size.
     """
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
@@ -162,8 +163,8 @@ class Conclusions:
 
 
 def conclusions(results: Results) -> tuple[Conclusions, ...]:
-    """The conclusions for each clock. They say which configurations are slower than quickstart, where quickstart saves
-    time, and how much the times of different runs vary.
+    """The conclusions for each clock. The conclusions say which configurations are slower than quickstart, where
+    quickstart saves time, and how much the times of different runs vary.
     """
     samples = planned_samples(results)
     found = []
@@ -244,8 +245,9 @@ def _pair(claim: Claim) -> str:
 
 
 def _parts(samples: Measured) -> Iterator[str]:
-    """Sentences that say how much time of T_app depends on the storage model, on waiting for systemd, on serving
-    files from memory, and on the kernel's options.
+    """T_app is the time from the start of the guest kernel's clock until ready. The result consists of sentences that
+    say how much of T_app depends on the storage model, on waiting for systemd, on serving files from memory, and on the
+    kernel's options.
     """
     known = {
         cell: middle

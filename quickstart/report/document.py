@@ -53,7 +53,9 @@ _NUMBERS = (
 
 
 def text_of(results: Results) -> str:
-    """The results as JSON text. The text has one line for each run, so that the diff of two such files is readable."""
+    """The results as JSON text. The text has one line for each run, so that the output of diff(1) for two results is
+    readable.
+    """
     circumstances = results.circumstances
     head = {
         "schema": SCHEMA,

@@ -102,8 +102,8 @@ class Drawn:
 
 
 def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Drawn:
-    """A figure with bars of the median T_pr and T_app in seconds. All bars have the same scale. The figure has a row
-    for each application and machine size, and a column for each storage model.
+    """A figure with bars of the median T_pr (launch to kernel start) and T_app (kernel start to ready) in seconds. All
+    bars have the same scale. There is a row for each application and machine size, and a column for each storage model.
 
     ``samples`` has all planned cells of one clock. A cell that was not run has no samples. A cell without a median has
     the text "censored" or "not run" in place of a bar. Raises MixedClocksError for cells of several clocks.
@@ -387,7 +387,7 @@ def _short(text: str) -> str:
 
 
 def inline(drawn: Drawn) -> str:
-    """The figure's SVG for a page with other figures. It has the page's colours, unique ids and an image's role."""
+    """The figure's SVG for a page with several figures, with the page's colours, unique ids and role="img"."""
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):

@@ -1,6 +1,6 @@
 """Report on launches of several machines from one volume (docs/users/measuring.md). The report consists of a table,
-figures and sentences. For each number of machines, the report has two values of T_total: p50, the value of the median
-machine, and p100, the value of the last machine.
+figures and sentences. T_total is the time from the launch until ready. For each number of machines, the report has two
+values of T_total: p50, the value of the median machine, and p100, the value of the last machine.
 """
 
 from __future__ import annotations
@@ -141,8 +141,9 @@ def _sentence(cell: Cell, runs: Sequence[Sample]) -> str:
 
 
 def figures(results: Results) -> tuple[Drawn, ...]:
-    """One figure for each combination of clock, volume, machine size and application. A figure shows T_total against
-    the number of machines. It has a panel for each launch pattern.
+    """One figure for each combination of clock, volume, machine size and application. A figure shows T_total, the time
+    from the launch until ready, against the number of machines. The figure has a panel for each launch pattern, that
+    is, for each way in which the machines are launched.
     """
     cells, singles = several(results), by_cell(results.samples)
     spelled = distinct(cell.profile for cell in cells)
@@ -170,7 +171,8 @@ def _words(runs: Sequence[Sample]) -> str:
 
 def launch_figure(cells: Measured, alone: Measured) -> Figure:
     """The figure for ``cells``, which have the same clock, volume, machine size and application. ``alone`` has the
-    corresponding cells that launch a single machine. Their times are the first points of the curves.
+    corresponding cells that launch a single machine. The times of the cells ``alone`` are the first points of the
+    curves.
     """
     panels = list(dict.fromkeys((cell.pattern, cell.stagger_ms) for cell in cells))
     kinds = list(dict.fromkeys(_alone(cell) for cell in sorted(cells, key=_kind_order)))

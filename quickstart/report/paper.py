@@ -132,9 +132,9 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of the cell with ``profile``, ``configuration`` and the kernel command line ``line``. A stock boot may
-    have been measured only with the stock command line. When ``line`` is another command line, these runs of the
-    stock boot are used, too.
+    """The runs of the cell with ``profile``, ``configuration`` and the kernel command line ``line``. A stock boot (the
+    distribution's own boot) may have been measured only with the stock command line, which has no additional options.
+    When ``line`` is another command line, these runs of the stock boot are used, too.
     """
     stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):
@@ -164,8 +164,9 @@ def _times(sides: Sides, metric: Metric) -> str:
 
 
 def _order(sides: Sides) -> str:
-    """A text that says whether our medians have the same order as in the paper. The text says this for T_app and for
-    T_total. T_total includes the fetch of kernel and initramfs.
+    """A text that says whether our medians have the same order as in the paper. The text says this for T_app (from the
+    start of the guest's kernel until ready) and for T_total (from the launch until ready). T_total includes the fetch
+    of kernel and initramfs.
     """
     return "; ".join(
         f"{name} {_falling(sides, metric)}" for name, metric in (("T_app", T_APP), ("T_total", T_TOTAL))

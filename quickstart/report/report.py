@@ -69,7 +69,9 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The section of the page for one clock and one storage model. So no table of the page has times of two clocks."""
+    """The section of the page for one clock and one storage model. Because each section has only one clock, no table of
+    the page has times of two clocks.
+    """
 
     title: str
     name: str
@@ -292,8 +294,9 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run with the median T_app or, for an even number of runs, the faster of the two middle runs. A timeline shows
-    only this run, because the phases of several runs have no common median.
+    """The run with the median T_app, the time from the start of the guest kernel's clock until ready. For an even
+    number of runs, the result is the faster of the two middle runs. A timeline shows only this run, because the phases
+    of several runs have no common median.
     """
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None
@@ -365,8 +368,9 @@ def _spread(time: Summary) -> str:
 
 
 def _interval(runs: Sequence[Sample]) -> str:
-    """The confidence interval of the median, as text. The text is a dash when a run is censored, because the time of a
-    censored run is not known. The text is also a dash when there are too few runs for an interval.
+    """The confidence interval of the median, as text. In a censored run, the guest did not become ready, so its time is
+    not known. The text is a dash when a run is censored. The text is also a dash when there are too few runs for an
+    interval.
     """
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
     return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"

@@ -1,5 +1,5 @@
-"""Make the first five lines of the report, which are for readers who skip tables. The times in these lines are those in
-the report's first picture. This module has no side effects.
+"""Make the first five lines of the report, which are for readers who skip tables. These lines have the times that the
+report's first picture shows. This module has no side effects.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ _THRESHOLD = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|%)")
 
 @dataclass(frozen=True)
 class Threshold:
-    """The threshold of a comparison of the results A and B. Each time of B, such as T_app or T_total, may be later
-    than the same time of A by ``least_ns`` or by the share ``share`` of A's median T_total. The larger of these two
-    limits counts.
+    """The threshold of a comparison of the results A and B. Each time of B, such as T_total (from the launch until
+    ready), may be later than the same time of A by ``least_ns`` or by the share ``share`` of A's median T_total. The
+    larger of these two limits counts.
     """
 
     least_ns: int = 100_000_000

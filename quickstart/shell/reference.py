@@ -20,9 +20,9 @@ def find_tree(store: Store, image_hash: str) -> Path:
     """The root directory of the store's reference image whose hash is ``image_hash``. ``store`` keeps a lock on the
     image's entry.
 
-    Raises BadInputError when the image is no longer in the store, or is damaged. Also raises BadInputError for an
-    image that was made from a user's own root file system (a directory, a tar archive or a disk), because its programs
-    are untrusted and never run on this host.
+    Raises BadInputError when the image is no longer in the store, or is damaged. Also raises BadInputError for an image
+    that was made from a user's own root file system (a directory, a tar archive or a disk), because the programs of
+    such an image are untrusted and never run on this host.
     """
     unusable: BadInputError | None = None
     for path, inputs in store.marks("reference"):

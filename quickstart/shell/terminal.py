@@ -81,7 +81,9 @@ def raw(side: Local) -> Iterator[None]:
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection to the serial line behind a UNIX socket. Raises GuestError when the socket cannot be reached."""
+    """A connection to the guest's serial line, which QEMU connects with a UNIX socket. Raises GuestError when the
+    socket cannot be reached.
+    """
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         line.connect(str(path))

@@ -59,8 +59,9 @@ def check_place(root: Path, stage: Path | None = None) -> None:
 
 
 def _shared_fault(place: Path) -> str:
-    """Say that other users can make files in the directory ``place``, if ``place`` has the sticky bit and is writable
-    for them. The sticky bit only prevents them from replacing files of others. Otherwise, the result is empty.
+    """A text that says that other users can make files in the directory ``place``. The result is empty unless ``place``
+    has the sticky bit and is writable for other users. The sticky bit does not prevent other users from making files.
+    It only prevents them from replacing files that belong to somebody else.
     """
     # Path.stat raises ValueError for an invalid path.
     with suppress(OSError, ValueError):
@@ -105,9 +106,10 @@ def check_trusted(root: Path, entry: Path) -> None:
     """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
     This function checks the directories on the path to the store, the store, the stage's directory, the entry and the
-    entry's direct contents, as far as they exist. All these files and directories must belong to a trusted user (see
-    ``trusted`` in host/places.py). Inside the store, no such file or directory may be a link, or writable for its group
-    or for others. The top directory of an image is not checked when nobody else can enter the stage's directory.
+    entry's direct contents, as far as these files and directories exist. All these files and directories must belong to
+    a trusted user (see ``trusted`` in host/places.py). Inside the store, no such file or directory may be a link, or
+    writable for its group or for others. The top directory of an image is not checked when nobody else can enter the
+    stage's directory.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -123,9 +125,9 @@ def check_trusted(root: Path, entry: Path) -> None:
 
 
 def trusted_entries(root: Path, stage: Path, pattern: str, note: Callable[[str], None]) -> Iterator[Path]:
-    """The entries of a stage whose names match ``pattern``, sorted by name. An entry that another user could have put
-    there is left out, and ``note`` is called with a line about this entry. Raises HostLacksError in the same cases as
-    `check_place`.
+    """The entries of a stage whose names match ``pattern``, sorted by name. The function leaves out an entry that
+    another user could have put into the store, and calls ``note`` with a line about this entry. Raises HostLacksError
+    in the same cases as `check_place`.
     """
     check_place(root, stage)
     for path in sorted(stage.glob(pattern)):
@@ -163,9 +165,9 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = None) -> Iterator[Path]:
-    """The files and directories in the stages' directories of the store whose names match ``pattern``. A stage that is
-    a link is left out, because the link's target does not belong to the store. ``note`` is then called with a line
-    about this link.
+    """The files and directories in the stages' directories of the store whose names match ``pattern``. The function
+    leaves out a stage that is a link, because the link's target does not belong to the store. It then calls ``note``
+    with a line about this link.
 
     Raises HostLacksError when another user could replace the store. This check is necessary, because the caller reads
     the size of each tree in the store.
@@ -179,9 +181,9 @@ def in_stages(root: Path, pattern: str, note: Callable[[str], None] | None = Non
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """The entries at ``paths``, sorted by path. Files and links are left out, even links to directories, because a
-    link's size would be the size of a tree elsewhere. The modification time of an entry's file ``mark_name`` is the
-    time of the entry's last use.
+    """The entries at ``paths``, sorted by path. Files and links are left out, even links to directories, because the
+    size of a link would be the size of a directory tree outside the store. The modification time of an entry's file
+    ``mark_name`` is the time of the entry's last use.
     """
     for path in sorted(paths):
         # The entry may be removed during this check. An entry of an older version has no mark.

@@ -46,8 +46,8 @@ def open_lock(path: Path) -> BinaryIO:
     """Open the lock file at ``path``, and make the file if it is missing. If we may not write to the file, it is opened
     only for reading. Raises HostLacksError when the file is not a regular file, and OSError when open(2) fails.
 
-    In a store that somebody else made, the name of the lock file may be a link. By following the link, we would make a
-    file at a place of this user's choice, such as /etc/nologin.
+    In a store that somebody else made, the name of the lock file may be a link. If we followed the link, we would make
+    a file at a place that the maker of the store chooses, such as /etc/nologin.
     """
     with suppress(FileNotFoundError):
         # Opening a device may do something by itself.
@@ -83,9 +83,10 @@ def _check_lock(path: Path, mode: int) -> None:
 class Patience:
     """The limit of the time for which a process waits for the lock of the entry ``final``.
 
-    Other users can enter the stages in OPEN_STAGES and lock the lock files there. So the time is limited in these
-    stages to _LIMIT_S. While another process of quickstart makes or removes the entry, an unfinished entry exists. This
-    time does not count, up to _MAKING_LIMIT_S. In all other stages, the time is not limited.
+    Other users can enter the directories of the stages in OPEN_STAGES, and can lock the lock files there. So in these
+    stages, a process waits for at most _LIMIT_S. While another process of quickstart makes or removes the entry, an
+    unfinished entry exists. During the first _MAKING_LIMIT_S, the time in which an unfinished entry exists does not
+    count. In all other stages, the time is not limited.
     """
 
     def __init__(self, final: Path) -> None:
@@ -94,7 +95,7 @@ class Patience:
         self._begin_s = self._idle_since_s = time.monotonic()
 
     def wait(self) -> None:
-        """Wait for a moment. Raises HostLacksError when the time is over."""
+        """Wait for a moment. Raises HostLacksError when the process has already waited longer than the limit allows."""
         now_s = time.monotonic()
         if os.path.lexists(f"{self._final}.partial") and now_s < self._begin_s + _MAKING_LIMIT_S:
             self._idle_since_s = now_s

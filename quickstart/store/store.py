@@ -5,7 +5,8 @@ Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, e
 
     STAGE/KEY/            a finished entry, with `entry.json` beside the stage's own files
     STAGE/KEY.partial/    an entry that is being made or removed, or that a killed process left unfinished
-    STAGE/KEY.lock        flock(2): exclusive to make or remove the entry, shared to use it
+    STAGE/KEY.lock        a file that processes lock (flock(2)). A process that makes or removes the entry has an
+                          exclusive lock, and a process that uses the entry has a shared lock.
 
 `entry.json` has the stage, its inputs and the tree hash of the entry's other files. The modification time of
 `entry.json` is the time of the entry's last use.
@@ -139,9 +140,10 @@ class Store:
         """Return the entry for ``inputs``. When there is no such entry, call ``make`` with an empty directory
         and keep the result.
 
-        An entry is verified by its hash when it is first requested. A damaged entry is made again as soon as no process
-        uses it. When ``make`` raises, nothing is kept. A second process that requests the same entry waits for the
-        first process. Raises HostLacksError when the store is full or cannot be written.
+        When an entry is first requested, this method verifies the entry by its hash. The method makes a damaged entry
+        again as soon as no process uses the damaged entry. When ``make`` raises an exception, the store keeps nothing.
+        A second process that requests the same entry waits for the first process. Raises HostLacksError when the store
+        is full or cannot be written.
         """
         key = key_of(stage, inputs)
         final = self.root / stage / key
@@ -174,7 +176,7 @@ class Store:
 
     def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
         """The directory of the entry for ``inputs``, or None when there is no such entry. Like `get_or_make`, this
-        method verifies and locks the entry, but it makes and removes nothing.
+        method verifies and locks the entry. Unlike `get_or_make`, it makes and removes nothing.
 
         Raises BadInputError when the entry is damaged.
         """
@@ -249,7 +251,7 @@ class Store:
         )
 
     def remove(self, found: Kept) -> bool:
-        """Remove an entry, unless it is in use or was used after it was listed. Return False when it was not removed."""
+        """Remove an entry, unless it is in use or was used after it was listed. Return whether it was removed."""
         entry = found.entry
         with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
             now = next(kept([found.path], MARK), None)
@@ -276,9 +278,9 @@ class Store:
     def _lock(self, final: Path, *, exclusive: bool) -> BinaryIO:
         """The open lock file of an entry, locked by flock(2). Closing the file unlocks it.
 
-        A shared lock waits while another process makes or removes the entry. Raises BlockingIOError for an
-        exclusive lock that is not free now. When the lock file was removed together with its entry before the
-        lock was granted, a new lock file is made and locked.
+        For a shared lock, this method waits while another process makes or removes the entry. For an exclusive lock, it
+        does not wait, but raises BlockingIOError when another process has a lock. When another process has removed the
+        lock file together with the entry, this method makes and locks a new lock file.
         """
         kind, of = (EXCLUSIVE if exclusive else SHARED), f"the store {self.root}"
         for _ in range(_ATTEMPTS):

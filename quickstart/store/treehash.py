@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 
 def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) -> str:
-    """The SHA-256 of the tree below ``root``, without the file of the name ``without`` in ``root`` itself. Files
-    are hashed depth first and in the order of their names. Modification times are hashed in seconds.
+    """The SHA-256 of the tree below ``root``. The hash does not cover the file with the name ``without`` directly in
+    ``root``. Files are hashed depth first and in the order of their names. Modification times are hashed in seconds.
 
     A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory. Files of our
     own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or that another process
@@ -38,7 +38,8 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
     namespace shows such an owner as the user nobody.
 
     With ``as_copied_s``, the result is the hash that a copy of the tree would have (inspect/foreign/home.py makes such
-    copies). Device nodes and sockets are left out, and ``as_copied_s`` is the time of mount points.
+    copies). The copy has no device nodes and no sockets, so the hash does not cover them. In the copy, mount points
+    have the modification time ``as_copied_s``.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev

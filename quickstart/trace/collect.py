@@ -1,10 +1,10 @@
 """Find the actions of the processes of one or several units in a log of strace. Apart from reading the log, this
 module has no side effects.
 
-A unit's processes are the processes that systemd puts into the unit's control group, and their descendants.
-systemd forks a child, which writes its own process ID into the group and then executes the unit's command.
-Newer versions of systemd create the child in the group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the
-unit's command, the child's actions count as actions of systemd.
+A unit's processes are the processes that systemd puts into the unit's control group, and their descendants. systemd
+forks a child, which writes its own process ID into the group and then executes the unit's command. Newer versions of
+systemd create the child in the group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the unit's command, this
+module counts the child's actions as actions of systemd.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Turn a stream of system calls into a stream of the processes' actions on paths. This module has no side effects.
 
 The reader follows the working directory and the root directory of each process, so that every path becomes a path in
-the image. A log may show a child's first calls before its parent's fork. The child's first calls are then held back
-until the child's parent is known. No other calls are kept, so memory use does not grow with the log.
+the image. A log may show a child's first calls before its parent's fork. The reader then holds back the child's first
+calls until the child's parent is known. The reader keeps no other calls, so memory use does not grow with the log.
 
 The guest's programs choose the text of the log, and a hostile text must not cost much time. So each line is
 scanned only a few times. A child's inherited state is shared with its parent and is not copied.

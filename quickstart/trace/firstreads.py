@@ -1,9 +1,9 @@
 """Find out which parts of the root volume a guest reads after ready. The reads count from the moment of ready until the
 profile's first requests have been answered.
 
-This module has the words for the kernel's command line that make the kernel trace these reads. It also has the parser
-for the log that the script tracers/reads-all prints. The log has only the positions on the volume and the times of the
-reads, so the data that was read does not leave the guest. The log also has reads that bypass the page cache.
+This module has the words for the kernel's command line that make the kernel trace these reads. The module also has the
+parser for the log that the script tracers/reads-all prints. The log has only the positions on the volume and the times
+of the reads, so the data that was read does not leave the guest. The log also has reads that bypass the page cache.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Examples are the sockets of the message bus, of systemd and of udev. With an ear
 before systemd runs, and no process listens on these sockets yet. A connection to such a socket shows that a script
 calls systemctl, hostnamectl or busctl, or that a library uses D-Bus.
 
-sendmsg(2) is not recorded. Programs call sendmsg(2) with an address only for the notify socket and for journald's
-sockets, and these sockets also exist in an early start.
+strace does not record sendmsg(2). Programs call sendmsg(2) with an address only for the notify socket and for
+journald's sockets, and these sockets also exist in an early start.
 """
 
 from __future__ import annotations

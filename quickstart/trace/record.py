@@ -91,10 +91,11 @@ def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
 def record(
     subject: Subject, launcher: Launcher, programs: Mapping[str, Path], directory: Path, progress: Progress
 ) -> None:
-    """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
+    """Boot the root disk of ``subject`` under the tracers (strace and our scripts), and write the raw logs to
+    ``directory``.
 
-    The files are strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
-    If the profile has first requests, there is also the file reads.log. ``programs`` is the result of
+    The function writes the files strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after
+    and facts.json. If the profile has first requests, the function also writes reads.log. ``programs`` is the result of
     ``tracer_programs``. Raises GuestError when the guest does not become ready, and TraceError when a log is not
     complete.
     """

@@ -93,7 +93,7 @@ class _Begun:
 
 def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
     """The system calls and the ends of processes in a log. The calls have the order in which they returned. strace may
-    print a call in two parts, "unfinished" and "resumed". These parts are joined.
+    print a call in two parts, "unfinished" and "resumed". This function joins the two parts.
 
     Raises TraceError with the line's number for a damaged log. Calls that had not returned when strace ended
     (`<detached ...>`) are left out. Calls that map anonymous memory are also left out.

@@ -1,5 +1,5 @@
-"""Boot an artefact from our volume emulator, and make the ledger of the requests to the root volume. The ledger is made
-from the emulator's log and from the guest kernel's trace of its requests. The artefact is not changed.
+"""Boot an artefact from our volume emulator, an NBD server, and make the ledger of the requests to the root volume. The
+ledger is made from the emulator's log and from the guest kernel's trace of its requests. The artefact is not changed.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `quickstart verify` that concern its boot. When ``timeout_s`` is None, the profile's time
-    limit applies. ``append`` are further words for the kernel's command line. With ``keep``, the workspaces of
-    the boot are not removed.
+    """The options of `quickstart verify` that concern its boot. When ``timeout_s`` is None, the profile's time limit
+    applies. ``append`` are further words for the kernel's command line. With ``keep``, the boot's workspaces (temporary
+    directories with the logs) are not removed.
     """
 
     timeout_s: float | None = None
@@ -75,9 +75,10 @@ class Verified:
 
 @dataclass(frozen=True)
 class Counted:
-    """The result of a boot without a ledger. QEMU counted the reads (``counted``), but it is not known which processes
-    caused them. ``error`` says why. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
-    ``ready_uptime_ns`` is the guest's uptime when it was ready.
+    """The result of a boot for which no ledger (list of the requests with their causes) could be made. QEMU counted the
+    reads (``counted``), but it is not known which processes caused the reads. ``error`` says why these processes are
+    not known. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty. ``ready_uptime_ns``
+    is the guest's uptime when it was ready.
     """
 
     counted: RootIo
@@ -89,7 +90,7 @@ class Counted:
 @dataclass(frozen=True)
 class _Seen:
     """The records of a boot that come from the guest. ``trace`` is an UntraceableError when the guest's kernel cannot
-    trace. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
+    trace its requests. ``fallback`` is the reason why init gave up the early start (fallback 1), or empty.
     """
 
     readied: Readied
@@ -111,9 +112,9 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 
 def accounted_with_room(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, the boot is repeated
-    once, with a larger buffer (a sixth of the machine's memory). The boot is not repeated if ``options.append`` sets
-    the size of the buffer.
+    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, this function boots the
+    guest a second time, with a larger buffer (a sixth of the machine's memory). There is no second boot if
+    ``options.append`` sets the size of the buffer, or if init has given up the early start.
     """
     seen = accounted_or_counted(artefact, options, context)
     if not isinstance(seen, Counted) or not isinstance(seen.error, TraceFullError):
@@ -154,8 +155,9 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger of a boot, from the volume's ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk
-    (pure). Raises MeasurementError, TraceFullError and UntraceableError in the same cases as `verify`.
+    """The ledger of a boot, that is, the list of its requests with their causes. The ledger is made from the volume's
+    ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk (pure). Raises MeasurementError,
+    TraceFullError and UntraceableError in the same cases as `verify`.
     """
     requests = guest_requests(log)
     if not trace.issued:

@@ -140,7 +140,8 @@ def parse(lines: Iterable[str], stats: str) -> GuestTrace:
     """The trace in the output of the command FETCH, whose stdout has ``lines`` and whose stderr is ``stats``. Lines
     about events that this module does not know are ignored.
 
-    Raises GuestError when the trace is larger than the trace of any real boot. A hostile guest may send such a trace.
+    Raises GuestError when the trace is larger than the trace of any real boot. A hostile guest may send a trace of this
+    size.
     """
     reader = _Reader()
     for number, line in enumerate(lines):

@@ -121,10 +121,10 @@ class DirectReads:
 class Ledger:
     """The ledger of one boot until ready.
 
-    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are the paths on the root
-    volume whose look-up failed, and ``listed`` are the directories of the root volume that were listed.
-    ``untouched`` are packed files that no process opened or executed below /fast, with their sizes in bytes.
-    ``lost`` is the number of trace entries that the guest's kernel dropped.
+    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are the paths on the root volume whose
+    look-up failed, and ``listed`` are the directories of the root volume that were listed. ``untouched`` are packed
+    files that no process opened or executed below /fast, the directory in memory, with their sizes in bytes. ``lost``
+    is the number of trace entries that the guest's kernel dropped.
     """
 
     ready_ns: int
@@ -137,8 +137,8 @@ class Ledger:
 
     @property
     def charged(self) -> tuple[Entry, ...]:
-        """The reads to which the root budget applies: all reads except those with O_DIRECT and those of the
-        readiness command.
+        """The reads to which the root budget (the profile's limit for reads before ready) applies. These are all reads
+        except those with O_DIRECT and those of the readiness command.
         """
         return tuple(entry for entry in self.reads if not entry.direct and not entry.prober)
 
@@ -293,8 +293,8 @@ def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
 
 
 def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[PurePosixPath, int], ...]:
-    """The packed files that no process opened or executed below /fast before ready, with their sizes in
-    bytes. The largest file comes first.
+    """The packed files that no process opened or executed below /fast, the directory in memory, before ready, with
+    their sizes in bytes. The largest file comes first.
     """
     touched: set[PurePosixPath] = set()
     for use in trace.uses:

@@ -20,7 +20,9 @@ _SHOWN_INODES = 3
 
 
 def is_clean(ledger: Ledger, budget: RootBudget) -> bool:
-    """Whether the reads to which the root budget applies (`Ledger.charged`) are within the budget."""
+    """Whether the reads to which the root budget applies (`Ledger.charged`) are within this budget, which limits the
+    requests and bytes before ready.
+    """
     charged = ledger.charged
     size = sum(entry.length_bytes for entry in charged)
     return len(charged) <= budget.requests and size <= budget.read_bytes
@@ -76,7 +78,7 @@ def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
 
 
 def counted_lines(found: Counted, budget: RootBudget) -> Iterator[str]:
-    """The counts of `counted_document` as lines of text."""
+    """QEMU's counts of requests (see `counted_document`) as lines of text."""
     counted = found.counted
     if found.fallback:
         yield f"the fast start did not happen: {brief(found.fallback)}"

@@ -1,8 +1,9 @@
 """Implement `verify --until-clean`: build and verify repeatedly, until no file that could be packed is read from the
 root volume.
 
-A file that was read but is not in the start set goes into a list. The list is in the directory that contains OUT, the
-artefact. `build --include FILE` reads this list. The same list, profile and image give the same OUT.
+The module writes each file that was read but is not in the start set into a list. The list is in the directory that
+contains OUT, the artefact. `build --include FILE` reads this list. Builds with the same list, profile and image give
+the same OUT.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def until_clean(
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
     """Build and verify in rounds. Each round also packs the files that the function `missing` has found in the previous
-    round. The last round is the round ROUNDS, or an earlier round after which no further file is missing.
+    round. The rounds end as soon as no further file is missing. There are at most ROUNDS rounds.
 
-    ``included`` are the files from earlier calls, which the first round packs. Before each later round, ``keep``
-    is called with all files that this round packs in addition, and writes them into the list.
+    ``included`` are the files from earlier calls, which the first round packs. Before each later round, this function
+    calls ``keep`` with all files that the round packs in addition to the profile's files. ``keep`` writes these files
+    into the list.
     """
     files: tuple[PurePosixPath, ...] = tuple(included)
     added: tuple[PurePosixPath, ...] = ()
@@ -62,8 +64,8 @@ def until_clean(
 
 
 def missing(verified: Verified, profile: Profile) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the root volume but are not packed. The profile's data files, and files that the
-    profile excludes, are left out.
+    """The files that were read from the root volume but are not packed. The result has no data files of the profile,
+    and no files that the profile excludes.
     """
     rules = (*profile.files.exclude, *profile.files.data)
     found = lacking(verified.ledger, verified.packed)

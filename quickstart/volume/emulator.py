@@ -108,8 +108,8 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume with the socket of the instance whose number is ``instance``, counted from 1. Each instance
-        has its own socket and its own overlay for writes.
+        """The volume as one instance uses it. An instance is one machine of a launch, and ``instance`` is its number,
+        counted from 1. Each instance has its own socket and its own overlay for writes.
         """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
@@ -150,7 +150,9 @@ class Volume:
 
 
 def volume_binary(store: Store) -> Path:
-    """The path of our NBD server. If the store does not have the server yet, it is compiled as a static program."""
+    """The path of our NBD server. If the store does not have the server yet, the function compiles the server as a
+    static program.
+    """
     return compiled(store, "volume", FLAGS, resources.files("quickstart.volume").joinpath("emulator"))
 
 
@@ -211,8 +213,8 @@ def _opened_image(lent: ExitStack, image: Path) -> int:
 
 def _overlay(lent: ExitStack, path: Path | None, instance: int, place: Path) -> int:
     """A descriptor of the overlay of ``instance``, that is, of the file for its writes. The overlay is the file at
-    ``path``, which is made if it is missing. Without ``path``, the overlay is a temporary file without a name in
-    ``place``.
+    ``path``. If this file is missing, the function makes the file. Without ``path``, the overlay is a temporary file
+    without a name in ``place``.
     """
     if path is None:
         return lent.enter_context(tempfile.TemporaryFile(dir=place)).fileno()
@@ -234,8 +236,8 @@ def _numbered(path: Path, instance: int) -> Path:
 def _prefer(process: door.Process) -> None:
     """Raise the server's priority, because a real volume does not compete with the host's processes.
 
-    The server sleeps most of the time, so it hardly disturbs other processes. When we may not raise the
-    priority, the server may answer late on a busy host.
+    The server sleeps most of the time, so it hardly disturbs other processes. When our process has no right to raise
+    the priority, the server may answer late on a busy host.
     """
     with suppress(OSError):
         os.sched_setscheduler(

@@ -1,4 +1,4 @@
-"""A small client for the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md). It uses the fixed
+"""A small client for the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md). The client uses the fixed
 newstyle handshake and simple replies.
 """
 

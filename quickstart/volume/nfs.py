@@ -1,5 +1,5 @@
-"""Serve an image from a real NFS server behind an emulated network link. Only measurements by the host's clock use such
-a volume (docs/users/storage.md). The script nfs/serve.sh starts the server and the link.
+"""Serve an image from a real NFS server behind an emulated network link. Only measurements by the host's clock use a
+volume of this kind (docs/users/storage.md). The script nfs/serve.sh starts the server and the link.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ class Findings:
 
 
 def counted(found: Iterable[Finding]) -> Findings:
-    """Count and collect the findings in ``found``. Memory holds at most MOST_FINDINGS findings of each severity."""
+    """Count and collect the findings in ``found``. The function keeps at most MOST_FINDINGS findings of each severity
+    in memory.
+    """
     errors: list[Finding] = []
     notes: list[Finding] = []
     numbers = {ERROR: 0, NOTE: 0}

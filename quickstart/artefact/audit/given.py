@@ -73,7 +73,9 @@ class Given:
 
 
 def gather(artefact: Artefact) -> Given:
-    """Read all regular files of OUT. The root disk is a sparse file. Its data is read, but its holes are not read."""
+    """Read all regular files of OUT. The root disk is a sparse file. The function reads the data of the root disk, and
+    skips the holes.
+    """
     manifest = read_manifest(artefact.directory)
     return Given(
         mode=stat.S_IMODE(artefact.directory.stat().st_mode),

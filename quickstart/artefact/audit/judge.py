@@ -210,7 +210,8 @@ def _parts(given: Given) -> Iterator[Finding]:
 def _digests(given: Given) -> Iterator[Finding]:
     """A finding for each difference between part B of the initramfs, which has the packed files, and part A's list of
     these files with their digests. A file may differ from its entry in the list, or may be only in part B or only in
-    the list. With such a difference, every boot would be a stock boot.
+    the list. Because of such a difference, init would refuse the fast start at every boot, and start the distribution's
+    init instead.
     """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
     if text is None:
@@ -316,8 +317,9 @@ def _secret(member: inside.Member, secrets: Secrets) -> Iterator[Finding]:
 
 
 def _mode(member: inside.Member, secrets: Secrets, below: str | None) -> Iterator[Finding]:
-    """The findings about a member's owner and mode. ``below`` is the nearest directory above the member that some
-    users may not enter. ``below`` is None when every user may enter all directories above the member.
+    """The findings about a member's owner and mode. Some users may not enter the directory ``below``, which is the
+    nearest such directory above the member. ``below`` is None when every user may enter all directories above the
+    member.
     """
     bits, name = stat.S_IMODE(member.mode), f"/{member.name}"
     if (member.uid, member.gid) != (0, 0):

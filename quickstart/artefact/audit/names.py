@@ -32,8 +32,9 @@ def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str
     """For each plain name in ``names``, the nearest directory above the name that is in ``holders``. A name without
     such a directory is left out of the result.
 
-    Apart from the sorting, the time is proportional to the total length of all names. This speed is necessary,
-    because each name in an untrusted archive may have two thousand components.
+    The function sorts the names. Apart from this sorting, the time that the function takes is proportional to the total
+    length of all names. This speed is necessary, because each name in an untrusted archive may have two thousand
+    components.
     """
     found: dict[str, str] = {}
     above: list[str] = []
