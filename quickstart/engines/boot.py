@@ -214,10 +214,9 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise an error when the image does not fit the profile. For a profile with ``early = "ask"``, show a note if the
-    first boot of a machine differs from its later boots. Also show a note when the image has cloud-init, but not the
-    package quickstart-guest. The package records that cloud-init has completed a boot. Without this record, every boot
-    is a stock boot.
+    """Raise an error when the image does not fit the profile. With ``early = "ask"``, show a note that says what a first
+    boot does. Also show a note when the image has cloud-init, but not the package quickstart-guest, which records that
+    cloud-init has completed a boot.
     """
     root = ImageRoot(reference.tree)
     check_image(root, profile)

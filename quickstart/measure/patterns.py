@@ -89,10 +89,10 @@ def cell_problem(cell: Cell) -> str:
 
 
 def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
-    """The faults of a plan whose report would take hours to draw. A report has figures for each combination of
-    application, size, volume and clock. Among them, the figure of the launches has a panel for each launch pattern. A
-    report also has a figure for each clock. This figure has a bar for each configuration of each application and size,
-    on each volume.
+    """Yield a message for each kind of figures in the report of ``cells`` that has too many parts, and would take hours
+    to draw. A report has figures for each combination of application, size, volume and clock. Among them, the figure of
+    the launches has a panel for each launch pattern. A report also has a figure for each clock. This figure has a bar
+    for each configuration of each application and size, on each volume.
     """
     cells = tuple(cells)
     panels: dict[tuple[str, str, str, str], set[tuple[str, int]]] = {}

@@ -146,9 +146,9 @@ def _check_host(store: Store) -> None:
 
 
 def make_base(suite: str, context: Context) -> Entry:
-    """The base image of ``suite``. This image has the result of one run of debootstrap, and the packages BASE_PACKAGES.
-    The image's tree is the directory ``root`` of the store's entry. If the store does not have the image yet, the
-    function makes the image. Making the image needs root.
+    """The base image of ``suite``. One run of debootstrap makes this image, and then the packages BASE_PACKAGES are
+    installed in the image. The image's tree is the directory ``root`` of the store's entry. If the store does not have
+    the image yet, the function makes the image. Making the image needs root.
 
     Raises the errors that `make_reference` raises.
     """

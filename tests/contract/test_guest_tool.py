@@ -372,6 +372,17 @@ def test_status_is_json_whatever_files_are_called(machine: Machine) -> None:
     assert (second["result"]["stamp"], second["result"]["next_boot"]) == ("1:off", "stock: disabled")
 
 
+def test_how_the_boot_started_long_ago(machine: Machine) -> None:
+    """The kernel's log has forgotten it. journald keeps init's lines without their beginning, which names them."""
+    said = machine(
+        "printf '#!/bin/sh\\n' >/tool/dmesg; printf '#!/bin/sh\\n%s\\n' "
+        '\'[ "$*" = "-q -k -b -o cat SYSLOG_IDENTIFIER=quickstart" ] && echo "the root volume is as stamped"\' '
+        ">/tool/journalctl; chmod 755 /tool/*; quickstart status --json"
+    )
+    result = json.loads(said)["result"]
+    assert (result["boot"], result["reason"]) == ("fast", "the root volume was as stamped")
+
+
 def test_two_failures_in_grub_are_named(machine: Machine) -> None:
     """As 42_quickstart leaves them in the environment block of GRUB, on a disk of `build --image`."""
     said = machine(

@@ -58,11 +58,11 @@ TRUNCATE = (
 )
 # The disk is larger than its table says by this.
 MORE_MIB = 512
-# What init says of the volume goes into the kernel's log, and journald keeps that. Each of the two boots was like this.
+# journald keeps what init writes into the kernel's log. Each of the two boots was like this.
 UNCHANGED_AND_LARGER = f"""\
 set -e
 [ $(($(stat -f -c '%S * %b' /) >> 20)) -gt {ROOT_MIB + MORE_MIB * 3 // 4} ]
-journalctl -q -D /var/log/journal -o cat _TRANSPORT=kernel | grep '^quickstart: the root volume is' >/run/said
+journalctl -q -D /var/log/journal -o cat SYSLOG_IDENTIFIER=quickstart | grep '^the root volume is' >/run/said
 sort /run/said | uniq -c
 [ "$(grep -c 'as stamped' /run/said)" = 2 ]
 ! grep -v 'as stamped' /run/said

@@ -142,9 +142,9 @@ def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in the order of the
     lines. If several lines write into one file, only the first line counts, as for systemd-tmpfiles ("Duplicate line
     for path"). Init applies the settings before the application starts. Only lines with a plain value are in the
-    result. systemd-tmpfiles writes the value again some seconds later, so only lines for files that keep the value are
-    in the result. The result does not have the settings in files that are not world-readable, because the content of
-    these files must not enter our initramfs.
+    result. systemd-tmpfiles writes the same value again some seconds later. So the result has only lines for files in
+    which a second write of the same value changes nothing. The result does not have the settings in files that are
+    not world-readable, because the content of these files must not enter our initramfs.
     """
     firsts: dict[str, KernelSetting] = {}
     for _, each in _written(root):
