@@ -42,7 +42,7 @@ from quickstart.launch.settled import Settled
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
 from quickstart.model.words import Early, Firmware, ReadyKind
-from quickstart.parse.printable import brief
+from quickstart.parse.printable import brief, in_full
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
@@ -177,7 +177,7 @@ def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) ->
             why = f"fallback 2: {error.message}; booted the stock way"
             verb.display().note(why)
             for line in error.details:
-                verb.display().note(f"| {brief(line)}")
+                verb.display().note(f"| {in_full(line)}")
             ran.append(dataclasses.replace(_boot(verb, artefact, launcher, options, True), fallback=why))
     return ran
 
@@ -310,7 +310,7 @@ def _show(console: Console, ran: list[Ran], table_wanted: bool) -> None:
         return
     for each in ran:
         if each.url:
-            page = brief(each.page) if each.page else "no answer to this host"
+            page = in_full(each.page) if each.page else "no answer to this host"
             say(console, f"{each.measurement.configuration}: {each.url}  {page}")
     table = Table(
         title=f"from launch to ready ({ran[0].measurement.accelerator}, {ran[0].measurement.clock} clock)"

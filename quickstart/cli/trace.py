@@ -17,7 +17,7 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.model import MIB
 from quickstart.model.subject import Traced
-from quickstart.parse.printable import brief
+from quickstart.parse.printable import in_full
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -101,6 +101,6 @@ def _show(console: Console, traced: Traced) -> None:
     if found.traces > 1:
         for file in found.files:
             if 0 < file.seen_in < found.traces:
-                say(console, f"  only in {file.seen_in} of {found.traces} traces: {brief(str(file.path))}")
+                say(console, f"  only in {file.seen_in} of {found.traces} traces: {in_full(str(file.path))}")
     for excluded in found.excluded:
-        say(console, f"  kept out: {brief(str(excluded.path))}: {brief(excluded.rule)}")
+        say(console, f"  kept out: {in_full(str(excluded.path))}: {in_full(excluded.rule)}")

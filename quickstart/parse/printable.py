@@ -32,8 +32,12 @@ def brief(text: str) -> str:
     In a series of blanks, all blanks except the first are escaped. Otherwise, a terminal that wraps a long line at the
     blanks could show the end of ``text`` on a line of its own, where it looks like another message of QuickStart.
     """
-    cut = shown(text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}…")
-    return _BLANKS.sub(lambda match: _escaped(match[0]), cut)
+    return in_full(text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}…")
+
+
+def in_full(text: str) -> str:
+    """``text`` as in `brief`, but of any length."""
+    return _BLANKS.sub(lambda match: _escaped(match[0]), shown(text))
 
 
 def command(*words: str) -> str | None:

@@ -156,6 +156,14 @@ def test_a_disk_that_cloud_init_has_been_on(box: Box) -> None:
     assert box.asked(QEMU, UUID, link=f"1:{UUID}") == "known"
 
 
+def test_a_configuration_of_ds_identify(box: Box) -> None:
+    (box.root / "newroot/etc/cloud").mkdir()
+    (box.root / "newroot/etc/cloud/ds-identify.cfg").touch()
+    assert (
+        box.asked(QEMU, UUID) == f"{NOT_YET}, and /etc/cloud/ds-identify.cfg says how it finds its datasource"
+    )
+
+
 @pytest.mark.parametrize("place", ["seed/nocloud", "seed/nocloud-net", "data/seed/bigstep"])
 def test_a_seed_on_the_root_volume(box: Box, place: str) -> None:
     (box.root / "newroot/var/lib/cloud" / place).mkdir(parents=True)

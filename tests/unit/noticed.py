@@ -131,6 +131,9 @@ NOTICED: dict[str, Noticed] = {
     "/etc/cloud/cloud-init.disabled": Compared(),
     "/etc/cloud/cloud.cfg": Compared(),
     "/etc/cloud/cloud.cfg.d": Compared(),
+    "/etc/cloud/ds-identify.cfg": Init(
+        "quickstart/initramfs/init/datasource", "/newroot/etc/cloud/ds-identify.cfg"
+    ),
     "/etc/cloud/handlers": Compared(),
     "/etc/cloud/templates": Compared(),
     # Units.
