@@ -92,8 +92,9 @@ def verify(
         directory = verb.place
         with Store(default_root(), verb.display().note) as store:
             if until_clean:
-                named = artefacts.load(directory).profile_name
-                profile = load_profile(profile_name) if profile_name else load_ours(named)
+                artefact = artefacts.load(directory)
+                demand_root_volume(artefact, "verify --until-clean")
+                profile = load_profile(profile_name) if profile_name else load_ours(artefact.profile_name)
                 building = _Building(profile, rootfs, guest_package)
                 rounds = _until_clean(verb, directory, building, options, store)
             else:
@@ -170,7 +171,6 @@ def _until_clean(
     verb: Verb, out: Path, building: _Building, options: boot.Options, store: Store
 ) -> tuple[Round, ...]:
     artefact = artefacts.load(out)
-    demand_root_volume(artefact, "verify --until-clean")
     manifest = read_manifest(out)
     kind = manifest.reference.kind if manifest.reference else ""
     if kind == artefacts.USED_DISK:
