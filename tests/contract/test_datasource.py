@@ -112,6 +112,8 @@ class Box:
         argv = ["unshare", "--net", sys.executable, str(box), mode, str(self.root), script]
         done = subprocess.run(argv, capture_output=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr.decode()
+        # User data and the beginnings of other disks must not stay where every user may read.
+        assert {each.name for each in (self.root / "q/run").iterdir()} <= {"lease"}
         return done.stdout.decode().strip()
 
 
