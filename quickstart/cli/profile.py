@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -14,14 +15,19 @@ from quickstart.cli.firmware import free_port
 from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, rootfs_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines.boot import TraceOptions
-from quickstart.model import MIB
+from quickstart.errors import BadInputError
+from quickstart.model import MIB, Profile
 from quickstart.newprofile.check import Checked, check
 from quickstart.newprofile.findings import Findings
-from quickstart.newprofile.make import PROFILE, Place, make
+from quickstart.newprofile.ground import of_disk, of_packages, packages_of
+from quickstart.newprofile.make import PROFILE, Place, check_place, make
 from quickstart.newprofile.readme import command, request
 from quickstart.newprofile.request import UNKNOWN_READY, first_draft, wanted_ready
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
+
+# Stands for the packages that the disk of `--image` will name.
+_ANY = ("dpkg",)
 
 
 @click.group()
@@ -35,9 +41,8 @@ def profile() -> None:
     "--package",
     "packages",
     multiple=True,
-    required=True,
     metavar="P",
-    help="A Debian package; may be given several times.",
+    help="A Debian package; may be given several times [with --image: the packages of the units].",
 )
 @click.option(
     "--unit",
@@ -55,6 +60,12 @@ def profile() -> None:
 @click.option("--status", type=click.IntRange(100, 599), metavar="N", help="The correct HTTP status [200].")
 @click.option("--suite", default="bookworm", show_default=True, metavar="SUITE", help="The Debian suite.")
 @rootfs_option()
+@click.option(
+    "--image",
+    type=click.Path(path_type=Path),
+    metavar="DISK",
+    help="A disk that somebody else has made, in place of debootstrap; it is not changed (docs/users/image.md).",
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -79,6 +90,7 @@ def new(
     status: int | None,
     suite: str,
     rootfs: Path | None,
+    image: Path | None,
     timeout_s: int,
     out: Path | None,
     force: bool,
@@ -95,18 +107,40 @@ def new(
 
     def work(verb: Verb) -> int:
         asked = wanted_ready(ready, status)
+        _check_image_options(packages, rootfs, image)
         *companions, unit = units
-        draft = first_draft(
-            name, packages, unit, asked or UNKNOWN_READY, suite, timeout_s, companions=companions
-        )
+
+        def draft(names: Sequence[str]) -> Profile:
+            wanted = asked or UNKNOWN_READY
+            return first_draft(name, names, unit, wanted, suite, timeout_s, companions=companions)
+
         place = Place(verb.place, free_port(), force)
         options = TraceOptions(rootfs=rootfs, keep=keep)
-        with Store(default_root(), verb.display().note) as store:
-            found = make(draft, place, options, Context(store, verb.display()), finds_ready=asked is None)
+        # A fault of the options is shown before the long steps.
+        profile = draft(packages or _ANY)
+        with Store(default_root(), verb.display().note) as store, ExitStack() as stack:
+            context = Context(store, verb.display())
+            check_place(place)
+            if image is None:
+                ground = of_packages(profile, options, context)
+            else:
+                ground = stack.enter_context(of_disk(image.absolute(), options, context))
+                profile = draft(packages or packages_of(ground.root, profile.units))
+            found = make(profile, place, ground, options, context, finds_ready=asked is None)
         verb.result(_written(found, place.out), lambda console: _show_written(console, found, place.out))
         return 0
 
     sys.exit(run_verb("profile new", as_json, work, verbose, as_root=True, out=lambda: out or Path(name)))
+
+
+def _check_image_options(packages: Sequence[str], rootfs: Path | None, image: Path | None) -> None:
+    """Raise BadInputError for `--rootfs` together with `--image`, and when nothing names the packages."""
+    if image is not None and rootfs is not None:
+        raise BadInputError("--rootfs and --image each name an image", hint="leave one of them out")
+    if image is None and not packages:
+        raise BadInputError(
+            "no package is named", hint="--package P, or give a disk that has the service: --image"
+        )
 
 
 def _written(found: Findings, out: Path) -> Mapping[str, object]:

@@ -365,10 +365,7 @@ def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> T
         programs = record.tracer_programs(context.store)
         record.record(subject, launcher, programs, directory, context.progress)
 
-    inputs = dict(_trace_inputs(subject.profile, subject.reference, number))
-    if subject.disk.whole:
-        # The boot also depends on the disk around the root volume, and on the boot loader's words.
-        inputs["whole"] = [*subject.reference.origin, subject.disk.at_bytes, *subject.disk.options]
+    inputs = {**_trace_inputs(subject.profile, subject.reference, number), **subject.whole_inputs}
     path = context.store.get_or_make("trace", inputs, make).path
     with context.progress.step("trace: parse"):
         return load_trace(path, *subject.profile.units)

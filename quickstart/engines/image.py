@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
-from quickstart.artefact.useddisk import examine_disk, reference_of_disk
+from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk
 from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.engines import boot as pipeline
 from quickstart.engines.made import is_remembered, make_artefact, up_to_date
@@ -39,10 +39,10 @@ from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.firstboot import first_boot, is_unborn
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import MIB, Artefact, Profile
+from quickstart.model import MIB, Artefact, Profile, ReferenceImage
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject
-from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
 from quickstart.pack.checks import check_image
 from quickstart.pack.packing import Packed, Packing, PackOptions, made_of, packing_of
 from quickstart.store.context import Context
@@ -72,17 +72,24 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     _check_early(profile)
     door.need_root(_ROOT_STEP)
     with examined(options.image, context) as image:
-        key = _build_key(profile, options, image)
-        with output.settled(options.out):
-            if present := up_to_date(options.out, key, options.force, context):
-                return pipeline.Built(present, made=False)
-            output.check_unused(options.out)
+        return build_examined(profile, options, image, context)
 
-        def made_meanwhile() -> bool:
-            return artefacts.check_output(options.out, key, options.force) is not None
 
-        plan = _Plan(profile=profile, options=options, image=image, key=key)
-        return _make(plan, prepared(image, context), made_meanwhile, context)
+def build_examined(
+    profile: Profile, options: ImageOptions, image: ImageDisk, context: Context
+) -> pipeline.Built:
+    """Do the same as ``build_image`` with ``image``, the disk of ``options``, which was examined before."""
+    key = image_key(profile, options, image)
+    with output.settled(options.out):
+        if present := up_to_date(options.out, key, options.force, context):
+            return pipeline.Built(present, made=False)
+        output.check_unused(options.out)
+
+    def made_meanwhile() -> bool:
+        return artefacts.check_output(options.out, key, options.force) is not None
+
+    plan = _Plan(profile=profile, options=options, image=image, key=key)
+    return _make(plan, prepared(image, context), made_meanwhile, context)
 
 
 def rebuild_image(
@@ -160,30 +167,49 @@ def _make(plan: _Plan, disk: RootDisk, keep_present: Callable[[], bool], context
 def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
     """The input of ``pack``. The files of the disk become the reference image, and a boot of the disk is traced."""
     profile = plan.profile
-    used = examine_disk(disk.path)
-    reference = reference_of_disk(used, _FROM_THE_IMAGE, profile.disk_mib * MIB, context)
-    reference = dataclasses.replace(reference, origin=plan.origin)
+    brought = brought_home(plan.image, disk, profile.disk_mib * MIB, context)
+    reference = dataclasses.replace(brought.reference, origin=plan.origin)
     root = ImageRoot(reference.tree)
-    if is_unborn(root):
-        # Every boot would differ from what is recorded, until systemd has written the file.
-        raise BadInputError(
-            f"/etc/machine-id of {plan.image.source} asks for a first boot, in which systemd enables units by its presets",
-            hint="make it an empty file in the image: then a copy still gets an identity of its own",
-        )
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, profile.payload)
     if line := first_boot(root, profile.early):
         context.progress.note(line)
     subject = Subject(profile, reference, disk)
     traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=plan.options.keep), context)
-    form = PackOptions(
-        hand_off=HandOff.KEEP,
-        delivery=Delivery.OVERLAY,
-        payload=profile.payload,
-        arranged=False,
-        times_of=used,
-    )
-    return packing_of(subject, traced, form, context)
+    return packing_of(subject, traced, brought.form(profile.payload), context)
+
+
+@dataclass(frozen=True)
+class Brought:
+    """The files of a prepared disk as a reference image, and the root partition that they come from."""
+
+    reference: ReferenceImage
+    used: UsedDisk
+
+    def form(self, payload: Payload) -> PackOptions:
+        """The options for packing an application of this disk."""
+        return PackOptions(
+            hand_off=HandOff.KEEP,
+            delivery=Delivery.OVERLAY,
+            payload=payload,
+            arranged=False,
+            times_of=self.used,
+        )
+
+
+def brought_home(image: ImageDisk, disk: RootDisk, planned_bytes: int, context: Context) -> Brought:
+    """The files of ``disk``, the prepared copy of ``image``, as a reference image. ``planned_bytes`` is the size of the
+    root disk in the profile. Raises BadInputError for a disk whose next boot would be systemd's first boot.
+    """
+    used = examine_disk(disk.path)
+    reference = reference_of_disk(used, _FROM_THE_IMAGE, planned_bytes, context)
+    if is_unborn(ImageRoot(reference.tree)):
+        # Every boot would differ from what is recorded, until systemd has written the file.
+        raise BadInputError(
+            f"/etc/machine-id of {image.source} asks for a first boot, in which systemd enables units by its presets",
+            hint="make it an empty file in the image: then a copy still gets an identity of its own",
+        )
+    return Brought(dataclasses.replace(reference, origin=(STAGE, image.digest)), used)
 
 
 def _check_early(profile: Profile) -> None:
@@ -208,7 +234,8 @@ def _rebuild_key(before: Artefact, profile: Profile, options: KernelOptions) -> 
     return key_of("rebuild-image", inputs)
 
 
-def _build_key(profile: Profile, options: ImageOptions, image: ImageDisk) -> str:
+def image_key(profile: Profile, options: ImageOptions, image: ImageDisk) -> str:
+    """The key of a build: a hash of all its inputs."""
     inputs = {
         "profile": dataclasses.asdict(profile),
         "image": image.digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quickstart.model import Profile, ReferenceImage, StartSet, Trace
@@ -15,6 +16,14 @@ class Subject:
     profile: Profile
     reference: ReferenceImage
     disk: RootDisk
+
+    @property
+    def whole_inputs(self) -> Mapping[str, object]:
+        """The inputs of a boot that come from the disk around the root volume: where the disk is from, and the words of
+        its boot loader. The result is empty when the root volume has no such disk.
+        """
+        disk = self.disk
+        return {"whole": [*self.reference.origin, disk.at_bytes, *disk.options]} if disk.whole else {}
 
 
 @dataclass(frozen=True)

@@ -90,3 +90,11 @@ class DiskFormat(enum.StrEnum):
 
     RAW = "raw"
     QCOW2 = "qcow2"
+
+
+class ImageSource(enum.StrEnum):
+    """Where the image of a new profile comes from. The value is the option of `build` that gives the same image."""
+
+    PACKAGES = ""
+    ROOTFS = "--rootfs"
+    DISK = "--image"

@@ -18,7 +18,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import directives as known
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import MIB, FileKind, Op, Profile, StartSet, Trace
-from quickstart.model.words import Early, Payload
+from quickstart.model.words import Early, ImageSource, Payload
 from quickstart.newprofile.reads import Reads
 from quickstart.newprofile.survey import Survey
 from quickstart.profile import DATA
@@ -54,7 +54,7 @@ class Findings:
     """All facts from which `profile new` writes a profile. ``directives`` are the unit's directives, each with a text
     that says how an early start treats it. ``pre`` are the ExecStartPre= lines. ``written`` are the image's files that
     the unit's processes opened for writing, except files that are data in every profile (see DATA in profile.py).
-    ``given`` is true when the image is a user's own root file system. ``bound`` are packed files that are mounted over
+    ``source`` says where the image comes from. ``bound`` are packed files that are mounted over
     the volume's files. ``reads`` are the reads of the root volume in a trial boot with an early start.
 
     A wrapper is a unit that does nothing itself, such as postgresql.service. If the user has named a wrapper,
@@ -73,7 +73,7 @@ class Findings:
     traces: tuple[Trace, ...]
     initramfs_bytes: int
     reads: Reads
-    given: bool
+    source: ImageSource
     written: tuple[PurePosixPath, ...]
     bound: tuple[PurePosixPath, ...] = ()
     wrapper: str = ""

@@ -26,6 +26,7 @@ from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.takeover import network_service
+from quickstart.inspect.firstboot import first_boot
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_service, read_stack, refuse_bound_port, unit_texts
 from quickstart.inspect.unit.model import UnitStart
@@ -36,9 +37,9 @@ from quickstart.model.words import Payload, ReadyKind
 from quickstart.newprofile import findings, reads, survey
 from quickstart.newprofile.discover import discover
 from quickstart.newprofile.findings import Findings
+from quickstart.newprofile.ground import Ground
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.request import first_draft
-from quickstart.newprofile.size import tree_bytes
 from quickstart.newprofile.toml import profile_text
 from quickstart.newprofile.units import demand_unit, with_needed, with_own_unit
 from quickstart.pack.packing import Packed, PackOptions, pack, packing_of
@@ -91,21 +92,29 @@ def _refuse_others(place: Place) -> None:
 
 
 def make(
-    draft: Profile, place: Place, options: TraceOptions, context: Context, *, finds_ready: bool = False
+    draft: Profile,
+    place: Place,
+    ground: Ground,
+    options: TraceOptions,
+    context: Context,
+    *,
+    finds_ready: bool = False,
 ) -> Findings:
-    """Complete the profile ``draft`` and write it to ``place.out``. After an error, nothing is written.
+    """Complete the profile ``draft`` for the image ``ground``, and write it to ``place.out``. After an error, nothing is
+    written.
 
     With ``finds_ready``, the readiness request of ``draft`` is only a placeholder. The function then finds the real
     request in a boot (discover.py). Raises NoProfileError with every reason when the service cannot be started early or
     does not become ready.
     """
     check_place(place)
-    reference = pipeline.reference_image(draft, options, context)
-    root = ImageRoot(reference.tree)
+    root = ground.root
     draft, wrapper, needed = _with_units(root, draft, context)
     unit, pre, run_start_pre = examine(root, draft)
-    draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
-    subject = pipeline.subject_of(draft, reference, context)
+    if line := first_boot(root, draft.early):
+        context.progress.note(line)
+    draft = replace(draft, run_start_pre=run_start_pre, disk_mib=ground.disk_mib)
+    subject = ground.subject(draft)
     why_ready = ""
     if finds_ready:
         draft, why_ready = _discovered(subject, options, context)
@@ -118,11 +127,11 @@ def make(
         ready=replace(draft.ready, loopback=seen.loopback),
     )
     draft, written, traced = _traced(replace(subject, profile=draft), options, context)
-    packed = _trial(replace(subject, profile=draft), traced, context)
+    packed = _trial(replace(subject, profile=draft), traced, ground.form, context)
     size_bytes = packed.initramfs.size_bytes
-    payload = fitting_payload(size_bytes, reference)
+    payload = fitting_payload(size_bytes, ground.reference)
     draft = replace(draft, budget_mib=findings.budget_mib(size_bytes), payload=payload)
-    seen_reads = reads.measured(draft, options, context)
+    seen_reads = ground.measured(draft)
     found = Findings(
         profile=_tried(draft, seen, seen_reads),
         survey=seen,
@@ -133,7 +142,7 @@ def make(
         traces=traced.traces,
         initramfs_bytes=size_bytes,
         reads=seen_reads,
-        given=options.rootfs is not None,
+        source=ground.source,
         written=written,
         bound=packed.recipe.bound,
         wrapper=wrapper,
@@ -284,17 +293,21 @@ def _watched_inputs(subject: Subject) -> Mapping[str, object]:
         "disk": [str(disk.superblock.uuid), disk.size_bytes],
         "units": list(draft.units),
         "recipe": source_digest(*_RECIPE),
+        **subject.whole_inputs,
     }
 
 
 def _stock_machine(subject: Subject, access: NetworkAccess) -> Machine:
+    disk = subject.disk
     return machine(
         f"profile-{subject.profile.name}",
         memory_mib=findings.WATCHED_MIB,
         kernel=subject.reference.kernel,
         initrds=(subject.reference.initrd,),
-        cmdline=f"console=ttyS0 panic=-1 root=UUID={subject.disk.superblock.uuid} ro",
-        disk=subject.disk.path,
+        cmdline=" ".join(
+            (f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro", *disk.options),
+        ),
+        disk=disk.attached,
         mac=TRACE_MAC,
         access=access,
     )
@@ -339,12 +352,12 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
     return survey.read(context.store.get_or_make("survey", inputs, watch).path)
 
 
-def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
+def _trial(subject: Subject, traced: Traced, form: PackOptions, context: Context) -> Packed:
     """Pack the application as a build would, but without compression and with a large memory budget. Return the result
     of ``pack``, and remove the initramfs.
     """
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
-    packing = packing_of(roomy, traced, PackOptions(), context)
+    packing = packing_of(roomy, traced, form, context)
     with context.progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:
         return pack(packing, directory / "initramfs.img")
 

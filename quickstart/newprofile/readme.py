@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import MIB, Readiness
-from quickstart.model.words import Early, ReadyKind
+from quickstart.model.words import Early, ImageSource, ReadyKind
 from quickstart.newprofile.findings import Findings, by_package, read_from_volume
 from quickstart.newprofile.look import is_loopback, listened
 from quickstart.newprofile.toml import one_line
@@ -41,8 +41,9 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     comments are written.
     """
     profile, said = found.profile, {}
+    as_debian = " as Debian has it" if found.source is ImageSource.PACKAGES else ""
     said[""] = [
-        f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
+        f"{', '.join(profile.packages)}{as_debian}. Written by `quickstart profile new`:",
         "README.md says what was found; docs/users/profile.md has every key.",
     ]
     if units := [*_wrapper_note(found), *_needed_note(found)]:
@@ -111,8 +112,9 @@ def readme_text(found: Findings) -> str:
 
 def _origin(found: Findings) -> str:
     packages = ", ".join(f"`{name}`" for name in found.profile.packages)
-    if found.given:
-        return f"{packages} in a root of one's own: `quickstart build` needs it too (`--rootfs`)."
+    if found.source is not ImageSource.PACKAGES:
+        where = "on a disk" if found.source is ImageSource.DISK else "in a root of one's own"
+        return f"{packages} {where}: `quickstart build` needs it too (`{found.source.value}`)."
     return f"Debian's {packages} ({found.profile.suite}), unchanged."
 
 

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.engines import boot as pipeline
-from quickstart.engines.boot import BuildOptions, TraceOptions
 from quickstart.errors import NoProfileError
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import Kind
-from quickstart.model import Artefact, Profile, RootBudget
+from quickstart.model import Artefact, RootBudget
 from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
@@ -46,26 +44,21 @@ class Reads:
     unattributed: str = ""
 
 
-def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
-    """The reads of a trial boot. If the store does not have these reads yet, the function builds the artefact of
-    ``profile`` in a temporary directory, from the store's image and trace. The function then boots this artefact.
+def measured(unit: str, key: str, build: Callable[[Path], Artefact], keep: bool, context: Context) -> Reads:
+    """The reads of a trial boot of the profile whose main unit is ``unit``. If the store does not have these reads yet,
+    the function calls ``build`` with the path of a temporary OUT, and boots the artefact. ``key`` is the key of this
+    build.
 
     Raises NoProfileError when init gives up the early start in this boot.
     """
-    how = BuildOptions(out=Path("out"), tracing=options)
-    inputs: Mapping[str, object] = {
-        "build": pipeline.build_key(profile, how, pipeline.rootfs_of(options, context.progress)),
-        "recipe": source_digest("quickstart.newprofile.reads"),
-    }
+    inputs: Mapping[str, object] = {"build": key, "recipe": source_digest("quickstart.newprofile.reads")}
 
     def make(directory: Path) -> None:
-        with workspace("quickstart-profile-", keep=options.keep) as place:
-            trial = BuildOptions(out=place / "out", tracing=options)
-            artefact = pipeline.build(profile, trial, context).artefact
-            seen = _boot(artefact, options.keep, context)
+        with workspace("quickstart-profile-", keep=keep) as place:
+            seen = _boot(build(place / "out"), keep, context)
         if seen.fallback:
             raise NoProfileError(
-                profile.unit,
+                unit,
                 [f"an early start on trial did not happen: {brief(seen.fallback)}"],
                 hint="the stock boot works; report what the unit does, or leave it to the stock boot",
             )

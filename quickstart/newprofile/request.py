@@ -45,6 +45,11 @@ def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
     raise BadInputError(f"--ready {text!r} is none of {_FORMS}", hint="for example --ready http:80/")
 
 
+def unit_name(given: str) -> str:
+    """The full name of a unit that the user has given with or without its type, such as `nginx`."""
+    return given if _TYPE.search(given) else f"{given}.service"
+
+
 def first_draft(
     name: str,
     packages: Sequence[str],
@@ -57,7 +62,7 @@ def first_draft(
     """A profile with the values that the options give, and with defaults for all other keys. Raises ProfileError
     with every invalid option.
     """
-    units = [each if _TYPE.search(each) else f"{each}.service" for each in (*companions, unit)]
+    units = [unit_name(each) for each in (*companions, unit)]
     raw: dict[str, object] = {
         "schema": 1,
         "name": name,

@@ -1,5 +1,6 @@
-"""Make a disk as Debian's cloud images are: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15, and GRUB
-for BIOS and UEFI. The system installs its own boot loader, in a VM with the disk.
+"""Make a disk as Debian's cloud images of bookworm are: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as
+15, GRUB for BIOS and UEFI, cloud-init, and netplan on systemd-networkd and systemd-resolved. The system installs its own
+boot loader, in a VM with the disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from quickstart.model import MIB, FileRules, Profile, Readiness
 from quickstart.model.machine import machine
 from quickstart.model.words import Early, ReadyKind
 from quickstart.reference.debootstrap import make_reference
+from quickstart.reference.variant import Variant
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 
@@ -35,8 +37,35 @@ PACKAGES = (
     "cloud-init",
     "cloud-initramfs-growroot",
     "cloud-guest-utils",
+    "netplan.io",
+    "systemd-resolved",
     "dosfstools",
     "nginx-light",
+)
+# The files that differ from Debian's packages, as Debian's cloud team writes them (debian-cloud-images, config_space).
+_NETPLAN = "network:\n    version: 2\n    ethernets:\n" + "".join(
+    f"""\
+        all-{name}:
+            match:
+                name: {name}*
+            dhcp4: true
+            dhcp4-overrides:
+                use-domains: true
+            dhcp6: true
+            dhcp6-overrides:
+                use-domains: true
+"""
+    for name in ("en", "eth")
+)
+_CLOUD = "apt_preserve_sources_list: true\nmanage_etc_hosts: true\n"
+_DIFFERENCES = Variant(
+    name="look-alike",
+    purged=("ifupdown", "isc-dhcp-client"),
+    written={
+        "etc/netplan/90-default.yaml": _NETPLAN,
+        "etc/cloud/cloud.cfg.d/01_debian_cloud.cfg": _CLOUD,
+    },
+    ran=(("systemctl", "enable", "systemd-networkd.service", "systemd-resolved.service"),),
 )
 # What the image's own installer has done on a vendor's machine.
 _SET_UP = f"""\
@@ -56,6 +85,8 @@ GRUB_TIMEOUT=0
 GRUB_DISABLE_LINUX_UUID=true
 GRUB_DISABLE_LINUX_PARTUUID=false
 END
+rm -f /etc/network/interfaces
+ln -sf /run/systemd/resolve/resolv.conf /etc/resolv.conf
 grub-install --target=i386-pc /dev/vda
 grub-install --target=x86_64-efi --removable --no-nvram --efi-directory=/boot/efi
 update-grub
@@ -95,7 +126,7 @@ def partitions() -> tuple[GptPartition, ...]:
 
 def look_alike(context: Context) -> LookAlike:
     """The disk, from the store or made now."""
-    reference = make_reference(_profile(), context, guest_package=False)
+    reference = make_reference(_profile(), context, _DIFFERENCES, guest_package=False)
     inputs = {"image": reference.image_hash, "recipe": source_digest("tests.images", "quickstart.image")}
 
     def make(directory: Path) -> None:

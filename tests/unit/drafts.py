@@ -12,7 +12,7 @@ from quickstart.model import (
     StartFile,
     StartSet,
 )
-from quickstart.model.words import ReadyKind
+from quickstart.model.words import ImageSource, ReadyKind
 from quickstart.newprofile.findings import (
     Findings,
 )
@@ -69,7 +69,7 @@ def findings(profile: Profile, **changes: Any) -> Findings:
             direct_requests=0,
             files=(("/etc/app.conf", "prefetcher", 4096),),
         ),
-        given=False,
+        source=ImageSource.PACKAGES,
         written=(),
     )
     return replace(found, **changes)

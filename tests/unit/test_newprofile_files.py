@@ -18,7 +18,7 @@ from quickstart.model import (
     RootBudget,
     StartSet,
 )
-from quickstart.model.words import Early, ReadyKind
+from quickstart.model.words import Early, ImageSource, ReadyKind
 from quickstart.newprofile.findings import (
     by_package,
     early,
@@ -121,9 +121,10 @@ def test_the_files_of_a_plain_service() -> None:
     ):
         assert line in readme
     assert profile_text(found.profile, notes(found)) == text
-    given = readme_text(replace(found, given=True))
-    assert "unchanged" in readme and "unchanged" not in given
-    assert "`quickstart build` needs it too" in given
+    for source, where in ((ImageSource.ROOTFS, "in a root of one's own"), (ImageSource.DISK, "on a disk")):
+        given = readme_text(replace(found, source=source))
+        assert "unchanged" in readme and "unchanged" not in given
+        assert f"{where}: `quickstart build` needs it too (`{source.value}`)." in given
 
 
 def test_the_files_of_one_to_be_looked_at() -> None:

@@ -55,6 +55,11 @@ def test_what_has_to_be_said(left_out: str) -> None:
     assert invoke(*words[:at], *words[at + 2 :]).exit_code == 2
 
 
+def test_an_image_comes_from_one_place() -> None:
+    found = invoke(*NEW, "--image", "disk.raw", "--rootfs", "root.tar", "--json")
+    assert error(found)["message"] == "--rootfs and --image each name an image"
+
+
 @pytest.mark.parametrize("words", [("--ready", "udp:1"), ("--unit", "a.socket"), ("--suite", "A B")])
 def test_options_that_do_not_hold(tmp_path: Path, words: tuple[str, ...]) -> None:
     out = tmp_path / "out"

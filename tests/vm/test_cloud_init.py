@@ -6,7 +6,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -64,6 +64,7 @@ answer hostname hostname
 answer uuid cat /sys/class/dmi/id/product_uuid
 echo "mib: $(($(stat -f -c '%b * %S' /) / 1048576))"
 """
+ASKED = "fallback 1: cloud-init has not been through this machine yet, and "
 STOCK = "fallback 1: cloud-init has not been through this machine yet; the stock init takes over"
 
 
@@ -230,4 +231,46 @@ def test_always_means_the_first_boot_too(rootfs: Path, tmp_path_factory: pytest.
     assert (said["running"], said["failed"]) == ("running", "")
     assert (said["ran"], said["hostname"]) == ("first", "first")
     assert int(said["mib"]) > 1.8 * SIZE_MIB
+    host("rm", "-r", out)
+
+
+def test_ask_starts_early_where_nothing_brings_user_data(
+    rootfs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """No datasource is found in this machine, so cloud-init has nothing to do, in a stock boot and in ours."""
+    bare = tmp_path_factory.mktemp("bare") / "root"
+    host("cp", "-a", "--reflink=auto", rootfs, bare)
+    host("rm", "-r", bare / "var/lib/cloud/seed")
+    os.utime(bare / "var/lib/cloud", (IMAGE_TIME_S, IMAGE_TIME_S))
+    out, result = built(tmp_path_factory, "ask", bare)
+    host("rm", "-r", bare)
+    assert (result["cloud_init"], result["early"]) == (True, "ask")
+    for _ in range(2):
+        called, said = boot(out)
+        assert called.result["fallback"] is None
+        assert (said["program"], said["same-pid"]) == ("/fast/usr/sbin/nginx", "yes")
+        assert said["cloud-init"].endswith("status: disabled")
+        assert (said["running"], said["failed"]) == ("running", "")
+    # Somebody gives the machine a seed.
+    commands = out / "commands"
+    commands.write_text(f"mkdir {PurePosixPath('/', SEED).parent}\nmkdir /{SEED}\n")
+    host("debugfs", "-w", "-f", commands, out / "root.raw")
+    commands.unlink()
+    called, said = boot(out)
+    assert called.result["fallback"] == f"{ASKED}/{SEED} is a seed; the stock init takes over"
+    assert said["program"] == "/usr/sbin/nginx"
+    host("rm", "-r", out)
+
+
+def test_ask_boots_the_stock_way_with_a_seed(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The second boot is fast, because cloud-init has been through the machine."""
+    out, _ = built(tmp_path_factory, "ask", rootfs)
+    host("truncate", "-s", f"{2 * SIZE_MIB}M", out / "root.raw")
+    called, said = boot(out)
+    assert called.result["fallback"] == f"{ASKED}/{SEED} is a seed; the stock init takes over"
+    assert (said["ran"], said["hostname"], said["running"]) == ("first", "first", "running")
+    called, said = boot(out)
+    assert called.result["fallback"] is None
+    assert (said["program"], said["same-pid"]) == ("/fast/usr/sbin/nginx", "yes")
+    assert said["ran"] == "first"
     host("rm", "-r", out)

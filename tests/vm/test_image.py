@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_i
 from quickstart.launch.forward import status_line
 from quickstart.model import MIB, Artefact
 from quickstart.model.machine import by_firmware
-from quickstart.model.words import Firmware
+from quickstart.model.words import Firmware, ReadyKind
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store
@@ -179,3 +180,21 @@ def test_the_other_verbs(made: Made) -> None:
     assert called.status == 2
     assert "is of `build --image`" in called.err
     assert quickstart("ls", made.artefact.directory).status == 0
+
+
+def test_a_profile_for_a_service_of_the_disk(made: Made, tmp_path: Path) -> None:
+    """`profile new --image` finds the package and the readiness itself. What it writes is a profile for the disk."""
+    disk = look_alike(made.context).disk
+    before = digest(disk)
+    words = ("profile", "new", "app", "--image", disk, "--unit", "nginx", "--timeout", "900")
+    called = quickstart(*words, "-o", tmp_path / "app", "--json", timeout_s=BUILD_S)
+    assert called.status == 0, called.err
+    assert digest(disk) == before
+    profile = load_profile(str(tmp_path / "app"))
+    assert profile.packages == ("nginx-common",)
+    assert (profile.ready.kind, profile.ready.port, profile.ready.status) == (ReadyKind.HTTP, 80, 200)
+    assert profile.disk_mib == ROOT_MIB
+    assert (
+        'a first boot is a stock boot, because cloud-init sets the machine up (early = "seen")' in called.err
+    )
+    assert "`quickstart build` needs it too (`--image`)" in (tmp_path / "app/README.md").read_text()
