@@ -28,6 +28,7 @@ from quickstart.errors import BadInputError
 from quickstart.image.kerneloptions import added
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
+from quickstart.inspect.firstboot import FIRST_BOOT
 from quickstart.model import MIB, Profile
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
 from quickstart.parse.printable import brief
@@ -36,12 +37,6 @@ from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from quickstart.verify.untilclean import read_includes, with_includes
 
-_EARLY = {
-    Early.SEEN: 'it starts early in a machine that cloud-init has been through (early = "seen")',
-    Early.ASK: 'it starts early in a machine that cloud-init has been through, or that brings no user data (early = "ask")',
-    Early.ALWAYS: 'it starts early always, before cloud-init on the first boot too (early = "always")',
-    Early.NEVER: "every boot is a stock boot",
-}
 # By the names of the parameters.
 _NOT_OF_IMAGES = {
     "rootfs": "--rootfs",
@@ -252,10 +247,8 @@ def _show(console: Console, tried: Tried) -> None:
     )
     if tried.trial is not None:
         say(console, f"  {_trial_text(tried.trial)}")
-    elif artefact.early == Early.NEVER:
-        say(console, f'  early = "never": {_EARLY[artefact.early]}')
-    elif artefact.cloud_init:
-        say(console, f"  cloud-init is in the image; {_EARLY[artefact.early]}")
+    elif artefact.early == Early.NEVER or artefact.cloud_init:
+        say(console, f"  {FIRST_BOOT[artefact.early]}")
     if words := added(artefact.cmdline, artefact.stock_cmdline):
         say(console, f"  kernel options: {' '.join(words)}")
     say(console, f"  next: quickstart run {artefact.directory}")
@@ -268,11 +261,13 @@ def _trial_text(trial: Trial) -> str:
         else "the stock boot was not ready in time"
     )
     if trial.fallback:
-        return f"trial: the early start did not happen ({brief(trial.fallback)}), so {_EARLY[Early.NEVER]}"
+        return (
+            f"trial: the early start did not happen ({brief(trial.fallback)}), so every boot is a stock boot"
+        )
     times = f"ready {trial.early_ns / 1e9:.2f} s after the machine's start, {stock}"
     if trial.is_sooner:
         return f"trial: {times}"
-    return f"trial: {times}; the early start brings nothing, so {_EARLY[Early.NEVER]}"
+    return f"trial: {times}; the early start brings nothing, so every boot is a stock boot"
 
 
 def _show_plan(verb: Verb, profile: Profile, tracing: pipeline.TraceOptions, store: Store) -> int:

@@ -9,7 +9,8 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
 
 _MACHINE_ID = PurePosixPath("/etc/machine-id")
-_LINES = {
+# What a first boot of an image with cloud-init does.
+FIRST_BOOT = {
     Early.SEEN: 'a first boot is a stock boot, because cloud-init sets the machine up (early = "seen")',
     Early.ASK: 'a first boot starts early if the machine brings no user data for cloud-init (early = "ask")',
     Early.ALWAYS: 'a first boot starts early, before cloud-init sets the machine up (early = "always")',
@@ -33,4 +34,4 @@ def first_boot(root: ImageRoot, wanted: Early) -> str:
         return ""
     early = early_start(root, wanted)
     reason = unasked(root) if wanted is Early.ASK else ""
-    return f"{_LINES[early]}; init cannot ask: {reason}" if reason else _LINES[early]
+    return f"{FIRST_BOOT[early]}; init cannot ask: {reason}" if reason else FIRST_BOOT[early]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from quickstart.cli.output import Display, Plain
 from quickstart.engines.boot import machine_of
 from quickstart.engines.image import ImageOptions, build_image
 from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_into
+from quickstart.host.door import tool_path
 from quickstart.launch.forward import status_line
 from quickstart.model import MIB, Artefact
 from quickstart.model.machine import by_firmware
@@ -25,7 +26,7 @@ from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.guests import launched
 from tests.images.lookalike import ROOT_MIB, look_alike
-from tests.vm.conftest import quickstart
+from tests.vm.conftest import host, quickstart
 from tests.vm.test_inspect import digest
 
 pytestmark = pytest.mark.full
@@ -57,6 +58,31 @@ budget_mib = 48
 TRUNCATE = (
     "mount -n -o remount,rw /; truncate -s 1M /boot/quickstart/initramfs.img; sync; mount -n -o remount,ro /"
 )
+# The first program of a broken initramfs.
+FALSE = "#!/busybox sh\nexit 1\n"
+PANIC = "#!/busybox sh\n/busybox mount -t proc proc /proc\necho c >/proc/sysrq-trigger\n"
+BREAK = """\
+set -e
+mount -n -o remount,rw /
+cp /run/quickstart-image/initramfs.img /boot/quickstart/
+"""
+# As after a move of the root to a file system with another UUID, without a call of update-grub.
+MOVE = """\
+set -e
+mount -n -o remount,rw /
+sed -i '/--id quickstart/,/^}/s/root=UUID=[^ ]*/root=UUID=5a1f3a60-0000-4f6e-9d2f-5d1a7f3f0a01/' /boot/grub/grub.cfg
+grep -q root=UUID=5a1f3a60-0000 /boot/grub/grub.cfg
+"""
+TRY_AGAIN = """\
+grub-editenv /boot/grub/grubenv unset quickstart_state
+sync
+mount -n -o remount,ro /
+"""
+FAULTS = {
+    "init is false": (BREAK, FALSE),
+    "the kernel panics": (BREAK, PANIC),
+    "the root has moved": (MOVE, ""),
+}
 # The disk is larger than its table says by this.
 MORE_MIB = 512
 # journald keeps what init writes into the kernel's log. Each of the two boots was like this.
@@ -104,9 +130,12 @@ class Made:
         lines = content.files["/boot/grub/grubenv"].decode().splitlines()
         return next((each.partition("=")[2] for each in lines if each.startswith("quickstart_state=")), "")
 
-    def execute(self, script: str) -> None:
-        """Run a script in the disk's own system, as `build --image` does. It has to end with status 0."""
-        execute_in(self.artefact.disk, self.image, "script", {"script": script.encode()}, self.context)
+    def execute(self, script: str, files: Mapping[str, bytes] | None = None) -> None:
+        """Run a script in the disk's own system, as `build --image` does. It has to end with status 0. ``files`` are
+        beside it, in /run/quickstart-image.
+        """
+        given = {"script": script.encode(), **(files or {})}
+        execute_in(self.artefact.disk, self.image, "script", given, self.context)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +176,28 @@ def test_an_entry_that_is_broken_gives_way_to_the_stock_system(made: Made) -> No
         console = made.boot(Firmware.BIOS)
         states.append((b" login:" in console, made.state()))
     assert states == [(False, "tried"), (True, "again"), (False, "retried"), (True, "off")]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_after_one_boot_that_fails_the_stock_system_comes(made: Made, fault: str, tmp_path: Path) -> None:
+    """Nobody does anything: the kernel or our init reboots the machine, and GRUB chooses."""
+    script, init = FAULTS[fault]
+    made.execute(script + TRY_AGAIN, {"initramfs.img": initramfs(init, tmp_path)})
+    console = made.boot(Firmware.BIOS)
+    assert b" login:" not in console
+    assert made.state() == "tried"
+    assert b" login:" in made.boot(Firmware.BIOS)
+
+
+def initramfs(init: str, place: Path) -> bytes:
+    """An archive with this script as its first program."""
+    tree = place / "tree"
+    (tree / "proc").mkdir(parents=True)
+    host("cp", tool_path("busybox"), tree / "busybox")
+    (tree / "init").write_text(init)
+    (tree / "init").chmod(0o755)
+    host("sh", "-c", 'cd "$1" && find . | cpio --quiet -o -H newc >../initramfs.img', "sh", tree)
+    return (place / "initramfs.img").read_bytes()
 
 
 def test_a_rebuild_makes_the_disk_fast_again(made: Made) -> None:
