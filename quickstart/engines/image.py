@@ -30,7 +30,8 @@ from quickstart.engines.ownsystem import (
 )
 from quickstart.errors import BadInputError
 from quickstart.host import door
-from quickstart.host.unchanged import check_unchanged
+from quickstart.host.beneath import opened_regular
+from quickstart.host.unchanged import check_unchanged, digest_of_data
 from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import chosen
@@ -71,6 +72,11 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     """
     _check_early(profile)
     door.need_root(_ROOT_STEP)
+    with context.progress.step(f"hash {options.image.name}"), opened_regular(options.image) as fd:
+        digest = digest_of_data(fd, options.image)
+    # Its owner may change the disk after this. Then the hash of our own copy decides, below.
+    if present := _present(options, image_key(profile, options, digest), context):
+        return present
     with examined(options.image, context) as image:
         return build_examined(profile, options, image, context)
 
@@ -79,17 +85,24 @@ def build_examined(
     profile: Profile, options: ImageOptions, image: ImageDisk, context: Context
 ) -> pipeline.Built:
     """Do the same as ``build_image`` with ``image``, the disk of ``options``, which was examined before."""
-    key = image_key(profile, options, image)
-    with output.settled(options.out):
-        if present := up_to_date(options.out, key, options.force, context):
-            return pipeline.Built(present, made=False)
-        output.check_unused(options.out)
+    key = image_key(profile, options, image.digest)
+    if present := _present(options, key, context):
+        return present
 
     def made_meanwhile() -> bool:
         return artefacts.check_output(options.out, key, options.force) is not None
 
     plan = _Plan(profile=profile, options=options, image=image, key=key)
     return _make(plan, prepared(image, context), made_meanwhile, context)
+
+
+def _present(options: ImageOptions, key: str, context: Context) -> pipeline.Built | None:
+    """OUT, if it is up to date. Raises OutputExistsError when OUT must not be replaced."""
+    with output.settled(options.out):
+        if present := up_to_date(options.out, key, options.force, context):
+            return pipeline.Built(present, made=False)
+        output.check_unused(options.out)
+    return None
 
 
 def rebuild_image(
@@ -234,11 +247,11 @@ def _rebuild_key(before: Artefact, profile: Profile, options: KernelOptions) -> 
     return key_of("rebuild-image", inputs)
 
 
-def image_key(profile: Profile, options: ImageOptions, image: ImageDisk) -> str:
-    """The key of a build: a hash of all its inputs."""
+def image_key(profile: Profile, options: ImageOptions, digest: str) -> str:
+    """The key of a build: a hash of all its inputs. ``digest`` is the hash of the disk."""
     inputs = {
         "profile": dataclasses.asdict(profile),
-        "image": image.digest,
+        "image": digest,
         "kernel_options": chosen(profile, options.kernel_options).value,
         "tool": source_digest("quickstart"),
     }

@@ -93,7 +93,7 @@ def of_disk(path: Path, options: TraceOptions, context: Context) -> Iterator[Gro
             def build(out: Path) -> Artefact:
                 return build_examined(profile, replace(how, out=out), image, context).artefact
 
-            return measured(profile.unit, image_key(profile, how, image), build, options.keep, context)
+            return measured(profile.unit, image_key(profile, how, image.digest), build, options.keep, context)
 
         yield Ground(
             reference=brought.reference,

@@ -147,6 +147,7 @@ def made(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mad
     before = digest(disk)
     options = ImageOptions(image=disk, out=place / "out")
     built = build_image(load_profile(str(place)), options, context)
+    assert not build_image(load_profile(str(place)), options, context).made
     with examined(disk, context) as image:
         yield Made(built.artefact, image, store)
     assert digest(disk) == before
