@@ -175,7 +175,7 @@ class CommandError(QuickStartError):
 
 
 class CpuLimitError(CommandError):
-    """A subprocess was ended because it had used ``limit_s`` seconds of CPU time."""
+    """The kernel ended a subprocess that had used ``limit_s`` seconds of CPU time."""
 
     def __init__(self, argv: Sequence[str], limit_s: int) -> None:
         super().__init__(argv, None, f"it used more than {limit_s} s of CPU time")
@@ -195,18 +195,15 @@ class StartSetError(QuickStartError):
 
 
 class ImageFileError(StartSetError):
-    """A path of the image cannot be used. There are three cases:
-
-    - The file is not a regular file, is too large or cannot be read.
-    - The path leads through a loop of links or through too many components.
-    - A glob matches too many names.
+    """A path of the image cannot be used. Either the file is not a regular file, is too large or cannot be read. Or the
+    path leads through a loop of links or through too many components. Or a glob matches too many names.
     """
 
     exit_code = 2
 
 
 class NoProfileError(QuickStartError):
-    """No profile can be written for a service. ``problems`` has one line for each reason."""
+    """`quickstart profile new` cannot write a profile for a service. ``problems`` has one line for each reason."""
 
     def __init__(self, unit: str, problems: Sequence[str], *, hint: str | None = None) -> None:
         super().__init__(f"no profile was written for {unit}:", hint=hint, details=problems)

@@ -54,7 +54,7 @@ Message = Hello | Beacon | ReadyStamp | Counters | Output | Exit
 @dataclass(frozen=True)
 class Piece:
     """A piece of a console's output. ``position`` is the offset of the piece in the whole output. When the log no
-    longer has the bytes at the requested position, ``position`` is higher than the requested position.
+    longer has the bytes at the position that the caller requested, ``position`` is higher than the requested position.
     """
 
     position: int
@@ -154,11 +154,9 @@ class Executes(Guest, Protocol):
     ) -> int:
         """Run ``command`` and return its exit status.
 
-        Raise GuestError in three cases:
-
-        - The command does not end within ``timeout_s`` seconds.
-        - The guest ends before the command.
-        - The command prints more than ``limit_bytes`` bytes on stdout and stderr together.
+        Raise GuestError when the command does not end within ``timeout_s`` seconds, or when the guest ends before the
+        command. Also raise GuestError when the command prints more than ``limit_bytes`` bytes on stdout and stderr
+        together.
         """
         ...
 

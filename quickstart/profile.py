@@ -250,7 +250,7 @@ def load_profile(name: str) -> Profile:
     """The profile called ``name`` that comes with QuickStart. If there is no such profile, the result is the profile
     at the path ``name``, which leads to a directory or a profile.toml.
 
-    Raises BadInputError when there is no such profile, and ProfileError when the profile is invalid.
+    Raises BadInputError when neither of these two profiles exists, and ProfileError when the profile is invalid.
     """
     return parse_profile(*_read(name))
 
@@ -272,15 +272,16 @@ def load_ours(name: str) -> Profile:
 
 def load_bench(name: str) -> BenchLayer | None:
     """The bench layer (the table [bench], which only the bench uses) of the profile ``name``, which is a name or a
-    path. The result is None when the profile has no bench layer. Raises the same errors as ``load_profile``.
+    path. The result is None when the profile has no bench layer. Raises the same errors as the function
+    ``load_profile``.
     """
     return parse_bench(*_read(name))
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """Return two values: the result of ``load_bench``, and the path of the first directory or file through which a
-    user other than root could have changed the profile (see read_judged in host/beneath.py). The second value is empty
-    when no other user could have changed the profile.
+    """Return two values: the result of the function ``load_bench``, and the path of the first directory or file through
+    which a user other than root could have changed the profile (see read_judged in host/beneath.py). The second value
+    is empty when no other user could have changed the profile.
     """
     file = profile_file(name)
     try:
@@ -304,7 +305,9 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def profile_file(name: str) -> Path:
-    """The file of the profile with this name or path. Raises BadInputError when nothing exists there."""
+    """The file of the profile ``name``, which is the name of a profile that comes with QuickStart, or a path. Raises
+    BadInputError when no such profile comes with QuickStart and nothing exists at this path.
+    """
     path = Path(name)
     if name in known_profiles():
         path = assets("profiles") / name

@@ -19,8 +19,8 @@ _OTHER_BYTES = "other bytes, though each file is the same: the form of the paylo
 @dataclass(frozen=True)
 class Difference:
     """A file that differs between two archives. ``what`` says whether the file was added, removed or changed, and which
-    properties have changed. When ``name`` is empty, no file differs, but the bytes of the archives differ, for example
-    because of another order of the files.
+    properties have changed. When ``name`` is empty, no file differs, but the bytes of the archives differ. For example,
+    the archives may have the same files in different orders.
     """
 
     name: str

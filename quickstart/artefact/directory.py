@@ -56,15 +56,12 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out``, if the build with the key ``build_key`` would make an equal artefact. The result is None
-    when ``out`` does not exist or may be replaced.
+    """The artefact at ``out``, if a new build would make an equal artefact. ``build_key`` is the key of the new build,
+    which an equal artefact has recorded. The result is None when ``out`` does not exist or may be replaced.
 
     Raises OutputExistsError when ``out`` is not an artefact, or has files that do not belong to an artefact. Without
-    ``force``, this error is also raised in three cases:
-
-    - The artefact belongs to another user.
-    - The artefact is damaged.
-    - The root disk may have been used, and may therefore hold a machine's data.
+    ``force``, also raises OutputExistsError when the artefact belongs to another user or is damaged, and when a machine
+    may have used the root disk, so that the disk may hold the machine's data.
     """
     if not out.exists():
         if out.is_symlink():
@@ -249,7 +246,9 @@ def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace
 
 
 def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[str, object]:
-    """The start set with its reasons, the excluded files, and other facts from the traces, as JSON values."""
+    """The content of start-set.json as JSON values: the start set with the reasons for each file, the excluded files,
+    and other facts from the traces.
+    """
     return {
         "schema": SCHEMA,
         "traces": start_set.traces,
@@ -289,7 +288,9 @@ def _copy_disk(source: Path, target: Path, disk_format: DiskFormat) -> None:
 
 
 def run_script(manifest: Manifest) -> str:
-    """The text of run.sh for the manifest. The class Manifest accepts no value that a shell would interpret."""
+    """The text of run.sh for the manifest. This function writes the manifest's values into the text without escaping
+    them, because the class Manifest accepts no value that a shell would interpret.
+    """
     text = resources.files("quickstart.artefact").joinpath(RUN_SCRIPT).read_text()
     values = {
         "NAME": manifest.profile,
@@ -331,10 +332,8 @@ def is_artefact(directory: Path) -> bool:
 
 def load(directory: Path) -> Artefact:
     """The artefact in ``directory``. The artefact's files must be regular and as large as the manifest says
-    (docs/users/artefact.md).
-
-    Raises BadInputError when there is no artefact, or when a file of the artefact is a link, a pipe or a device.
-    Raises ArtefactError when the artefact is damaged.
+    (docs/users/artefact.md). Raises BadInputError when there is no artefact, or when a file of the artefact is a link,
+    a pipe or a device. Raises ArtefactError when the artefact is damaged.
     """
     manifest = read_manifest(directory)
     for name, fact in manifest.facts.items():

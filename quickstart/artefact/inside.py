@@ -47,8 +47,8 @@ class Sought:
     """A pattern to search for in the contents of the initramfs's members. When the content of a member matches
     ``pattern``, ``name`` is in the member's attribute ``found``. The search may miss a match that is longer than 4 KiB.
 
-    Every match contains ``literal``. A search for ``pattern`` takes a hundred times as long as a search for
-    ``literal``. So the search looks for ``pattern`` only in content that contains ``literal``.
+    ``literal`` is a byte string that every match contains. A search for ``pattern`` takes a hundred times as long as a
+    search for ``literal``. So the search looks for ``pattern`` only in content that contains ``literal``.
     """
 
     name: str
@@ -105,7 +105,8 @@ class _Met:
 
 @dataclass(frozen=True)
 class Why:
-    """The reasons why a file of the image is in the start set, or the rule that excludes the file (``excluded``).
+    """The reasons why a file of the reference image is in the start set, or the rule that excludes the file
+    (``excluded``).
 
     ``package`` is the Debian package that owns the file. ``package`` is empty when no package owns the file.
     """

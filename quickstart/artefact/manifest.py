@@ -1,13 +1,13 @@
-"""Define the models of manifest.json and start-set.json: the types, ranges and patterns of all values that an
+"""Define the pydantic models of manifest.json and start-set.json: the types, ranges and patterns of all values that an
 artefact records about itself.
 
 An artefact's directory (OUT) may come from an untrusted party. The values in OUT become arguments of QEMU and of the
-launch agent, text on a console, names of files, and sizes to read. So a value is used only if these models have
-accepted the value (docs/users/artefact.md).
+launch agent, text on a console, names of files, and sizes to read. So QuickStart uses a value only if the models in
+this module have accepted the value (docs/users/artefact.md).
 
-A newer version of QuickStart may have written keys that this version does not know. Such unknown keys are ignored in
-most tables, and refused in tables that become dataclasses of QuickStart. Keys that older versions did not write have
-defaults.
+A newer version of QuickStart may have written keys that this version does not know. QuickStart ignores such unknown
+keys in most tables. It refuses unknown keys in the tables that it converts to its own dataclasses, such as the table of
+the readiness request. Keys that older versions did not write have defaults.
 """
 
 from __future__ import annotations
@@ -330,8 +330,8 @@ def validated(document: object, path: Path) -> Manifest:
 
 
 def is_ours(directory: Path) -> bool | None:
-    """Whether ``directory`` has a manifest.json with the keys of QuickStart's manifest. Other programs also write
-    files with this name.
+    """Whether ``directory`` has a manifest.json with the keys of QuickStart's manifest. The file's name is not enough,
+    because other programs also write files with the name manifest.json.
 
     The result is None when manifest.json is a regular file, but is too large or is not valid JSON.
     """

@@ -10,8 +10,8 @@ The directory that contains OUT may also contain directories with these names::
                              a killed build. The next build removes the leftover.
     .OUT.XXXXXXXX.old        the old OUT, between the two renames.
 
-OUT itself is also locked. A running machine holds a shared lock on OUT, and a build that replaces OUT holds an
-exclusive lock.
+Builds and machines also lock the directory OUT itself. A running machine holds a shared lock on OUT, and a build that
+replaces OUT holds an exclusive lock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _FULL_HINT = "free some space, or choose another -o"
 @contextmanager
 def settled(out: Path) -> Iterator[None]:
     """A context during which no other build renames ``out``. At the beginning and at the end of the context, this
-    function removes leftovers of killed builds, or renames them back to ``out``.
+    function removes the directories that killed builds have left next to ``out``. But when ``out`` is missing, the
+    function renames the old directory that a killed build has left back to ``out``.
 
     Raises BadInputError when the parent directory of ``out`` is missing or another user could replace this directory.
     Raises HostLacksError when another process keeps the parent directory locked.
@@ -128,8 +129,8 @@ def _is_shared(out: Path) -> bool:
 
 
 def check_place(out: Path) -> Path:
-    """The path that ``out`` leads to. When ``out`` is a link, a build replaces the directory at the link's target.
-    Raises BadInputError when another user could replace a directory or link of this path.
+    """The path of ``out`` after all links are followed. When ``out`` is a link, a build replaces the directory at the
+    link's target. Raises BadInputError when another user could replace a directory or link of this path.
 
     Without this check, another user could make root write to a place that this user chooses. When ``out`` itself is a
     link, this function also checks the link, because the link decides where the directory is.
@@ -153,7 +154,8 @@ def make_into(directory: Path) -> None:
     """Make ``directory`` and its missing parent directories, so that files can be written into ``directory``. Raises
     BadInputError when another user could replace one of these directories.
 
-    Each directory is made in a parent directory that was checked before, so no link can lead us to another place.
+    Before this function makes a directory, it checks that no other user could replace the parent directory. So no link
+    of another user can make us write to another place.
     """
     try:
         fault = make_directories(directory)
@@ -192,7 +194,9 @@ def _copy_hint(out: Path) -> str:
 
 
 def check_unused(out: Path) -> None:
-    """Raise OutputExistsError when a machine runs from ``out``. Call this function within the context ``settled``."""
+    """Raise OutputExistsError when a machine runs from ``out``. Call this function within the context of the function
+    ``settled``, during which no other build renames ``out``.
+    """
     with ExitStack() as stack:
         _lock_unused(out, stack)
 
@@ -223,11 +227,11 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
     """A context with a new directory next to ``out``. When the context ends without an error, the new directory is
     renamed to ``out``. When the context ends with an error, the new directory is removed.
 
-    When ``out`` exists at the end of the context, ``keep`` is called. If ``keep`` returns True or raises an
-    exception, ``out`` stays and the new directory is removed.
+    When ``out`` exists at the end of the context, this function calls ``keep``, which decides whether ``out`` stays. If
+    ``keep`` returns True or raises an exception, ``out`` stays and the new directory is removed.
 
     Raises OutputExistsError when a machine runs from ``out``. Raises HostLacksError when the disk is full or ``out``
-    cannot be renamed. Also raises the errors of the function ``settled``.
+    cannot be renamed. Also raises the errors of the function ``settled``, which locks the parent directory.
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):

@@ -35,8 +35,8 @@ def check_sums(directory: Path) -> None:
 
 def made_digests(directory: Path) -> Mapping[str, str]:
     """The SHA-256 of each file of the artefact in ``directory``, except the root disk and run.sh. A rebuild makes all
-    these files. Raises ArtefactError when one of these files is missing, and BadInputError when one of these files is
-    not a regular file.
+    these files anew. Raises ArtefactError when one of these files is missing, and BadInputError when one of these files
+    is not a regular file.
     """
     names = {MANIFEST, START_SET, *read_manifest(directory).facts} - {RUN_SCRIPT}
     found: dict[str, str] = {}
@@ -48,8 +48,8 @@ def made_digests(directory: Path) -> Mapping[str, str]:
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[int]:
-    """A context with the descriptor of the open file ``path`` of an artefact. Raises ArtefactError when the file is
-    missing, and BadInputError when the file is not a regular file.
+    """A context manager that opens the file ``path`` of an artefact and returns the descriptor. Raises ArtefactError
+    when the file is missing, and BadInputError when the file is not a regular file.
     """
     try:
         with opened_regular(path) as fd:

@@ -1,9 +1,9 @@
 """Copy the present root file system of a machine from the machine's disk while the machine is off. The copy is the
 reference image of a rebuild.
 
-The machine's root user may have written any bytes to the disk. So an unprivileged process reads the disk. Our own
-process writes the copy and refuses bad names (see the package inspect/foreign). Device nodes, FIFOs and sockets are
-not copied.
+The machine's root user may have written any bytes to the disk. So an unprivileged process reads the disk. QuickStart's
+own process gets the files from this process, refuses bad file names, and writes the copy (see the package
+inspect/foreign). Device nodes, FIFOs and sockets are not copied.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def _limits(disk: Path, planned_bytes: int) -> Limits:
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     """A copy of ``start_set`` in which each file has the modification and change time that the file has on the used
-    disk. Init compares these times at boot. Raises BadInputError when a file of the start set is not on the disk.
+    disk. At boot, init compares these times with the times of the files on the volume. Raises BadInputError when a file
+    of the start set is not on the disk.
     """
     disk, wanted = used.path, {str(file.path).lstrip("/") for file in start_set.files}
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:

@@ -62,9 +62,9 @@ def prepare(
 
     ``layer`` is the profile's bench layer, that is, changes of the image with which the application answers the bench.
     The function adds the layer to the image in every configuration. ``payload`` is the form of the initramfs (by
-    default the profile's payload), and ``delivery`` is the way in which packed files reach the application. Both are
-    used only for the configuration `quickstart`. Raises BadInputError for an unknown configuration, and passes on the
-    errors of the stages that make the files.
+    default the profile's payload), and ``delivery`` is the way in which packed files reach the application. The
+    function uses ``payload`` and ``delivery`` only for the configuration `quickstart`. Raises BadInputError for an
+    unknown configuration, and passes on the errors of the stages that make the files.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(

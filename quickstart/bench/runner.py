@@ -126,7 +126,9 @@ class QemuRunner:
         return found
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
-        """The samples of one run of ``cell``, which measure/run.py or measure/launches.py makes."""
+        """The samples of one run of ``cell``. The module measure/run.py makes a run of one machine, and
+        measure/launches.py makes a run of several machines.
+        """
         boot = with_command_line(self._boots[_key(cell)], cell.command_line)
         bench = run.Bench(
             launchers=launchers(self.store),

@@ -31,8 +31,8 @@ _MINUTE_S = 60
 
 
 class Runner(Protocol):
-    """The interface through which `run_matrix` measures cells. ``circumstances`` is called first and makes all
-    images and initramfs, so ``run`` only boots machines.
+    """The interface through which `run_matrix` measures cells. `run_matrix` calls the method ``circumstances`` first.
+    This method makes all images and initramfs, so the method ``run`` only boots machines.
     """
 
     def circumstances(self) -> Circumstances:
@@ -66,7 +66,7 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
 
     When this call ends, even by Ctrl-C, results.json has the samples of all completed runs. The same call, repeated
     later, makes the remaining runs. Raises ResultsError when results.json is invalid, and OtherResultsError when its
-    results were measured under other circumstances. Errors of ``runner`` are passed on.
+    results were measured under other circumstances. Also raises every error that ``runner`` raises.
     """
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
@@ -124,8 +124,9 @@ def _censored(results: Results) -> str:
 
 
 def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
-    """A text such as ``; about 4 min left``. ``cells`` has one cell for each remaining run. The time is estimated from
-    earlier runs with the same clock, configuration and launch pattern. The text is empty when there are no samples yet.
+    """A text that says how long the remaining runs take, such as ``; about 4 min left``. ``cells`` has one cell for
+    each remaining run. The time is estimated from earlier runs with the same clock, configuration and launch pattern.
+    The text is empty when there are no samples yet.
     """
     if not samples:
         return ""

@@ -13,7 +13,7 @@ from quickstart.guest import ConsoleLog
 
 @contextmanager
 def followed(log: ConsoleLog) -> Iterator[None]:
-    """Copy the console's output to stderr while the context lasts."""
+    """Copy the console's output to stderr until the ``with`` block ends."""
     done = threading.Event()
     target = guarded(sys.stderr)
 

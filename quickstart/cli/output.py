@@ -143,14 +143,15 @@ def run_verb(
     out: Callable[[], Path | None] = lambda: None,
     into: Callable[[], Path] | None = None,
 ) -> int:
-    """Call ``work``, and return the exit code. This is the code that ``work`` returns, or the code of the error that
-    ``work`` raises.
+    """Call ``work``, and return the exit code. The exit code is the code that ``work`` returns, or the code of the
+    error that ``work`` raises.
 
     ``as_root`` is a boolean, or a function that returns a boolean. The value True means that the verb sets file owners
-    or runs programs in images. If an ordinary user calls such a verb, `run_verb` makes the user root of a user
-    namespace before it calls ``work``. Before that, `run_verb` checks whether another user could replace the store, OUT
-    or the directory ``into``. This check must come first, because inside the namespace, a directory of root looks like
-    a directory of another user. For every verb, `run_verb` also checks the temporary directory.
+    or runs programs in images. If an ordinary user calls such a verb, this function makes the user root of a user
+    namespace before it calls ``work``. Before it makes the user root, the function checks whether another user could
+    replace the store, OUT or the directory that ``into`` returns. This check must come first, because inside the
+    namespace, a directory of the host's root looks like a directory of another user. For every verb, the function also
+    checks the temporary directory.
 
     The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the path
     `Verb.out`, in which links are resolved, because somebody may change a link in the original path later. ``into``

@@ -1,5 +1,5 @@
-"""Run `build --image`. It copies a disk that somebody else has made, and changes the copy so that its application
-starts early.
+"""Run `build --image`. `build --image` copies a disk that somebody else has made, and changes the copy so that its
+application starts early.
 
 The operating system on the copy makes the changes itself (docs/adr/0027-own-loader.md). For this purpose, it boots
 twice in a machine that starts no services. The first boot, before the trace, installs the package quickstart-guest. The
@@ -108,8 +108,9 @@ def _present(options: ImageOptions, key: str, context: Context) -> pipeline.Buil
 def rebuild_image(
     before: Artefact, profile: Profile, context: Context, *, keep: bool, kernel_options: KernelOptions
 ) -> pipeline.Built:
-    """Make ``before`` again from the present state of its disk. The new OUT has a copy of the disk, in which the
-    disk's system has installed the new initramfs. After an error, OUT is unchanged.
+    """Make the artefact ``before`` again, in the same directory, from the present state of its disk. The new artefact
+    has a copy of the disk. The operating system on this copy has installed the new initramfs in the copy. After an
+    error, the directory is unchanged.
     """
     _check_early(profile)
     door.need_root(_ROOT_STEP)

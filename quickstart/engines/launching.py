@@ -46,8 +46,9 @@ def launcher_on(
 
 
 def launchers(store: Store) -> Callable[[Accelerator], Launcher]:
-    """A function that returns a QEMU launcher for an accelerator. The bench (class Bench in measure/run.py) needs this
-    function, because the clock of a measurement determines the accelerator.
+    """A function that takes an accelerator, and returns a launcher that starts QEMU with this accelerator. The bench
+    (class Bench in measure/run.py) needs this function in place of a single launcher, because the clock of each
+    measurement determines the accelerator.
     """
     agent = archive.agent_binary(store)
     return lambda accelerator: QemuLauncher(accelerator, agent)

@@ -3,7 +3,7 @@ artefacts we have made ourselves.
 
 The build key in a manifest is computed from public facts. So somebody who gives us an artefact can write the key that
 our own build would have. But only we can write records into our store. For each artefact that we make, the store gets a
-record. The inputs of the record are the digests of all files that we have made.
+record. The store finds this record by the SHA-256 of each file of the artefact, except the root disk and run.sh.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def make_artefact(
     """Write the initramfs of ``packing`` and all other files of an artefact into a new directory. The new directory
     then replaces ``out``. After an error, ``out`` is unchanged.
 
-    This function calls ``facts`` with the packed initramfs and the new directory. ``facts`` returns the facts that the
-    artefact records about itself. Before that, ``facts`` may put the artefact's disk into the new directory. If ``out``
-    exists and ``keep_present`` returns True, ``out`` stays (see ``keep`` of `output.new_directory`).
+    This function calls ``facts`` with the packed initramfs and the new directory. ``facts`` may put the artefact's disk
+    into the new directory. Then ``facts`` returns the facts from which this function writes the artefact's manifest and
+    its other files. At the end, this function calls ``keep_present`` if ``out`` exists. If ``keep_present`` returns
+    True, ``out`` stays (see the argument ``keep`` of `output.new_directory`).
     """
     with output.new_directory(out, keep_present) as directory:
         with context.progress.step("initramfs"):
@@ -57,9 +58,9 @@ def _write(directory: Path, made: artefacts.Made, store: Store) -> None:
 
 
 def up_to_date(out: Path, build_key: str, force: bool, context: Context) -> Artefact | None:
-    """The artefact at ``out``, if the build with the key ``build_key`` would make an equal artefact (see
-    ``check_output`` in artefact/directory.py). Otherwise, the result is None. Show a note when the store has no record
-    that we have made the artefact.
+    """The artefact at ``out``, if it is equal to the artefact that the build with the key ``build_key`` would make (see
+    the function ``check_output`` in artefact/directory.py). Otherwise, the result is None. Show a note when the store
+    has no record that we have made the artefact.
     """
     present = artefacts.check_output(out, build_key, force)
     if present and not is_remembered(out, context.store):

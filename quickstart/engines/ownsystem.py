@@ -1,5 +1,5 @@
-"""Let the system on a disk work on a copy of the disk: install quickstart-guest, and later our initramfs
-(docs/adr/0027-own-loader.md). The disk's kernel and initramfs boot in our QEMU, with a shell as PID 1.
+"""Start the operating system of a disk on a copy of the disk, to install quickstart-guest and later our initramfs in
+this copy (docs/adr/0027-own-loader.md). QEMU boots the disk's own kernel and initramfs, with a shell as PID 1.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _PREPARED_WITH = (
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDisk:
-    """A disk that was examined. ``source`` is the disk. ``path`` is our own copy of it, which nobody else can change.
-    ``digest`` is the hash of the copy (see ``digest_of_data`` in host/unchanged.py). ``kernel`` and ``initrd`` are
-    copies of the files that the disk's default entry starts.
+    """A disk that was examined. ``source`` is the disk. ``path`` is our own copy of the disk, which nobody else can
+    change. ``digest`` is the hash of the copy (see ``digest_of_data`` in host/unchanged.py). ``kernel`` and ``initrd``
+    are copies of the files that the disk's default entry starts.
     """
 
     source: Path
@@ -74,10 +74,11 @@ class ImageDisk:
 
 @contextmanager
 def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
-    """A context with a copy of the disk at ``source`` in the temporary directory, which was examined there. The disk is
-    not changed. Its owner may write to it at any time, so only the copy is hashed, examined and used.
+    """A context manager that copies the disk at ``source`` to the temporary directory and examines the copy. The disk
+    itself is not changed. The disk's owner may write to the disk at any time, so QuickStart hashes, examines and uses
+    only the copy.
 
-    Raises BadInputError when `build --image` cannot make the disk fast, and must refuse it.
+    Raises BadInputError when the disk cannot get a fast start, so that `build --image` must refuse the disk.
     """
     with workspace("quickstart-image-") as work:
         copy = work / WHOLE_DISK
@@ -98,7 +99,9 @@ def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
 
 
 def look_into(path: Path, context: Context) -> Inspected:
-    """The partitions, the boot loader and the system on the disk at ``path``, as our appliance sees them."""
+    """The partitions, the boot loader and the operating system on the disk at ``path``. The appliance, a small guest of
+    ours, reads the disk and reports these facts.
+    """
     with _appliance(path, context) as guest:
         return look(guest)
 
@@ -130,7 +133,7 @@ def _check_places(found: Inspected, size_bytes: int) -> None:
 
 def prepared(image: ImageDisk, context: Context) -> RootDisk:
     """A copy of the disk in which the package quickstart-guest is installed, and a copy of the root partition of this
-    disk. If the store does not have the copies, they are made now.
+    new disk. If the store does not have the two copies, this function makes them.
     """
     inputs = {
         "digest": image.digest,
@@ -144,8 +147,8 @@ def prepared(image: ImageDisk, context: Context) -> RootDisk:
 
 
 def prepared_once(image: ImageDisk, place: Path, context: Context) -> RootDisk:
-    """The same copies in the directory ``place``. They are for the disk of a machine, whose data must not stay in the
-    store.
+    """The two copies that `prepared` makes, but in the directory ``place`` and not in the store. This function is for
+    the disk of a machine that has already run. The machine's data must not stay in the store.
     """
     _prepare(image, place, context)
     return _prepared_in(place, image)
@@ -175,7 +178,7 @@ def _prepared_in(place: Path, image: ImageDisk) -> RootDisk:
 
 def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, context: Context) -> None:
     """Let the operating system on the disk install our initramfs. Then check that the boot loader's configuration has
-    our entry.
+    an entry for QuickStart.
     """
     entry = image.found.entry
     if entry is None:
@@ -201,8 +204,8 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
 def execute_in(
     disk: Path, image: ImageDisk, script: str, files: Mapping[str, bytes | Path], context: Context
 ) -> None:
-    """Run ``script``, one of ``files``, as root in the operating system on ``disk``. The kernel and the initramfs of
-    this system boot. Then a shell is PID 1 instead of systemd, so that no service runs.
+    """Run ``script``, one of ``files``, as root in the operating system on ``disk``. The machine boots with the kernel
+    and the initramfs of this system. PID 1 is a shell instead of systemd, so no service runs.
 
     Raises GuestError when the script does not end with status 0.
     """
@@ -259,8 +262,9 @@ def _script(name: str) -> bytes:
 
 
 def copy_disk(source: Path, target: Path) -> None:
-    """Copy a disk of ours, whose own system will write to ``target``. Raises HostLacksError when the file system of
-    ``target`` has too little space for everything that this system could write.
+    """Copy a disk of ours to the new file ``target``. Later, the operating system on the disk writes to this copy.
+    Raises HostLacksError when the file system of ``target`` has too little space for everything that this operating
+    system could write.
     """
     size_bytes = source.stat().st_size
     if free_bytes(target.parent) < size_bytes:

@@ -61,15 +61,15 @@ class Tried:
 
 
 def is_sooner(early_ns: int, stock_ns: int) -> bool:
-    """Whether the application was ready sooner in the boot with the early start, at the uptime ``early_ns``, than in
-    the stock boot (the distribution's own boot), at the uptime ``stock_ns``. When ``stock_ns`` is 0, the uptime of the
-    stock boot at ready is unknown, and the result is True.
+    """Whether the application was ready sooner with the early start than in the stock boot (the distribution's own
+    boot). ``early_ns`` and ``stock_ns`` are the uptimes of the two guests at ready. When ``stock_ns`` is 0, the uptime
+    of the stock boot at ready is unknown, and the result is True.
     """
     return not stock_ns or early_ns < stock_ns
 
 
 def build_untried(profile: Profile, options: BuildOptions, context: Context) -> Tried:
-    """Build the artefact of ``profile``, and do not boot it on trial."""
+    """Build the artefact of ``profile`` without the trial, which compares two boots of the artefact."""
     return Tried(pipeline.build(profile, options, context), None)
 
 
@@ -78,7 +78,7 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     with the early start, and as a stock boot. When the application was not ready sooner with the early start, build the
     artefact again with ``early = "never"``.
 
-    An artefact gets no trial in four cases:
+    An artefact gets no trial in these four cases.
 
     - The profile has ``early = "never"``.
     - The artefact has no hand-off to systemd.

@@ -91,8 +91,11 @@ def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, st
     FUSE file system counts as belonging to the user who mounted the file system.
 
     The content and the place come from the same descriptors, even if files are renamed during the call. First, the
-    function resolves links. Then it opens each name in the name's directory, without following a link. In a directory
-    with the sticky bit, other users can replace only what belongs to them. Raises the same errors as ``read_bounded``.
+    function resolves links. Then the function opens the components of the path one after the other, each in the
+    directory that it has opened before, and follows no link. Write permission of other users for a directory with the
+    sticky bit does not count, because in such a directory, other users can replace only their own files. Raises
+    BadInputError when the file is not regular or is larger than ``limit_bytes``, and the OSError of open(2) for other
+    failures.
     """
     way = Path(os.path.realpath(path))
     doubt = ""

@@ -1,8 +1,8 @@
 """Limit the CPU time that reading a stranger's image or artefact may take.
 
 The functions that read such files also limit the sizes of what they read. The limit of CPU time is for an input that is
-small but slow to read, for example an input of some kilobytes. Reading the units of an ordinary image takes half a
-second.
+small but slow to read, for example an input of some kilobytes. For comparison, reading the units of an ordinary image
+takes half a second.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class TooSlowError(BadInputError):
-    """Reading an input takes more CPU time than its limit. It is not worthwhile to continue with other parts of this
-    input.
+    """Reading an input takes more CPU time than the limit for this input. After this error, it is not worthwhile to
+    read other parts of the same input.
     """
 
 
 def cpu_limit(what: str, limit_s: float = LIMIT_S, hint: str = _HINT) -> _Limit:
-    """A context that raises TooSlowError in its block when this process has used ``limit_s`` seconds of CPU time since
-    the beginning of the block. When the block continues after the error, the context raises the error again after every
-    further ``limit_s`` seconds. ``what`` names the input in the message.
+    """A context manager that raises TooSlowError in its ``with`` block when this process has used ``limit_s`` seconds
+    of CPU time since the beginning of the block. When the block continues after the error, the context manager raises
+    the error again after every further ``limit_s`` seconds. ``what`` names the input in the message.
 
-    The signal SIGPROF of setitimer(2) interrupts the block, even while a regular expression is evaluated. When the
-    block of one such context is inside the block of another context, both limits apply, and the time of the inner block
-    also counts for the outer block. Outside of the main thread, the context does nothing, because Python handles
-    signals only in the main thread.
+    The signal SIGPROF of setitimer(2) interrupts the block, even while a regular expression is evaluated. When one such
+    block is inside another such block, both limits apply, and the time of the inner block also counts for the outer
+    block. Outside of the main thread, the context manager does nothing, because Python handles signals only in the main
+    thread.
 
-    The context also works as a decorator. A decorated function that reads untrusted input has the same limit in every
-    verb that calls the function.
+    The context manager also works as a decorator. A decorated function that reads untrusted input has the same limit in
+    every verb that calls the function.
     """
     return _Limit(what, limit_s, hint)
 

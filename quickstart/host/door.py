@@ -1,5 +1,5 @@
-"""The only module that starts subprocesses. Each subprocess gets an argv list and an explicit environment,
-and is killed after a time limit or at the end of the caller's context.
+"""The only module that starts subprocesses. Each subprocess gets an argv list and an explicit environment. The
+subprocess is killed after a time limit, or at the end of the ``with`` block that has started it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Completed:
 
 
 def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
-    """The environment of every subprocess. It has the C locale, a fixed PATH, DEBIAN_FRONTEND=noninteractive and
-    ``extra``. It also has HOME, TMPDIR and, with ``proxies``, the proxy settings of our own environment.
+    """The environment of every subprocess. It has the C locale, a fixed PATH, DEBIAN_FRONTEND=noninteractive, and the
+    variables in ``extra``. It also has HOME, TMPDIR and, with ``proxies``, the proxy settings of our own environment.
 
-    HOME is / when another user could replace the directory, because programs obey the configuration files in HOME. No
-    other variable of our environment is passed on, so the subprocess depends only on its caller's arguments. Raises
-    HostLacksError when another user could replace the temporary directory, unless ``extra`` names another temporary
-    directory.
+    HOME is / when another user could replace our own HOME directory, because programs obey the configuration files in
+    HOME. No other variable of our environment is passed on, so the subprocess depends only on its caller's arguments.
+    Raises HostLacksError when another user could replace the temporary directory, unless ``extra`` names another
+    temporary directory.
     """
     given = dict(extra or {})
     passed_on = {name: os.environ[name] for name in (_PROXIES if proxies else ()) if name in os.environ}
@@ -91,8 +91,8 @@ def _home(named: str) -> str:
 
 @cache
 def package_of(tool: str) -> str:
-    """The Debian package that has ``tool``, from packages.txt. The result is ``tool`` itself if that list does not have
-    it.
+    """The Debian package that has the program ``tool``, according to our list packages.txt. The result is ``tool``
+    itself if this list does not have the program.
     """
     text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
     rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
@@ -102,9 +102,9 @@ def package_of(tool: str) -> str:
 def tool_path(tool: str) -> Path:
     """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool.
 
-    The environment variable QUICKSTART_TOOL_PATH names directories that are searched in place of the host's own. With
-    this variable, the function raises HostLacksError when another user could replace the tool. The function does not
-    examine the host's own directories, which are as safe as the host.
+    The environment variable QUICKSTART_TOOL_PATH names directories that are searched in place of the host's own
+    directories. With this variable, the function raises HostLacksError when another user could replace the tool. The
+    function does not examine the host's own directories, which are as safe as the host.
     """
     chosen = os.environ.get("QUICKSTART_TOOL_PATH")
     found = shutil.which(tool, path=_SEARCH_PATH if chosen is None else chosen)
@@ -169,17 +169,17 @@ def core_limit() -> str:
     no handler for core dumps.
 
     When the kernel's setting core_pattern begins with a pipe sign, it names a handler (systemd-coredump, apport), which
-    runs as the host's root. The kernel starts the handler even with a limit of 0, but not with a limit of 1
-    (do_coredump() in the kernel's fs/coredump.c). When our own hard limit is already 0, the option sets 0, because
-    raising a hard limit needs a privilege.
+    runs as the host's root. The kernel starts the handler even if the limit for core files (RLIMIT_CORE) is 0, but not
+    if the limit is 1 (do_coredump() in the kernel's fs/coredump.c). So the option usually sets the limit 1. When the
+    hard limit of this process is already 0, the option sets 0, because raising a hard limit needs a privilege.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return f"--core={0 if hard == 0 else 1}"
 
 
 def identity_words(identity: Identity | None) -> tuple[str, ...]:
-    """The options of setpriv(1) by which a program gets ``identity`` and can never gain a privilege. The result is
-    empty when ``identity`` is None.
+    """The options of setpriv(1) with which a program runs as the user and the groups of ``identity``, and can never
+    gain a privilege. The result is empty when ``identity`` is None.
     """
     if identity is None:
         return ()
@@ -300,8 +300,8 @@ def leave_behind(work: Callable[[int], None], kept: int) -> None:
 
 @dataclass(frozen=True)
 class Filter:
-    """A process that reads one of our files and writes its result to ``stdout``. ``errors`` has the first 64 KiB of
-    its stderr.
+    """A process that reads a file which we have opened, and writes its result to ``stdout``. ``errors`` has the first
+    64 KiB of its stderr.
     """
 
     process: Process
@@ -317,12 +317,12 @@ class Filter:
 
 @contextmanager
 def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
-    """A context with a process that has the open file ``source`` as its stdin. The process's stdout can be read while
-    the context lasts. The process is killed when the context ends.
+    """A context manager for a process that has the open file ``source`` as its stdin. The caller can read the process's
+    stdout in the ``with`` block. At the end of the block, the process is killed.
 
     The process's stderr is a pipe, because a process that may not write to files (RLIMIT_FSIZE) may write to a pipe.
-    Nobody reads the pipe before the process ends. Writing to the pipe never waits. Output that does not fit into the
-    pipe is lost.
+    Nobody reads the pipe before the process ends. So the pipe has the flag O_NONBLOCK, and writing to the full pipe
+    fails at once instead of waiting. Output that does not fit into the pipe is lost.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -367,7 +367,7 @@ def background(
     proxies: bool = False,
     cwd: Path | None = None,
 ) -> Iterator[Process]:
-    """A context with a process that runs while the context lasts. The process is killed when the context ends.
+    """A context manager that runs a process during the ``with`` block. At the end of the block, the process is killed.
 
     The process's output is appended to the file ``log``, or goes to the descriptor ``output``, or is discarded if
     neither is given. With ``output``, the caller can limit the length of the output. The process's stderr goes to the

@@ -1,5 +1,5 @@
-"""Functions for the host's file systems. They find the free space, recognise a full disk as the cause of a failure, and
-remove directory trees.
+"""Functions for the host's file systems. The functions find the free space, recognise a full disk as the cause of a
+failure, and remove directory trees.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ def check_temporary(place: Path) -> None:
 
 
 def settle_temporary_directory() -> None:
-    """Choose the temporary directory once for this process. Raises HostLacksError as `temporary_directory` does.
+    """Choose the temporary directory once for this process. Raises HostLacksError when another user could replace the
+    directory.
 
-    Without this choice, another user could make a missing $TMPDIR later, when this process is in a user namespace.
-    Inside such a namespace, this process cannot tell a directory of root from a directory of another user.
+    Without this choice, another user could make a missing $TMPDIR later, when this process is in a user namespace. This
+    process would not notice that the directory belongs to another user, because inside a user namespace, it cannot tell
+    a directory of root from a directory of another user.
     """
     place = temporary_directory()
     if "TMPDIR" in os.environ:
@@ -73,9 +75,9 @@ def free_bytes(path: Path) -> int:
 
 @contextmanager
 def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
-    """When a full file system explains an error in the context, raise HostLacksError with ``hint`` in place of the
-    error. ``directory`` is the directory to which the context writes. ``name`` is the name of the directory in the
-    message.
+    """When a full file system explains an error in the ``with`` block, raise HostLacksError with ``hint`` in place of
+    the error. ``directory`` is the directory to which the ``with`` block writes. ``name`` is the name of the directory
+    in the message.
 
     A program that fails because of a full disk does not always say so. So if a program fails while less than 1 MiB is
     free, this function also regards the full disk as the cause. Many programs also write to the temporary directory. If

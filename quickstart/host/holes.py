@@ -13,8 +13,8 @@ _BLOCK_BYTES = 4096
 
 
 def copy_range(source: int, begin_bytes: int, size_bytes: int, target: int) -> None:
-    """Copy a range of ``source`` to the beginning of the empty file ``target``. Blocks of 4 KiB that are all zeros become
-    holes, so the copy takes hardly more room than the data.
+    """Copy a range of ``source`` to the beginning of the empty file ``target``. Blocks of 4 KiB that are all zeros
+    become holes, so the copy takes hardly more room than the data.
     """
     end_bytes = begin_bytes + size_bytes
     os.ftruncate(target, size_bytes)
@@ -44,7 +44,7 @@ def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tupl
     """The chunks of the file ``fd`` that are not all zeros, as (offset, chunk). The function reads from ``begin_bytes``
     on, up to ``size_bytes``. Offsets are multiples of CHUNK_BYTES. ``begin_bytes`` must be such a multiple, too.
 
-    The function leaves out both holes and written zeros.
+    The function leaves out holes, and also chunks of zeros that were written to the file.
     """
     offset = _next_data(fd, begin_bytes, size_bytes)
     while offset < size_bytes:

@@ -74,15 +74,15 @@ class Standing:
 
 @contextmanager
 def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
-    """A context with an identity for one program. No other program has this identity while the context lasts. The
-    program must have ended before the context ends.
+    """A context manager that gives an identity for one program. No other program has this identity during the ``with``
+    block. The program must have ended before the block ends.
 
     ``wanted_group`` is a group that the program needs, such as the group of /dev/kvm. Raises HostLacksError when all
     IDs are claimed.
 
     In a small namespace, another user can claim all IDs. So after many IDs in a row were claimed, this function ignores
-    the claims of other users, and takes an ID that no process has now. Two of our programs that start at the same
-    moment then have the same ID only if both have chosen the ID by chance.
+    the claims of other users, and takes an ID that no process has now. In this case, two programs that QuickStart
+    starts at the same moment can get the same ID, but only if QuickStart happens to choose the same ID for both.
     """
     standing = _standing()
     # In a small namespace, the same IDs come again. The answers are cached, because a process that is asked twice would

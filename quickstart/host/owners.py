@@ -1,7 +1,7 @@
-"""Find out who owns an open file, and which user serves the file system of the file.
+"""Find out who owns an open file. For a file on a FUSE file system, find out which user has mounted this file system.
 
-The program that serves a FUSE file system chooses the owners and modes that the file system shows (fuse(4)). So this
-module also finds the user who mounted such a file system.
+The program that serves a FUSE file system chooses the owners and modes that the file system shows (fuse(4)). This
+module does not rely on these owners and modes, and so also finds the user who mounted such a file system.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
     """The IDs of the users who mounted FUSE file systems. The keys are the devices of the file systems (`major:minor`).
     ``mountinfo`` is the text of /proc/PID/mountinfo (proc(5)).
 
-    virtiofs is FUSE as well, but only root can mount it. The result does not have a mount that does not name its user.
+    A virtiofs file system is also a FUSE file system, but only root can mount it. So the user of a virtiofs file system
+    is always root. The result leaves out any other file system whose user ``mountinfo`` does not name.
     """
     found: dict[str, int] = {}
     for line in mountinfo.splitlines():
@@ -95,7 +96,7 @@ def mapped(kind: str) -> tuple[Extent, ...]:
 
 
 def extents(text: str) -> tuple[Extent, ...]:
-    """The rows of ``text``, which has the format of /proc/PID/uid_map (pure)."""
+    """The rows of ``text``, which has the format of /proc/PID/uid_map. This function is pure."""
     rows = (tuple(map(int, line.split())) for line in text.splitlines())
     return tuple((row[0], row[1], row[2]) for row in rows if len(row) == 3)
 

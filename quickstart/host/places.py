@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trust:
-    """The trusted users. With ``unmapped``, the ID that stands for all unmapped users is also trusted."""
+    """The trusted users. If ``unmapped`` is true, the ID that stands for all unmapped users is also trusted."""
 
     users: frozenset[int]
     unmapped: bool = False
@@ -84,9 +84,9 @@ def swapped_by_others(path: Path) -> str:
 
 
 def fault_at(path: Path) -> str:
-    """The reason why the entry ``path`` itself is not trusted, in the words of `fault`. The function does not examine
-    the directories on the way to the entry. If the entry is a link, the function does not follow the link. The result
-    is empty when the entry is trusted.
+    """The reason why the entry ``path`` itself is not trusted. The function `fault` makes the text of this reason. This
+    function (`fault_at`) does not examine the directories on the way to the entry. If the entry is a link, the function
+    does not follow the link. The result is empty when the entry is trusted.
     """
     parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -98,19 +98,20 @@ def fault_at(path: Path) -> str:
 
 
 def fault_of(fd: int, path: Path) -> str:
-    """The reason why the open file ``fd`` is not trusted, in the words of `fault`. ``path`` is the path by which the
-    file was opened.
+    """The reason why the open file ``fd`` is not trusted. The function `fault` makes the text of this reason. ``path``
+    is the path by which the file was opened.
     """
     return fault(_seen(fd, path), trusted())
 
 
 def make_directories(directory: Path) -> str:
-    """Make ``directory`` and its missing parents. If another user could replace one of these directories, stop there,
-    and return the text of `swapped_by_others` for this directory. Otherwise, return an empty text.
+    """Make ``directory`` and its missing parents. If another user could replace one of these directories, the function
+    stops at this directory, and returns a text that says why (see the function `swapped_by_others`). Otherwise, the
+    function returns an empty text.
 
-    Before the function makes a directory, it examines the directory's parent. So no link of another user can lead us
-    elsewhere. Whatever the umask is, no group may write to the new directories. Raises FileExistsError when one of the
-    names belongs to a file that is not a directory.
+    Before the function makes a directory, it examines the directory's parent. So no link of another user can lead us to
+    another place. Whatever the umask is, no group may write to the new directories. Raises FileExistsError when one of
+    the names belongs to a file that is not a directory.
     """
     for each in (*reversed(directory.absolute().parents), directory.absolute()):
         if not each.is_dir():
@@ -139,7 +140,9 @@ def fault(step: Step, trust: Trust) -> str:
 
 
 def place_of(path: Path) -> tuple[Path, str]:
-    """The path that ``path`` leads to, with links followed, and the text of `swapped_by_others` for the way to it.
+    """Return two values. The first value is the path of ``path`` after all links are followed. The second value is a
+    clause about the first step on the way that another user could replace, as the function `swapped_by_others` returns
+    it.
 
     Both results come from one walk along the path, because a second walk could follow a link that was not checked. The
     function checks the entry at ``path`` itself only if the entry is a link, because only a link has an effect on where

@@ -1,5 +1,5 @@
-"""The interface through which long work reports its progress. The command line shows the progress. Libraries and tests
-may ignore it.
+"""The interface through which long work reports its progress. The command line shows the progress. Tests, and programs
+that use QuickStart as a library, may ignore the progress.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class Progress(Protocol):
     """
 
     def step(self, name: str) -> AbstractContextManager[None]:
-        """A context that lasts as long as a step of the work. If the context ends without an error, the step is
-        complete.
+        """A context manager for one step of the work. The step lasts as long as the ``with`` block. If the block ends
+        without an error, the step is complete.
         """
         ...
 

@@ -27,7 +27,7 @@ _TAIL_LINES = 15
 
 class PipeEnds:
     """The two descriptors of a pipe, ``reading`` and ``writing``. Each descriptor is closed only once, at the latest
-    when ``stack`` is closed.
+    when ``stack`` (an ExitStack) is closed.
     """
 
     def __init__(self, stack: ExitStack) -> None:
@@ -92,8 +92,9 @@ def logged(
     """Run ``argv`` with an empty stdin, and wait for its end. The function appends the output of the program to
     ``log``, up to a limited size.
 
-    Raises MissingToolError when the program is not installed. Raises CommandError when the status is not 0, and when
-    the program has not ended after ``timeout_s`` seconds. The process has ended when this function returns or raises.
+    Raises MissingToolError when the program is not installed. Raises CommandError when the program's exit status is not
+    0, and when the program has not ended after ``timeout_s`` seconds. The process has ended when this function returns
+    or raises.
     """
     deadline = time.monotonic() + timeout_s
     words = tuple(str(word) for word in argv)

@@ -1,5 +1,5 @@
-"""Read files that another process may write to. The copy of a file has exactly the expected size. Checks after the
-reading detect whether the file has changed since it was first seen.
+"""Read, copy and hash files that another process may write to. A copy that this module makes has exactly the expected
+size. After the reading, the module checks whether the file has changed since it was first seen.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def check_unchanged(path: Path, before: Seen) -> None:
 
 @contextmanager
 def unchanged(path: Path, before: Seen) -> Iterator[None]:
-    """A context that checks, at its start and at its end, that the file at ``path`` is still in the state ``before``.
-    Raises BadInputError as `check_unchanged` does.
+    """A context manager that checks, at its start and at its end, that the file at ``path`` is still in the state
+    ``before``. Raises BadInputError as `check_unchanged` does.
     """
     check_unchanged(path, before)
     yield

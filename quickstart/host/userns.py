@@ -111,8 +111,8 @@ def is_host_root() -> bool:
 
 
 def need_host_root(step: str) -> None:
-    """Raise NeedsRootError unless this process is root of the host. ``step`` is the name of the work that needs this.
-    Root of a user namespace is not allowed to do this work.
+    """Raise NeedsRootError unless this process is root of the host. ``step`` is the name of the work that needs root of
+    the host. Root of a user namespace is not allowed to do this work.
     """
     if not is_host_root():
         raise NeedsRootError(f"{step} needs root of the host", hint="run it as root")

@@ -50,7 +50,7 @@ class ForeignOwnerError(OSError):
 
 def begin(leave_behind: Callable[[Callable[[int], None], int], None]) -> None:
     """Start the witness. Call this function before this process enters the user namespace, and while this process has
-    only one thread. ``leave_behind`` is the function of this name in door.py.
+    only one thread. ``leave_behind`` is the function in door.py that starts a copy of this process.
     """
     asking, answering = socket.socketpair(*_PACKETS)
     with answering:
@@ -59,7 +59,7 @@ def begin(leave_behind: Callable[[Callable[[int], None], int], None]) -> None:
 
 
 def end() -> None:
-    """End the witness. Call this function in a process that has not entered a user namespace after all."""
+    """End the witness. Call this function when the process has called ``begin`` but enters no user namespace."""
     if _State.outside is not None:
         _State.outside.asking.close()
         _State.outside = None
@@ -102,11 +102,11 @@ def owner_of(fd: int) -> Owner:
 
 
 def check_mapped(path: str | bytes, status: os.stat_result, *, directory: int | None = None) -> None:
-    """Raise ForeignOwnerError when our user namespace does not map the owner or the group of a file. ``status`` is what
-    this process sees of the file at ``path``, below the open directory ``directory``.
+    """Raise ForeignOwnerError when our user namespace does not map the owner or the group of a file. ``status`` is the
+    result of stat(2) in this process for the file at ``path``, below the open directory ``directory``.
 
-    A file of the host's user nobody does not lead to the error, because this user has the same meaning in an image.
-    Without a witness, this function checks nothing.
+    The function raises no error when a file belongs to the user nobody of the host, because the ID of this user also
+    means the user nobody in an image. Without a witness, this function checks nothing.
     """
     if _State.outside is None or OVERFLOW not in (status.st_uid, status.st_gid):
         return

@@ -32,8 +32,8 @@ _WORD_NAMES = {12: "IND", 13: "DIND", 14: "TIND"}
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """The move of one extent of an inode. The extent has ``blocks`` blocks. They move from block ``source`` to block
-    ``target``. ``extent`` is the extent's number in the inode's map, counted from 0.
+    """The move of one extent of an inode. The extent has ``blocks`` blocks. The blocks move from block ``source`` to
+    block ``target``. ``extent`` is the extent's number in the inode's map, counted from 0.
     """
 
     inode: int
@@ -62,8 +62,8 @@ def plan_moves(
     *files: Collection[PurePosixPath],
 ) -> tuple[Move, ...]:
     """The moves that put all of ``directories`` and ``files`` side by side, into the first free place that has room for
-    all of them together. The directories come first, sorted by path. Then come the collections in ``files``, one after
-    the other. The files within a collection are sorted by path.
+    all of them together. The directories come first, sorted by path. After the directories come the files of the first
+    collection in ``files``, sorted by path, and then the files of the further collections.
 
     When no free place is large enough, the largest free place is used, and the largest files and directories are not
     moved. A file or directory whose extents are not all in its inode is never moved.

@@ -1,6 +1,6 @@
 """Find the owner of each block of an ext4 image: a file, a directory or metadata. The image is not mounted.
 
-The layout is described in the kernel's Documentation/filesystems/ext4 (super, group_descr, inodes, ifork,
+The layout of ext4 is described in the kernel's Documentation/filesystems/ext4 (super, group_descr, inodes, ifork,
 directory).
 """
 
@@ -96,7 +96,7 @@ class BlockMap:
 
     @property
     def inodes(self) -> Mapping[PurePosixPath, int]:
-        """The inode number of each path. Of an inode with several paths, the result has one path."""
+        """The inode number of each path. When an inode has several paths, the result has only one of them."""
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:

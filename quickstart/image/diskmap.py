@@ -1,4 +1,4 @@
-"""Find the owner of each block of a disk with partitions, one of which is the root volume."""
+"""Find out which file or which metadata owns each block of a disk with partitions. One partition is the root volume."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _ROOT = "root.raw"
 
 
 class BlockOwners(Protocol):
-    """The owners of the blocks of a disk or of a volume."""
+    """The map of the blocks of a disk or of a volume. An owner of a block is a file or metadata of the file system."""
 
     def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
-        """The owners of a range, in order and without gaps."""
+        """The owners of the blocks in a range, in order and without gaps."""
         ...
 
 
 @dataclass(frozen=True)
 class DiskMap:
-    """The owners of the blocks of a disk. Its root volume begins at byte ``begin_bytes`` and has ``size_bytes`` bytes.
-    Everything else, such as the partition table and other partitions, has the kind OUTSIDE.
+    """The map of the blocks of a disk. The disk's root volume begins at byte ``begin_bytes`` and has ``size_bytes``
+    bytes. For blocks outside of the root volume, such as the partition table and other partitions, the owner only has
+    the kind OUTSIDE.
     """
 
     volume: BlockMap
@@ -35,7 +36,7 @@ class DiskMap:
     size_bytes: int
 
     def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
-        """The owners of a range of the disk, in order and without gaps."""
+        """The owners of the blocks in a range of the disk, in order and without gaps."""
         return tuple(self._parts(offset_bytes, offset_bytes + length_bytes))
 
     def _parts(self, begin: int, end: int) -> Iterator[Owner]:
@@ -54,8 +55,8 @@ class DiskMap:
 
 
 def read_disk_map(disk: Path, begin_bytes: int) -> DiskMap:
-    """The map of the raw ``disk``, whose root volume begins at byte ``begin_bytes``. Raises ArtefactError as
-    `read_block_map` does.
+    """The map of the raw ``disk``, whose root volume begins at byte ``begin_bytes``. Raises ArtefactError when the root
+    volume is damaged, is not ext4, or has the ext4 feature meta_bg.
     """
     with workspace("quickstart-map-") as place:
         copy = place / _ROOT

@@ -98,7 +98,7 @@ def write_disk(
     ``devices`` are device nodes. The function makes these nodes only in the image, in directories that come from the
     tree. It never makes device nodes on the host. The same tree always gives the same bytes, for two reasons. First,
     mke2fs adds files in the order of their names, and with modification times in whole seconds. Second, all other times
-    are IMAGE_TIME_S.
+    have the value of the constant IMAGE_TIME_S.
 
     Raises BadInputError when the tree does not fit into the disk or has a path that is too long for mke2fs, and when
     mke2fs or debugfs needs too much CPU time.

@@ -58,8 +58,8 @@ def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Exten
     stand for reads of our initramfs, as if the initramfs were a file of the image in one piece. The range begins at a
     multiple of ``align_bytes``. Raises ArtefactError when the volume is smaller than the range.
 
-    The image has no file in this range, and a boot does not read the range. So the first read of the range is as slow
-    as the first read of a file.
+    The image has no file in this range, and a boot does not read the range. So nothing has read the range before, and
+    the first read of the range is as slow as the first read of a file.
     """
     offset = (volume_bytes - length_bytes) // align_bytes * align_bytes
     if offset < 0:

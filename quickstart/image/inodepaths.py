@@ -15,9 +15,9 @@ class InodePaths:
     """A path of each inode of a volume, by the inode's number.
 
     A path object takes some 400 bytes of memory, and far more if the path has many components. A stranger's volume may
-    have very many inodes without blocks, because each takes only a dozen bytes of the volume. The paths of most inodes
-    are never requested. So this class only stores the directory and the name of such an inode, and makes the path on
-    request.
+    have very many inodes without blocks, because a directory entry for such an inode takes only a dozen bytes of the
+    volume. The paths of most inodes are never requested. So for an inode without blocks, this class only stores the
+    directory and the name. The class makes the path on request.
     """
 
     def __init__(self, paths: Mapping[int, PurePosixPath] | None = None) -> None:

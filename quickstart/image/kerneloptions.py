@@ -2,7 +2,7 @@
 a virtual machine (pure).
 
 The page docs/users/command-line.md says how much time each option saves, what the option changes in the running
-machine, and why this change is acceptable. Only this module contains the words of the options.
+machine, and why this change is acceptable. Only this module contains the text of the options, such as `tsc=reliable`.
 """
 
 from __future__ import annotations

@@ -108,13 +108,10 @@ def data_bytes(fd: int, most_bytes: int) -> int:
     most this number of bytes. `virtual_bytes` must have accepted the image. Counting stops as soon as the result is
     more than ``most_bytes``.
 
-    Raises ValueError in three cases:
+    Raises ValueError when two parts of the disk are at the same place in the file, and when a part is compressed or is
+    beyond the end of the file. Also raises ValueError when the disk or the file is too large for this check.
 
-    - Two parts of the disk are at the same place in the file.
-    - A part is compressed, or is beyond the end of the file.
-    - The disk or the file is too large for this check.
-
-    These cases do not occur in an image that `build` makes. Without this check, a file of a few KiB could stand for
+    These errors do not occur for an image that `build` makes. Without this check, a file of a few KiB could stand for
     terabytes of data.
     """
     _, _, _, _, _, size_bytes, _, count, place, *_ = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))

@@ -102,9 +102,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
     """The build ID, which part A and part B of the initramfs both contain. The build ID is a hash of the inputs of
     both parts. One of these inputs is the image's hash, which covers the contents of the packed files.
 
-    The build ID does not depend on the traces themselves, so two traces with the same findings give the same
-    initramfs. The build ID does not depend on the payload (the form in which the initramfs is stored) either, because
-    init finds the same files with every payload.
+    The inputs of the build ID contain what the build computes from the traces, but not the traces themselves. So two
+    traces from which the build computes the same inputs give the same initramfs. The build ID does not depend on the
+    payload (the form in which the initramfs is stored) either, because init finds the same files with every payload.
     """
     files = [
         (str(f.path), f.kind.value, f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
@@ -148,9 +148,9 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     - UnsupportedUnitError when the image's modprobe.d forbids a kernel module of the initramfs
 
     When the start set alone exceeds the memory budget, or has a file that is too large for a newc archive, the function
-    writes nothing to ``target``. Also raises BadInputError when writing takes far more CPU time than an initramfs of
-    this budget needs. The CPU time has a limit because the image determines how many bytes the function must unpack and
-    compress.
+    writes nothing to ``target``. The function raises BadInputError when writing takes far more CPU time than an
+    initramfs of this budget needs. The CPU time has a limit because the image determines how many bytes the function
+    must unpack and compress.
     """
     limit_s = START_SET_LIMIT_S + _S_OF_A_MIB * recipe.profile.budget_mib
     with cpu_limit("the image's modules and packed files", limit_s, _SLOW):

@@ -54,9 +54,10 @@ class Watched:
 
     ``names`` are paths that may or may not exist. ``places`` are directories whose entries the guest compares.
     ``files`` are links and regular files of the image. Each of these files is in ``names`` or in a directory of
-    ``places``. ``ways`` are directories whose modes and owners the guest compares. ``enabled`` is a list from which
-    init decides whether a unit that is enabled after the build prevents a fast start. ``parents`` are the directories
-    on the way to all compared paths, existing or not, except links.
+    ``places``. ``ways`` are directories whose modes and owners the guest compares. ``enabled`` is the list of the
+    enabled units and of the units that start before the application. From this list, init decides whether a unit that
+    is enabled after the build prevents a fast start. ``parents`` are all directories above the compared paths, whether
+    the directories exist or not. ``parents`` has no links.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -85,8 +86,8 @@ def watched(
     files (the files that processes open from /fast). ``executed`` are all programs that the traced boots executed,
     whether or not they are in the start set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all
     programs and libraries that may run with the unit's environment (pack.shadow.searched). ``absent`` are further
-    paths, where no file may exist later. ``hidden`` are the paths below /run and /dev that the units hide from their
-    processes (inspect/unit/hidden.py finds them).
+    paths. At a fast start, no file may exist at these paths. ``hidden`` are the paths below /run and /dev that the
+    units hide from their processes (inspect/unit/hidden.py finds them).
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches to one of
     the executed or served programs.
@@ -263,7 +264,8 @@ def packed_facts(
     entries init compares.
 
     Each name and each place ends with a NUL and has no leading slash. The facts have the format of `stat -c '%f %s %Y
-    %Z %n'`. The facts of the names come first. The facts of the entries of the places come last.
+    %Z %n'`. The second text first has the facts of the files that the first text names. Then the second text has the
+    facts of the entries of the places.
     """
     served = served_files(start_set, bound)
     known = {file.path: file for file in (*beside.files, *served)}

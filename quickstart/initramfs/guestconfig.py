@@ -29,7 +29,7 @@ class Served(enum.Enum):
 
 
 class HandOff(enum.Enum):
-    """What init does once the application is ready. The values are words of init's configuration."""
+    """What init does once the application is ready. The value of each member is a word in init's configuration."""
 
     STAY = "no"
     """Init stays PID 1 and runs only the application, like the minimal system of the paper on which QuickStart
@@ -54,8 +54,9 @@ class Cards:
 
 
 class Naming(enum.Enum):
-    """Where init may find a host name for a machine that has no host name in its own configuration. The value is the
-    variable NAMING in init's configuration. The function take_from_lease in initramfs/init/second reads this variable.
+    """Where init may find a host name for a machine that has no host name in its own configuration. The value of each
+    member is a value of the variable NAMING in init's configuration. The function take_from_lease in
+    initramfs/init/second reads this variable.
     """
 
     NOWHERE = ""
@@ -70,15 +71,14 @@ class Given:
     """What init gives to a machine before it starts the application, such as the machine-id, the name servers and the
     network. pack/given.py finds out which of these matter to the application before it is ready.
 
-    - ``machine_id`` says that the application reads the machine-id. In this case, init writes a machine-id, in the same
-      way as systemd, if the machine has none yet.
-    - ``name_servers`` says that the application reads the name servers. Init then writes the name servers of its DHCP
-      lease before it starts the application.
-    - ``network`` says that a stock boot (the distribution's own boot) waits for the network. Init then waits for its
-      DHCP lease.
-    - ``udev`` says that the application looks for udev's directory of devices. Init then makes the directory.
-    - ``naming`` says where init may find a host name for a machine without a name.
-    - ``cards`` says which network cards have which name.
+    ``machine_id`` says that the application reads the machine-id. In this case, init writes a machine-id, in the same
+    way as systemd, if the machine has none yet. ``name_servers`` says that the application reads the name servers. In
+    this case, init writes the name servers of its DHCP lease before it starts the application. ``network`` says that a
+    stock boot (the distribution's own boot) waits for the network. In this case, init waits for its DHCP lease.
+
+    ``udev`` says that the application looks for udev's directory of devices. In this case, init makes the directory.
+    ``naming`` says where init may find a host name for a machine without a name. ``cards`` says which network cards
+    have which name.
 
     With ``name_servers`` or ``network``, init writes the lease's name servers to /etc/resolv.conf before it starts the
     application. Init writes this file only if the machine's own DHCP client would write the name servers to the file,
@@ -97,16 +97,17 @@ class Given:
 class GuestConfig:
     """The configuration of init for one image. ``build`` is the build ID, which both parts of the initramfs contain.
     ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty when init
-    does not hand the machine over to systemd (takeover.network_service). ``early`` says which machines start the
-    application early (cloudinit.early_start). ``user_data`` are the SHA-256 sums of user data that do not matter to the
-    application. ``image`` is the type of the file system image in part B of the initramfs, or empty when part B has
-    plain files. ``bound`` are the packed files that are bind-mounted over the volume's files, by the name of the unit
-    (serving.bound_files). ``watched`` has the paths that init compares with the volume in addition to the packed files.
+    does not hand the machine over to systemd (see takeover.network_service). ``early`` says which machines start the
+    application early (see cloudinit.early_start). ``user_data`` are the SHA-256 sums of the user data for cloud-init
+    that do not matter to the application. ``image`` is the type of the file system image in part B of the initramfs, or
+    empty when part B has plain files. ``bound`` are the packed files that are bind-mounted over the volume's files, by
+    the name of the unit (see serving.bound_files). ``watched`` has the paths that init compares with the volume in
+    addition to the packed files.
 
-    ``settings`` come from the image's sysctl.d(5) and tmpfiles.d(5). ``content_sums`` are the sums of the packages'
-    files with such settings (sysctl.content_sums). ``confined`` are the paths to which the image's AppArmor profiles
-    attach (apparmor.confined_paths). ``raises_nr_open`` says whether the image's systemd raises fs.nr_open when it
-    starts.
+    ``settings`` are the kernel settings in the image's sysctl.d(5) and tmpfiles.d(5). ``content_sums`` are the
+    checksums of the packages' files that contain such kernel settings (see sysctl.content_sums). ``confined`` are the
+    paths to which the image's AppArmor profiles attach (see apparmor.confined_paths). ``raises_nr_open`` says whether
+    the image's systemd raises fs.nr_open when it starts.
 
     ``tmp_options`` are the option strings for the tmpfs on /tmp. Init tries these strings in order until a mount
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further mount options for /dev/shm and
@@ -114,10 +115,11 @@ class GuestConfig:
     whether the image has cloud-init, which writes a part of a machine's configuration, such as the network's.
 
     ``resolver`` says whether the image's DHCP client writes /etc/resolv.conf. ``leaves_ipv6`` says whether init leaves
-    the card's IPv6 addresses to networkd or dhcpcd. ``client`` is the image's DHCP client if this client sends a
-    client identifier (dhcpclient.client_with_identifier). ``metric`` is the metric of the default route that this
-    client sets. ``sent`` says which options the image's own DHCP client sends (dhcpclient.sent_by_client). ``given``
-    says what the application needs before it is ready, such as the machine-id and the name servers.
+    the card's IPv6 addresses to networkd or dhcpcd. ``client`` is the name of the image's DHCP client if this client
+    sends a client identifier, and otherwise empty (see dhcpclient.client_with_identifier). ``metric`` is the metric of
+    the default route that this client sets. ``sent`` says which options the image's own DHCP client sends (see
+    dhcpclient.sent_by_client). ``given`` says what the application needs before it is ready, such as the machine-id and
+    the name servers.
     """
 
     build: str
@@ -171,9 +173,10 @@ def late_binds_text(unit: UnitStart) -> str:
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. Each setting has a line `setting KEY VALUE
-    [SPARED…]`. KEY has the form of the field ``key`` of KernelSetting, and may be a pattern. SPARED are paths that
-    match KEY, but that the setting does not change. The settings of a file that is not world-readable are not in the
-    text. Instead of these settings, the text has one line `settings_of PATH` for the file.
+    [SPARED…]`. KEY has the form of the field ``key`` of the class KernelSetting (inspect/unit/sysctl.py), and may be a
+    pattern. SPARED are paths that match KEY, but that the setting does not change. The settings of a file that is not
+    world-readable are not in the text. Instead of these settings, the text has one line `settings_of PATH` for the
+    file.
     """
     lines: dict[str, None] = {}
     for each in settings:

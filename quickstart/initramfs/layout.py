@@ -273,9 +273,9 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
 
 
 def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
-    """The members of part B of the initramfs when the start set is one file system image (IMAGE). ``entries`` are the
-    members that ``part_b`` yields. The image also has an empty directory ``quickstart``, over which init mounts part
-    A's /fast/quickstart.
+    """The members of part B of the initramfs when one file system image contains the start set. The constant IMAGE is
+    the path of this image in the initramfs. ``entries`` are the members that the function ``part_b`` yields. The image
+    also has an empty directory ``quickstart``, over which init mounts part A's /fast/quickstart.
     """
     below, ours = [], []
     for entry in entries:
@@ -344,9 +344,10 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
 
 
 def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
-    """The description of the unit, which the starter reads in the guest. With Served.FAST, PATH leads first to the
-    programs below /fast. LD_LIBRARY_PATH leads to the libraries below /fast, if there are any. With Served.MEMORY, the
-    guest has no root volume, so the description leaves out the unit's conditions.
+    """The description of the unit, which the starter reads in the guest. ``config.served`` says where the application's
+    files come from. With FAST, PATH leads first to the programs below /fast. LD_LIBRARY_PATH leads to the libraries
+    below /fast, if there are any. With MEMORY, which only the bench uses, the guest has no root volume. The unit's
+    conditions could not examine the volume there, so the description leaves them out.
     """
     fast = config.served is Served.FAST
     libraries = library_path(start_set)

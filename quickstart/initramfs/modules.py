@@ -103,8 +103,9 @@ def queues(settings: Iterable[KernelSetting]) -> tuple[str, ...]:
     boot (the distribution's own boot), the kernel loads such a module by modprobe when a process writes the setting.
     The initramfs has no modprobe, so the initramfs must contain these modules, and init's modloader loads them.
 
-    Only the last few settings count, because a later setting replaces an earlier one. A limit is necessary because the
-    line of every network card in the modloader's table has all these modules.
+    The result has at most _MOST_QUEUES modules. These are the modules of the last settings, because a later setting
+    replaces an earlier one. The limit keeps the modloader's table short, because the line of every network card in this
+    table has all these modules.
     """
     names = (f"{_QUEUE}{each.value}" for each in settings if each.key == _DEFAULT_QUEUE)
     return tuple(dict.fromkeys(name for name in names if _NAME.fullmatch(name)))[-_MOST_QUEUES:]
@@ -118,8 +119,8 @@ def module_name(path: str) -> str:
 
 
 def parse_dependencies(text: str) -> Mapping[str, Module]:
-    """The modules in modules.dep, by name. A line lists the modules that a module requires, in the reverse of the
-    order in which they must be loaded (modules.dep(5)).
+    """The modules in modules.dep, by name. A line of modules.dep lists the modules that a module requires, in the
+    reverse of the order in which they must be loaded (modules.dep(5)).
 
     Raises StartSetError for an invalid module name, because the names become words of the table that init's modloader
     reads.
@@ -155,8 +156,10 @@ def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...
 def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) -> ModuleSet:
     """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they require.
 
-    Raises StartSetError when the kernel lacks a module of ``NEEDED`` or a wanted module of ``IMAGE_MODULES``. The
-    kernel lacks a module when the image has no file for it and the module is not built into the kernel.
+    Raises StartSetError when the kernel lacks a module in ``NEEDED``, the list of modules without which no guest finds
+    its disk and its network. Also raises StartSetError when the kernel lacks a module that ``wanted`` has from
+    ``IMAGE_MODULES``, the list of modules for mounting a file system image in part B. The kernel lacks a module when
+    the image has no file for it and the module is not built into the kernel.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:
@@ -229,11 +232,12 @@ def modloader_table(modules: ModuleSet) -> str:
       exist only once drivers of other devices are loaded.
     - A line ``module NAME`` names a module. These lines are in the order in which the modules are loaded.
     - A line ``alias PATTERN NAME…`` names the modules to load for a device, with the required modules first. For a
-      module in BESIDE, the line begins with ``beside`` instead of ``alias``. For a module in LATE, the line begins
-      with ``late``. A network card's line also has the queueing disciplines.
+      module in BESIDE (modules that no root volume needs), the line begins with ``beside`` instead of ``alias``. For a
+      module in LATE (drivers of emulated disk controllers), the line begins with ``late``. A network card's line also
+      has the queueing disciplines.
     - The line ``root NAME…`` names the modules for the root's file system, unless the file system is built into the
-      kernel. No device's alias names these modules. The kernel would request them in mount(2), but the initramfs has
-      no modprobe.
+      kernel. No device's alias names these modules. The kernel would request these modules in mount(2), but the
+      initramfs has no modprobe.
     - A line ``image NAME…`` names modules for mounting part B of the initramfs, when part B is a file system image.
     - A line ``options NAME OPTIONS`` has the options for a module.
     """

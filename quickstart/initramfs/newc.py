@@ -1,14 +1,14 @@
 """Write archives in the newc cpio format. (`newc_reader` reads them.)
 
-Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member begins
-with a header of 110 bytes (magic ``070701`` and 13 fields of eight hexadecimal digits). The name with its NUL and then
-the data follow. Zeros after the name and after the data let the next part begin at a multiple of 4 bytes. A member
-named ``TRAILER!!!`` ends an archive. More archives may follow after zeros.
+The sources for this format are Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c of the
+kernel. A member begins with a header of 110 bytes (magic ``070701`` and 13 fields of eight hexadecimal digits). The
+name with its NUL and then the data follow. Zeros after the name and after the data let the next part begin at a
+multiple of 4 bytes. A member named ``TRAILER!!!`` ends an archive. More archives may follow after zeros.
 
 Hard links are members with the same inode and an ``nlink`` above 1. The kernel makes every later name a link to the
 first name, and does not truncate the file (maybe_link and do_name in init/initramfs.c). So this module writes the
-content with the first name, and size 0 with all other names. When GNU cpio or BusyBox reads a name without content, it
-does not create the name until it has read the name with the content.
+content with the first name, and size 0 with all other names. GNU cpio and BusyBox create a name with size 0 only after
+they have read the name with the content.
 """
 
 from __future__ import annotations
@@ -141,12 +141,10 @@ def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
     entries, and hard links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. When an
     error occurs, the bytes that were already written stay in the stream.
 
-    Raises BadInputError for an entry that the kernel would not unpack correctly, in four cases:
-
-    - The entry's parent directory does not come earlier in the archive.
-    - The entry's name is a duplicate, absolute, not normalised or too long.
-    - The entry's data do not match its type, or have 4 GiB or more.
-    - The entry is a hard link without a matching earlier file.
+    Raises BadInputError for an entry that the kernel would not unpack correctly. Such an entry has a parent directory
+    that does not come earlier in the archive, or is a hard link without a matching earlier file. An entry with a name
+    that is a duplicate, absolute, not normalised or too long also leads to BadInputError. An entry with data that do
+    not match its type, or with 4 GiB or more of data, leads to BadInputError, too.
 
     Raises ArtefactError for a host file that cannot be read, or whose size changes while it is read.
     """
@@ -169,8 +167,8 @@ def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
 
 
 def check_name(name: str, is_directory: dict[str, bool]) -> None:
-    """Raise BadInputError for a name that ``write_archive`` does not accept. The keys of ``is_directory`` are the
-    earlier names of the archive.
+    """Raise BadInputError for a name that ``write_archive`` does not accept. ``is_directory`` says for each earlier
+    name of the archive whether it is the name of a directory.
     """
     parts = name.split("/")
     if name.startswith("/"):

@@ -4,7 +4,8 @@ The reader detects that a file was cut off, unless the file is empty or ends aft
 not say whether another archive or padding follows a complete archive.
 
 Like the kernel, the reader also accepts a compressed stream in place of an archive (payload.py unpacks the stream). The
-file may be untrusted, so the reader reads the file in pieces and within ``Limits``.
+file may be untrusted. So the reader reads the file in pieces, and stays within the limits that the class ``Limits``
+describes.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class CpioMember:
 
 
 def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iterator[CpioMember]:
-    """Yield the members of all archives in the stream as `walk_archive` does, but with their data."""
+    """Yield the members of all archives in the stream as the function `walk_archive` does, but with their data."""
     for member, pieces in walk_archive(stream, limits):
         yield dataclasses.replace(member, data=b"".join(pieces))
 
@@ -102,7 +103,8 @@ def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iter
 def walk_archive(
     stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST, *, exact: bool = False
 ) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
-    """Yield the members of all archives in the stream, in order, without their trailers. The stream is never rewound.
+    """Yield the members of all archives in the stream, in order. The function does not yield the trailer at the end of
+    each archive. The stream is never rewound.
 
     The field ``data`` of a member is empty. With each member, the function yields an iterator, which yields the
     member's data in pieces of at most 1 MiB. The caller can read these pieces until it requests the next member. Pieces
@@ -110,14 +112,14 @@ def walk_archive(
 
     The function reads only the newc format (``070701``), with upper- or lower-case digits. An archive may be
     uncompressed, or in a gzip, LZ4 or Zstandard stream. Offsets are relative to the stream's position at the call. An
-    empty stream has no members. Raises ArtefactError, with the offset, in four cases:
+    empty stream has no members. Raises ArtefactError, with the offset, in these four cases.
 
     - Some bytes in the stream do not form a member.
     - The padding has a byte that is not zero.
     - ``limits`` are exceeded.
     - The stream does not end after a trailer.
 
-    With ``exact``, the function raises ArtefactError in three more cases:
+    With ``exact``, the function also raises ArtefactError in these three cases.
 
     - An archive is not exactly what ``write_archive`` writes (newc_exact.py).
     - A compressed stream has more than one archive.

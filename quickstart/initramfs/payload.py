@@ -1,5 +1,5 @@
 """Read and write the payload, the form in which the two parts of the initramfs are stored (docs/internals/payload.md).
-The initramfs file contains a part as newc archives or as one compressed stream.
+In the initramfs file, each of these two parts consists of newc archives or is one compressed stream.
 
 Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream after the
 other, and recognises the form of a stream by the stream's first bytes
@@ -194,9 +194,10 @@ def form_of(first: bytes) -> Payload:
 
 
 def has_our_header(payload: Payload, first: bytes) -> bool:
-    """Whether a stream of the form ``payload`` has the header that `packing` writes. ``first`` has the first
-    ``HEADER_MOST_BYTES`` bytes of the stream. The function checks only a gzip header, because the kernel and zlib skip
-    the optional fields of a gzip header in different ways. For any other form, the result is true.
+    """Whether a stream of the form ``payload`` has the header that our function `packing` writes when it compresses a
+    stream. ``first`` has the first ``HEADER_MOST_BYTES`` bytes of the stream. The function checks only a gzip header,
+    because the kernel and zlib skip the optional fields of a gzip header in different ways. For any other form, the
+    result is true.
     """
     return payload is not Payload.GZIP or first == _GZIP_HEADER
 

@@ -38,7 +38,8 @@ def all_rules(rules: FileRules) -> FileRules:
 
 def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
     """The paths of the files, links and directories of the image that go into the archive. Each path comes after its
-    parent directory. The caller must have computed ``start_set`` with ``all_rules``.
+    parent directory. The caller must have computed ``start_set`` with the rules that the function ``all_rules``
+    returns.
     """
     found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
     for path in _OF_INIT:

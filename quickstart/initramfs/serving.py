@@ -181,7 +181,8 @@ def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple
     processes find their names in /fast.
 
     Processes open all other files of the start set by their ordinary names on the root volume, where the files may
-    change freely. The result does not have the links of a merged /usr, because no image changes them.
+    change freely. The result does not have the links of a merged /usr, such as the link from `/bin` to `usr/bin`,
+    because these links do not change in any image.
     """
     served = {
         file.path: file

@@ -2,8 +2,8 @@
 untrusted.
 
 unsquashfs would write the image's content into a directory of this host, with devices and set-user-ID files, without
-limits on number and size. This reader writes nothing and stays within ``Limits``. It returns a file's content in pieces
-of one block.
+limits on number and size. This reader writes nothing and obeys the limits in ``Limits``. It returns a file's content in
+pieces of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h). An image has a superblock, then data blocks, and then tables of inodes, directories and

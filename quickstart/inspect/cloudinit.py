@@ -58,8 +58,8 @@ def has_cloud_init(root: ImageRoot) -> bool:
 
 
 def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the image's configuration makes cloud-init run something at each boot, before
-    all services. There are three cases:
+    """Raise UnsupportedUnitError when the image's configuration makes cloud-init run something at each boot, before all
+    services. There are three such cases.
 
     - The configuration has `bootcmd`.
     - The configuration gives a module the frequency `always`.
@@ -100,8 +100,8 @@ def _configuration(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
 
 
 def unasked(root: ImageRoot) -> str:
-    """The reason why init cannot ask whether a machine of this image brings user data (``early = "ask"``). The result
-    is empty when init can ask.
+    """The reason why init cannot find out whether a machine of this image brings user data for cloud-init. Init has to
+    find out if the profile has ``early = "ask"``. The result is empty when init can find out.
     """
     if root.resolve(_IDENTIFY).canonical is not None:
         return f"{_IDENTIFY} says how cloud-init finds its datasource"
@@ -135,7 +135,8 @@ def early_start(root: ImageRoot, wanted: Early) -> Early:
     user data. ALWAYS means every machine, and NEVER means no machine.
 
     The result is the profile's choice ``wanted``, with two exceptions. If the image has no cloud-init, SEEN and ASK
-    become ALWAYS. If init cannot ask (see `unasked`), ASK becomes SEEN.
+    become ALWAYS. If init cannot find out whether a machine brings user data (see the function `unasked`), ASK becomes
+    SEEN.
     """
     if wanted in (Early.NEVER, Early.ALWAYS):
         return wanted

@@ -15,7 +15,7 @@ _INFO = PurePosixPath("/var/lib/dpkg/info")
 
 def changed(root: ImageRoot, paths: Iterable[PurePosixPath]) -> frozenset[PurePosixPath]:
     """The paths in ``paths`` whose files do not have the content that a package delivered. All paths are canonical
-    paths in the image. A path is in the result in three cases:
+    paths in the image. A path is in the result in these three cases.
 
     - No package has the file.
     - The package's list of MD5 sums does not name the file.

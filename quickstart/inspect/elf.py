@@ -1,8 +1,8 @@
 """Find the ELF closure of a program or library in an image. The closure consists of the interpreter and all libraries
 that ld.so loads for this program or library.
 
-The rules are those of ld.so(8). This module executes nothing from the image. It ignores LD_LIBRARY_PATH, LD_PRELOAD and
-relative search paths, because the image alone does not determine what they mean.
+The rules are those of ld.so(8). This module executes nothing from the image. The module ignores LD_LIBRARY_PATH,
+LD_PRELOAD and relative search paths, because the image alone does not determine what they mean.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def closure(
     """The files that ld.so loads for each of ``starts``. A start is a program, or a library that a program opens. A
     start that is not an ELF file adds nothing.
 
-    The function treats each start as a process of its own, which loads its libraries breadth first. It sorts the starts
-    by path, so the order of ``starts`` does not matter. A file that is found through different links gives one
-    dependency for each chain of links. The result has every glibc-hwcaps variant of a library in addition to the plain
-    library. A start without PT_INTERP may need a library that the search does not find. If another start has the soname
-    of this library, the function uses this other start as the library. ``read`` is the function that reads an ELF file.
-    This function may have a cache that several closures share.
+    The function treats each start as a process of its own, which loads its libraries breadth first. The function sorts
+    the starts by path, so the order of ``starts`` does not matter. A file that is found through different links gives
+    one dependency for each chain of links. The result has every glibc-hwcaps variant of a library in addition to the
+    plain library. A start without PT_INTERP may need a library that the search does not find. If another start has the
+    soname of this library, the function uses this other start as the library. ``read`` is the function that reads an
+    ELF file. ``read`` may have a cache that several closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image, for a
     damaged ELF file and for a loop of links. A library that only a ``.note.dlopen`` names is optional, so it may be

@@ -19,8 +19,9 @@ FIRST_BOOT = {
 
 
 def is_unborn(root: ImageRoot) -> bool:
-    """Whether systemd would treat the boot of a machine with this root as the machine's first boot. The result is true
-    if /etc/machine-id is missing or says `uninitialized`. The result is false if the file is empty (machine-id(5)).
+    """Whether systemd would treat a boot from the root file system ``root`` as the machine's first boot. The result is
+    true if /etc/machine-id is missing or says `uninitialized`. The result is false if the file is empty
+    (machine-id(5)).
     """
     file = root.resolve(_MACHINE_ID).canonical
     return file is None or root.read_text(file).strip() == "uninitialized"
@@ -28,7 +29,8 @@ def is_unborn(root: ImageRoot) -> bool:
 
 def first_boot(root: ImageRoot, wanted: Early) -> str:
     """A line that says what the first boot of a fresh machine does. The result is empty for an image without cloud-init
-    whose first boot does the same as any other boot. ``wanted`` is the profile's choice.
+    whose first boot does the same as any other boot. ``wanted`` is the profile's choice of the machines on which the
+    application starts early.
     """
     if not has_cloud_init(root):
         return ""

@@ -89,7 +89,7 @@ class ImageRoot:
         return self.read_bytes(canonical, most_bytes).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
-        """The whole content of a file of at most ``most_bytes``. Raises StartSetError in the same cases as
+        """The whole content of a file of at most ``most_bytes``. Raises StartSetError in the same cases as the method
         ``read_text``.
         """
         host = self.host(canonical)
@@ -181,7 +181,7 @@ class ImageRoot:
                     raise _unreadable(directory, error) from error
 
     def statuses_below(self, canonical: PurePosixPath) -> Iterator[tuple[PurePosixPath, os.stat_result]]:
-        """The files that ``below`` yields, each with its status (lstat(2))."""
+        """The files that the method ``below`` yields, each with its status (lstat(2))."""
         for path in self.below(canonical):
             try:
                 status = self.host(path).lstat()
@@ -214,8 +214,8 @@ class ImageRoot:
         return found
 
     def look_up(self, path: PurePosixPath) -> Resolution:
-        """Follow every link in a path, as `resolve` does. But a path that leads through more than 40 links counts as a
-        path that does not exist, because a process that looks up such a path gets an error.
+        """Follow every link in a path, as the method `resolve` does. But a path that leads through more than 40 links
+        counts as a path that does not exist, because a process that looks up such a path gets an error.
         """
         return self._followed(path)[0]
 
@@ -282,11 +282,11 @@ class ImageRoot:
 
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
         """The existing paths that match an absolute pattern (glob(3)), spelled as in the pattern, in byte order.
-        When links lead to one directory by several matching paths, only the first of these paths is searched, so
-        each file in the directory is found once.
+        Because of links, several matching paths may lead to the same directory. The method searches only the first of
+        these paths, so it finds each file in the directory once.
 
-        ``*``, ``?`` and ``[…]`` match within one component. A name with a leading dot matches only a component of
-        the pattern that also begins with a dot. Raises StartSetError when more paths match than the limit allows.
+        ``*``, ``?`` and ``[…]`` match within one component. A name with a leading dot matches only a component of the
+        pattern that also begins with a dot. Raises StartSetError when more than _MAX_MATCHES paths match.
         """
         if len(str(pattern)) >= PATH_MAX:
             return ()

@@ -32,8 +32,7 @@ def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
     """The directories in /etc/ld.so.conf and in its included files, in order, and then ld.so's built-in directories.
     The result has each directory once, spelled as in the configuration.
 
-    Raises StartSetError when a configuration file cannot be read, or when there are more entries than the
-    limit allows.
+    Raises StartSetError when a configuration file cannot be read, or when the configuration has too many entries.
     """
     found: dict[PurePosixPath, None] = {}
     for path in itertools.chain(_configured(root), DEFAULT_DIRECTORIES):

@@ -5,11 +5,9 @@ distribution's initramfs, or later by udev. The distribution's initramfs has a c
 initramfs-tools has made. In a boot with our initramfs, init's modloader loads these modules.
 
 libkmod and the modloader give a module its options from modprobe.d. Lines of three more kinds have an effect in
-libkmod, but not in the modloader:
-
-- Because of a line with `softdep`, libkmod loads other modules first.
-- Because of a line with `install`, libkmod executes a command in place of loading the module.
-- Because of a line with `blacklist`, libkmod does not load the module for a device.
+libkmod, but not in the modloader. Because of a line with `softdep`, libkmod loads other modules first. Because of a
+line with `install`, libkmod executes a command in place of loading the module. Because of a line with `blacklist`,
+libkmod does not load the module for a device.
 
 Apart from reading the image, the functions are pure.
 """
@@ -45,9 +43,10 @@ def module_options(root: ImageRoot, unit: str, modules: Collection[str]) -> tupl
     """The options that modprobe.d gives to ``modules``, the modules in part A of the initramfs. Each option is in the
     result as (module, options), in the order in which libkmod puts them together.
 
-    Raises UnsupportedUnitError for a line of modprobe.d that does something else with one of ``modules`` than give it
-    options, and for options that are too long or not plain text. Also raises UnsupportedUnitError for a line in a file
-    that not all users may read, because everybody who may read the artefact can read part A.
+    Raises UnsupportedUnitError for a line of modprobe.d that is about one of ``modules``, but does not give options to
+    this module. Also raises UnsupportedUnitError for options that are too long or not plain text. Also raises
+    UnsupportedUnitError for any line about one of ``modules`` in a file that not all users may read. The content of
+    such a file must not enter part A, because everybody who may read the artefact can read part A.
     """
     found: list[tuple[str, str]] = []
     lengths = Counter[str]()

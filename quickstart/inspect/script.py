@@ -17,8 +17,8 @@ _LINE = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t]+([^\n\0]*))?(?:[\n\0]|$)")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The program after ``#!``, as it is spelled there, and its argument. The argument is one text, which may contain
-    spaces. The text is empty when there is no argument.
+    """The program after ``#!``, as the script spells it, and the program's argument. The argument is one text, which
+    may contain spaces. The text is empty when there is no argument.
     """
 
     program: PurePosixPath

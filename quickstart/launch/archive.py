@@ -86,8 +86,8 @@ def join_initrd(
     parts: tuple[Path, ...], launch_archive: bytes, target: Path, sizes: Mapping[Path, int]
 ) -> None:
     """Write the initramfs files ``parts`` and then the launch archive into ``target``. Each file and the launch archive
-    begin at a multiple of 512 bytes in ``target``, because the kernel finds an uncompressed cpio archive only at a
-    multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
+    begin at a multiple of 512 bytes in ``target``. The kernel finds an uncompressed cpio archive only at a multiple of
+    4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst), and each multiple of 512 is a multiple of 4.
 
     Raises BadInputError when the size of a file differs from the file's size in ``sizes``. Also raises BadInputError
     when another process writes to a file during the call.

@@ -182,8 +182,9 @@ class Channel:
         """Run ``command`` in the guest. Return the command's exit status. Return None when the guest has ended or when
         ``timeout_s`` is over.
 
-        The guest has ``timeout_s`` to read and run the command. Of this time, the guest has at most `SEND_LIMIT_S` to
-        read the command. Raises GuestError when the command's output is longer than ``limit_bytes``.
+        The guest has ``timeout_s`` seconds to read and run the command. Of this time, the guest has at most
+        `SEND_LIMIT_S` seconds to read the command. Raises GuestError when the command's output is longer than
+        ``limit_bytes``.
         """
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         try:

@@ -2,8 +2,8 @@
 file, and the newest part of the output in memory.
 
 QEMU writes into pipes. One of our threads reads from the pipes without delay, so the guest never waits for a reader. A
-guest may write gigabytes. While the guest runs, a log takes at most HEAD_BYTES on the host's disk and about twice
-NEWEST_BYTES in memory.
+guest may write gigabytes. While the guest runs, a log takes at most HEAD_BYTES bytes on the host's disk and about 2 ×
+NEWEST_BYTES bytes in memory.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ def drained(*paths: Path) -> Iterator[Drained]:
 
 
 def hand_over(pipes: Drained) -> None:
-    """Close our copies of the writing ends of ``pipes``. Call this function when the process that writes has its own
-    copies. Then all pipes end when this process ends.
+    """Close our copies of the writing ends of ``pipes``. Call this function when the process that writes into the pipes
+    has its own copies. After this call, all pipes end when the process that writes into them ends.
     """
     for writer in pipes.open_writers:
         os.close(writer)

@@ -1,4 +1,4 @@
-"""Connect to QEMU's sockets, and talk to its monitor (QMP).
+"""Connect to QEMU's sockets, and talk to QEMU's monitor (QMP).
 
 A hostile guest may have taken over the QEMU in which the guest runs. So each exchange with QEMU has a time limit, and
 everything except the expected answer is discarded.

@@ -312,8 +312,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return status
 
     def start(self, command: str) -> None:
-        """Start ``command`` without waiting for its end. `messages` yields the command's output and, at the command's
-        end, an Exit.
+        """Start ``command`` without waiting for its end. The method `messages` yields the command's output, and an Exit
+        when the command ends.
         """
         try:
             self._open_channel().start(command)

@@ -1,8 +1,8 @@
 """Record what a distribution's boot (the configurations `standard` and `standard-tuned`) consists of, for example its
 packages and enabled units. The booted machine itself reports these parts.
 
-The records are JSON documents in the repository (bench/baseline). They describe the boots with which the bench compares
-the application's early start.
+The records are JSON documents in the repository (bench/baseline). The records describe the boots with which the bench
+compares the application's early start.
 """
 
 from __future__ import annotations

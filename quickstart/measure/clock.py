@@ -1,9 +1,9 @@
 """Define the clocks of the bench, and the machine sizes on each clock (docs/users/times.md).
 
 With the clock ``virtual``, QEMU counts instructions (TCG, -icount). The time in the guest is the number of instructions
-× 2^shift ns, plus the time in which the guest is idle. So a boot takes the same time whatever else the host does. With
-the clock ``wall``, QEMU uses TCG and the host's clock. With the clock ``kvm``, QEMU uses KVM and the host's clock. The
-clock ``kvm`` is available only if a trial has shown that a guest boots with KVM.
+× 2^shift ns, plus the time in which the guest is idle. So a boot takes the same time in the guest, whatever else the
+host does. With the clock ``wall``, QEMU uses TCG and the host's clock. With the clock ``kvm``, QEMU uses KVM and the
+host's clock. The clock ``kvm`` is available only if a trial has shown that a guest boots with KVM.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Describe the configurations, which are the ways to boot that the bench compares (section 4.1 of the QuickStart
-paper). The description of a configuration says which files it boots and with which kernel command line (pure).
+paper). The description of a configuration names the files that the machine boots, and the kernel command line (pure).
 
-``quickstart.bench.prepare`` makes the files that a `Boot` names.
+``quickstart.bench.prepare`` makes the files that an object of the class `Boot` names.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Boot:
     paths are paths on the host.
 
     ``command_line`` is a name from results.COMMAND_LINES, and ``cmdline`` is the kernel command line itself.
-    ``initrds`` are joined in order. ``volume`` is a raw image, which is only read. ``fetched`` says where on the volume
-    the kernel and the initramfs are (image.extents). When ``attached`` is false, the machine has no root volume. In
-    this case, the bench reads only the kernel and the initramfs from ``volume``. ``delivery`` is the way in which the
-    start set reaches the application. It is one of results.DELIVERIES, or empty. ``unit`` is the application's unit.
-    ``unit_lines`` (the unit's [Service] assignments) and ``packages`` (the image's packages with versions) have no
-    effect on the boot. The bench only records them in its results.
+    ``initrds`` are files that together, in this order, are the initramfs. ``volume`` is a raw image, which is only
+    read. ``fetched`` says where on the volume the kernel and the initramfs are (see image/extents.py). When
+    ``attached`` is false, the machine has no root volume. In this case, the bench reads only the kernel and the
+    initramfs from ``volume``. ``delivery`` is the way in which the start set reaches the application. ``delivery`` is
+    one of results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (the unit's [Service]
+    assignments) and ``packages`` (the image's packages with versions) have no effect on the boot. The bench only
+    records them in its results.
     """
 
     configuration: str
@@ -70,8 +71,8 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 
 
 def built_with(configuration: str, profile: Profile) -> str:
-    """The command line of a configuration when the matrix of the bench names none, as a name from
-    results.COMMAND_LINES.
+    """The kernel command line of a configuration when the bench's matrix does not name a command line. The result is a
+    name from results.COMMAND_LINES.
 
     A configuration with the distribution's own initramfs gets the stock command line. All configurations with our
     initramfs get the command line that ``build`` chooses for ``profile``. So these configurations differ only in the

@@ -77,8 +77,8 @@ def iowait_ns(counters: str) -> int:
 
 
 def disk_reads(counters: str, device: str) -> Reads:
-    """The number of completed reads of ``device`` and the number of bytes that they read, from the guest's
-    /proc/diskstats (Documentation/admin-guide/iostats.rst).
+    """The number of completed reads of ``device`` and the number of read bytes, from the guest's /proc/diskstats
+    (Documentation/admin-guide/iostats.rst).
 
     Raises GuestError when the device is missing, or when its numbers are invalid.
     """

@@ -28,7 +28,7 @@ def unconfigured() -> Iterator[None]:
 
     matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another user may
     own that file, and could use it to make matplotlib run LaTeX on a text of that user's choice (text.usetex).
-    matplotlib also reads settings from other files. `styled` resets these settings.
+    matplotlib also reads settings from other files. The function `styled` resets these settings.
 
     matplotlib also looks for fonts, in HOME and by the program fc-list. Another user may own HOME or a directory in
     PATH. So in this context, HOME is the directory with the empty configuration, and PATH is the fixed PATH that every

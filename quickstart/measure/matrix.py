@@ -86,7 +86,8 @@ class _Document(Table):
 @dataclass(frozen=True)
 class Matrix:
     """The plan of a bench. ``plan`` has the cells to measure, in the order of the matrix. A cell is one combination of
-    profile, configuration, storage, clock and the like. ``fetch`` is one of results.FETCHES.
+    profile, configuration, storage, clock and the like. ``fetch`` says how kernel and initramfs are read, and is one of
+    the values in results.FETCHES.
     """
 
     name: str

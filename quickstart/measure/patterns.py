@@ -57,8 +57,8 @@ def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: i
 def block_problems(
     patterns: Sequence[str], instances: Sequence[int], stagger_ms: int, clocks: Sequence[str]
 ) -> Iterator[str]:
-    """The faults in the launches that a block of the matrix asks for. Each fault begins with the key of the block that
-    is wrong.
+    """The faults in the launches that a block of the matrix asks for. Each fault begins with the key that is wrong in
+    the block.
     """
     together = [pattern for pattern in patterns if pattern != "single"]
     if together and not instances:
@@ -89,10 +89,10 @@ def cell_problem(cell: Cell) -> str:
 
 
 def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
-    """Yield a message for each kind of figures in the report of ``cells`` that has too many parts, and would take hours
-    to draw. A report has figures for each combination of application, size, volume and clock. Among them, the figure of
-    the launches has a panel for each launch pattern. A report also has a figure for each clock. This figure has a bar
-    for each configuration of each application and size, on each volume.
+    """Yield a message for each kind of figure that would have too many parts in the report of ``cells``. Such figures
+    would take hours to draw. A report has figures for each combination of application, size, volume and clock. One of
+    these figures, the figure of the launches, has a panel for each launch pattern. A report also has a figure for each
+    clock. This figure has a bar for each configuration of each application and size, on each volume.
     """
     cells = tuple(cells)
     panels: dict[tuple[str, str, str, str], set[tuple[str, int]]] = {}

@@ -42,7 +42,8 @@ def script(unit: str) -> str:
 def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
     """The phases from the machine's start to ready. The result does not have a phase whose time stamps are missing.
 
-    ``said`` is the output of `script`. The phase ``network`` overlaps other phases. All other phases follow each other.
+    ``said`` is the output of the script that the function `script` returns. The phase ``network`` overlaps other
+    phases. All other phases follow each other.
     """
     # The time may be below 0, because the uptime runs ahead at first (docs/users/times.md). But a phase has no length
     # below 0.
@@ -62,9 +63,10 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
     """The services that systemd had begun to start before ready, in the order of their starts. Each service is a phase,
     which ends at ready at the latest. The result does not have services with a phase of less than 1 ms.
 
-    ``said`` is the output of `script`. After a fast start, the result is empty, because the script does not ask systemd
-    in this case. A service's phase ends when the service is active. The phase of a oneshot service that is no longer
-    active ends when the service has run. The phase of a service that was still starting ends at ready.
+    ``said`` is the output of the script that the function `script` returns. After a fast start, the result is empty,
+    because the script does not ask systemd in this case. A service's phase ends when the service is active. The phase
+    of a oneshot service that is no longer active ends when the service has run. The phase of a service that was still
+    starting ends at ready.
     """
     found = []
     for name, properties in dict(_units(said)).items():

@@ -1,5 +1,5 @@
-"""The data classes of the bench. They describe the cells of a matrix, the measurements in each cell, and the versioned
-document that contains the cells and the measurements.
+"""The data classes of the bench. The classes describe the cells of a matrix, the measurements in each cell, and the
+versioned document that contains the cells and the measurements.
 """
 
 from __future__ import annotations
@@ -128,11 +128,12 @@ class Sample:
 
     The provisioning time ``t_pr_ns``, the application time ``t_app_ns`` and their sum ``t_total_ns`` are on the cell's
     clock. ``uptime_ns`` and ``ready_uptime_ns`` are on the same clock. ``uptime_ns`` is the guest's uptime at the
-    beacon, the message in which the guest reports its address. ``fetch_ns`` is the part of the provisioning time in
-    which kernel and initramfs are fetched from the volume. ``before_kernel_ns`` is the time from the machine's start to
-    the kernel's uptime 0. This time may be negative (docs/users/times.md). ``overlap_ns`` is the longest time of I/O
-    that the virtual clock may have failed to count. On other clocks, ``overlap_ns`` is 0. The reads in ``volume`` come
-    from the volume's log, and the reads in ``guest`` come from the guest's /proc/diskstats.
+    beacon, the message in which the guest reports its address. ``ready_uptime_ns`` is the guest's uptime at the first
+    correct answer. ``fetch_ns`` is the part of the provisioning time in which kernel and initramfs are fetched from the
+    volume. ``before_kernel_ns`` is the time from the machine's start to the kernel's uptime 0. This time may be
+    negative (docs/users/times.md). ``overlap_ns`` is the longest time of I/O that the virtual clock may have failed to
+    count. On other clocks, ``overlap_ns`` is 0. The reads in ``volume`` come from the volume's log, and the reads in
+    ``guest`` come from the guest's /proc/diskstats.
 
     ``delivery`` is the way in which the start set reached the application, or empty. ``units`` are the services that
     systemd started before ready. The phase of a service lasts from the service's first process until the service was

@@ -63,9 +63,9 @@ class Bench:
     ``volume`` is the program of the volume emulator. ``fetching`` is the way in which the boot loader fetches kernel
     and initramfs.
 
-    ``limit_s`` is a time limit on the host's clock. It applies to the time until the guest is ready, and to each answer
-    of the volume during the fetch of kernel and initramfs. ``fault`` is a fault that the volume emulator simulates, for
-    tests (docs/users/storage.md).
+    ``limit_s`` is a time limit on the host's clock. This limit applies to the time until the guest is ready, and to
+    each answer of the volume during the fetch of kernel and initramfs. ``fault`` is a fault that the volume emulator
+    simulates, for tests (docs/users/storage.md).
     """
 
     launchers: Callable[[Accelerator], Launcher]
@@ -77,8 +77,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """The records of a run. ``phases_said`` is the output of the script from phases.script. It is empty when the guest
-    did not answer.
+    """The records of a run. ``phases_said`` is the output of a script that runs in the guest once the guest is ready
+    (see the function ``script`` in phases.py). ``phases_said`` is empty when the guest did not answer.
 
     ``log`` is None for a volume that keeps no log.
     """

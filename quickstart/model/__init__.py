@@ -1,7 +1,7 @@
 """Frozen dataclasses that the stages (steps of a build) pass to each other (see ARCHITECTURE.md).
 
-This module imports only its own enums. Guest paths are absolute ``PurePosixPath``, and host paths are
-``Path``. Sizes are in bytes, and times are integers in nanoseconds.
+Of QuickStart, this module imports only other modules of the package ``model``. Guest paths are absolute
+``PurePosixPath``, and host paths are ``Path``. Sizes are in bytes, and times are integers in nanoseconds.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Profile:
     """One application. ``quickstart.profile`` has validated all values.
 
     ``unit`` is the unit that answers the readiness request. ``companions`` are the other units of a stack
-    (docs/users/stacks.md). ``user_data`` are the SHA-256 sums of user data for cloud-init with which ASK allows an
-    early start (docs/users/cloud-init.md).
+    (docs/users/stacks.md). ``user_data`` are SHA-256 sums of user data for cloud-init. With ``early = "ask"``, a first
+    boot with such user data may start early (docs/users/cloud-init.md).
     """
 
     name: str
@@ -193,10 +193,10 @@ class Trace:
     libraries that ldd named for this file.
 
     ``modules_before`` are the kernel modules that were loaded when PID 1 began, and ``modules`` the kernel modules that
-    were loaded at ready. ``loaded`` is the boot's state at ready. ``resident`` has the parts of large files that were
-    in the page cache at ready. ``first_reads`` are the ranges of the volume, as (offset, length), that were read
-    between ready and the end of the profile's command ``first_requests``. The class UnitLog in trace/collect.py
-    describes ``uses_network``, ``changed`` and ``peers``. ``trace_hash`` is the SHA-256 of the logs.
+    were loaded at ready. ``loaded`` has the units, the mounted root and the network at ready. ``resident`` has the
+    parts of large files that were in the page cache at ready. ``first_reads`` are the volume's ranges (offset, length)
+    that were read between ready and the end of the profile's command ``first_requests``. The class UnitLog in
+    trace/collect.py describes ``uses_network``, ``changed`` and ``peers``. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]

@@ -121,9 +121,9 @@ class BootEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspected:
-    """The findings of `quickstart inspect` about a disk. ``root``, ``boot`` and ``esp`` are the numbers of partitions.
-    ``boot`` is None when /boot is a directory of the root file system. ``refusals`` are the reasons for which
-    `quickstart build --image` would refuse the disk.
+    """The findings of `quickstart inspect` about a disk. ``root``, ``boot`` and ``esp`` are the numbers of the root
+    partition, of the partition for /boot, and of the EFI system partition. ``boot`` is None when /boot is a directory
+    of the root file system. ``refusals`` are the reasons for which `quickstart build --image` would refuse the disk.
     """
 
     facts: DiskFacts

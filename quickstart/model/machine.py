@@ -55,8 +55,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class NetworkAccess:
-    """The network connections of a guest. ``port`` of the host's loopback address is forwarded to the port in
-    ``ready``. When ``port`` is None, no port is forwarded. ``network`` says what the guest can reach.
+    """The network connections of a guest. ``port``, a port of the host's loopback address, is forwarded to the guest's
+    port in the readiness request ``ready``. When ``port`` is None, no port is forwarded. ``network`` says what the
+    guest can reach.
     """
 
     port: int | None = None

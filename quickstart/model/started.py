@@ -98,7 +98,8 @@ NOTHING_CHANGED = Changed()
 class Peer:
     """A connection of a unit's program to a local socket that another process of the boot had bound. ``path`` is the
     socket's path or, with @ in front, its abstract name. ``program`` is the unit's program that connected. ``command``
-    is the program of the command in the unit file, such as ExecStart=, whose process or descendant has run ``program``.
+    is the program of a command in the unit file, such as ExecStart=. The process of this command, or a descendant of
+    this process, has run ``program``.
     """
 
     path: str

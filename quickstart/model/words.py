@@ -24,7 +24,7 @@ class ReadyKind(enum.StrEnum):
 
 
 class Early(enum.StrEnum):
-    """Which machines start early. ASK, SEEN and ALWAYS differ only for images with cloud-init."""
+    """Which machines start early. The values ASK, SEEN and ALWAYS differ only for images with cloud-init."""
 
     SEEN = "seen"
     """Machines that cloud-init has already configured."""
@@ -60,8 +60,7 @@ class Payload(enum.StrEnum):
 class KernelOptions(enum.StrEnum):
     """A set of kernel options: no options, the options that builds add by default, or the bench's experimental options.
 
-    No artefact is built with ``OURS``, because some of its options are unsuitable for a machine in
-    production.
+    No artefact is built with the set ``OURS``, because some of its options are unsuitable for a machine in production.
     """
 
     STOCK = "stock"

@@ -1,3 +1,3 @@
-"""Write a profile for any Debian service. The profile's values come from the service's unit, from a boot that is
-watched, and from a boot that is traced (docs/users/profile.md).
+"""Write a profile for any Debian service. The profile's values come from three sources: the service's unit, a boot that
+QuickStart watches, and a boot that QuickStart traces (docs/users/profile.md).
 """

@@ -178,10 +178,10 @@ def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, o
     """Wait until the guest's boot is complete, the unit is active, and the unit's sockets no longer change. Then return
     the profile's table [ready] for the service, and the reason for this choice.
 
-    Raises NoProfileError in three cases:
+    Raises NoProfileError in these three cases.
 
     - The service fails.
-    - The guest does not reach this state within ``limit_s`` seconds.
+    - After ``limit_s`` seconds, the boot is not complete, the unit is not active, or the unit's sockets still change.
     - The service has nothing that a readiness request could use.
     """
     looks: list[Look] = []

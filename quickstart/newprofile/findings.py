@@ -59,9 +59,9 @@ class Findings:
 
     A wrapper is a unit that does nothing itself, such as postgresql.service. If the user has named a wrapper,
     ``wrapper`` is the wrapper's name, and the profile names the instance that does the work. Otherwise, ``wrapper`` is
-    empty. ``needed`` are the units that were added to the profile because another unit of the profile needs them.
-    ``why_ready`` says why `profile new` has chosen the readiness request. If the user gave the request, ``why_ready``
-    is empty.
+    empty. ``needed`` are the units that `profile new` has added to the profile because another unit of the profile
+    needs them. ``why_ready`` says why `profile new` has chosen the readiness request. If the user gave the request,
+    ``why_ready`` is empty.
     """
 
     profile: Profile
@@ -183,8 +183,8 @@ def memory_mib(used_mib: int) -> int:
     """The memory in MiB for machines of the profile. The result is at least 1 GiB and at least twice ``used_mib``. A
     stock boot (the distribution's own boot) was watched, and used ``used_mib`` when the service was ready.
 
-    ``used_mib`` comes from the guest, and a hostile guest may report a wrong number. Later machines take the memory
-    from the host. So ``used_mib`` counts only up to WATCHED_MIB, the memory of the watched guest.
+    ``used_mib`` comes from the guest, and a hostile guest may report a wrong number. Later, the host gives the memory
+    to every machine of the profile. So ``used_mib`` counts only up to WATCHED_MIB, the memory of the watched guest.
     """
     return max(_MEMORY_MIB, _up(min(used_mib, WATCHED_MIB) * 2, _MEMORY_STEP_MIB))
 

@@ -147,9 +147,10 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether the last _SURE reports show that the port of ``ready`` can be reached only inside the guest. In each of
-    these reports, the port must have at least one listener, and all its listeners must have loopback addresses. In the
-    newest report, at least one of the listeners must have an IPv4 address.
+    """Whether the last reports show that the port of ``ready`` can be reached only inside the guest. The function
+    examines the last _SURE reports. In each of these reports, the port must have at least one listener, and all its
+    listeners must have loopback addresses. In the newest report, at least one of the listeners must have an IPv4
+    address.
     """
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]

@@ -74,8 +74,8 @@ class Place:
 
 
 def check_place(place: Place) -> None:
-    """Raise OutputExistsError when ``make`` must not write to ``place.out``. Raise BadInputError when the
-    parent directory of ``place.out`` is missing.
+    """Raise OutputExistsError when ``place.out`` exists and is not a profile's directory, or when it has a profile and
+    ``place.force`` is not set. Raise BadInputError when the parent directory of ``place.out`` is missing.
     """
     with output.settled(place.out):
         _refuse_others(place)

@@ -43,7 +43,7 @@ class Survey:
 
     ``listeners`` are the TCP listeners of the whole machine. ``loopback`` says that the service listens only on
     127.0.0.1. In this case, ``ready_uptime_ns`` is 0, because the launch agent in the guest sends the readiness request
-    to the external address and gets no answer.
+    to the guest's external address and gets no answer.
     """
 
     loopback: bool

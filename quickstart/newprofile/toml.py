@@ -1,5 +1,5 @@
-"""Write a profile as TOML with comments (pure). The same profile and notes always give the same bytes.
-docs/users/profile.md describes every key.
+"""Write a profile as TOML with comments. This module has no side effects. The same profile and notes always give the
+same bytes. docs/users/profile.md describes every key.
 """
 
 from __future__ import annotations

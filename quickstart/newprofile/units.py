@@ -69,9 +69,9 @@ def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
 
 
 def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
-    """Return two values. The first value is ``draft`` with two changes: a companion that is an alias or a wrapper is
-    replaced by the unit that does the work, and the services that the units need are added. The second value maps each
-    added service to the assignment or link that names this service.
+    """Return two values. The first value is ``draft`` with two changes. The unit that does the work replaces a
+    companion that is an alias or a wrapper. And the services that the units need are added to the companions. The
+    second value maps each added service to the assignment or link that names this service.
 
     A unit needs three kinds of services:
 
@@ -80,8 +80,9 @@ def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, 
     - services whose sockets the unit comes after, unless pack/harmless.py lists these services as harmless
 
     The function does not add a service if the image does not have the service, if the service's name is not allowed in
-    a profile, or if the profile already has MOST_UNITS units. The build later refuses the unit that needs this service.
-    Raises UnsupportedUnitError in the same cases as ``with_own_unit``.
+    a profile, or if the profile already has the largest allowed number of units (MOST_UNITS). The build later refuses
+    the unit that needs this service. Raises UnsupportedUnitError when the image does not have a companion, when a
+    companion is a wrapper of several instances, or when systemd or a profile does not accept a companion's real name.
     """
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     needed: dict[str, str] = {}

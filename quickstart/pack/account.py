@@ -30,8 +30,8 @@ _OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
 def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when systemd has loaded a unit of the stack from other files than the unit reader has
     read. The stack is the set of units that start early together. This function also compares the files of the slices
-    that contain these units, and of the socket units that pass sockets to these units. It also raises the error when a
-    unit of the stack is ordered after a socket unit of another service.
+    that contain these units, and of the socket units that pass sockets to these units. This function also raises the
+    error when a unit of the stack is ordered after a socket unit of another service.
     """
     names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
     for trace in traces:

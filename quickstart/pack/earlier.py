@@ -53,7 +53,8 @@ _MOST_CHARACTERS = 2 << 20
 
 
 def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError in each of these cases. ``units`` are the units that start early.
+    """Raise UnsupportedUnitError when a traced boot shows that ``units`` must not start early. ``units`` are the units
+    that would start early. There are three cases.
 
     - A traced boot started, or tried to start, another unit before one of ``units``, and this other unit is not known
       to be harmless for an early start.

@@ -28,9 +28,9 @@ _MOST_BYTES = 64 * 1024 * 1024
 def data_read(
     profile: Profile, traces: Sequence[Trace], blocks: BlockMap
 ) -> Mapping[PurePosixPath, tuple[Part, ...]]:
-    """The parts of data files that the first requests read in at least one of ``traces``. The keys are the paths of the
-    files, in the order of the first reads. Data files are the files that prefetch.data of the profile names, except
-    those that files.exclude of the profile names.
+    """The parts of data files that the first requests read in at least one of ``traces``. The keys of the result are
+    the paths of the files, in the order of the first reads. Data files are the files that prefetch.data of the profile
+    names, except those that files.exclude of the profile names.
 
     ``blocks`` is the block map of the disk from which the traced boots ran. During a traced boot, the file system may
     give a block to another file. This function still counts the block for the file to which the block belongs in

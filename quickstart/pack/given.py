@@ -50,19 +50,20 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
     """What init must await or make before it starts ``units``. The result depends on what the programs of ``units``
     looked for in a traced boot, and on whether a stock boot waits for the network.
 
-    ``name_servers`` is true if init can provide /etc/resolv.conf in time (``can_await_name_servers``), and one of these
-    two cases is true:
+    ``name_servers`` is true if init can provide /etc/resolv.conf in time (see the function ``can_await_name_servers``),
+    and one of these two statements is true.
 
     - A program read the name servers after the rest of the boot had written them. The program may read the name servers
       only once (trace/resolvers.py).
-    - Any program looked up names, and a stock boot starts the units only when the network is up (``stock_waits``). A
-      name that does not resolve may change what a program does, for example which virtual hosts Apache has.
+    - Any program looked up names, and a stock boot starts the units only when the network is up (see the function
+      ``stock_waits``). A name that does not resolve may change what a program does, for example which virtual hosts
+      Apache has.
 
     ``network`` is true if a stock boot starts the units only when the network is up. It does not matter whether the
-    programs used the network in a traced boot. After the build, somebody may add an address or a host name to the
-    application's configuration, and some applications start without an address that is missing (redis' `bind
-    -192.0.2.1`). In an image with cloud-init, cloud-init may be the cause of the wait. In the first boot, cloud-init
-    writes an ifupdown configuration with `auto` for the network card.
+    programs used the network in a traced boot, because the application's configuration may change after the build.
+    Somebody may add an address or a host name, and some applications start without an address that is missing (redis'
+    `bind -192.0.2.1`). ``network`` is also true if a stock boot may wait for the network because of cloud-init. In the
+    first boot, cloud-init writes an ifupdown configuration with `auto` for the network card.
 
     ``udev`` is true if a program looked for udev's directory of devices, or for a file there.
     """
@@ -85,7 +86,7 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
 
 
 def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError if all of these are true:
+    """Raise UnsupportedUnitError if all of these three statements are true.
 
     - Programs of ``units`` look up names before ready.
     - A stock boot starts the units only when the network is up.
@@ -99,7 +100,7 @@ def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: 
 
 
 def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> None:
-    """Raise UnsupportedUnitError if all of these are true:
+    """Raise UnsupportedUnitError if all of these three statements are true.
 
     - Programs of ``units`` use the network before ready.
     - A stock boot starts the units only when the network is up.
@@ -119,14 +120,14 @@ def refuse_addresses_too_early(traces: Sequence[Trace], units: Sequence[str], ro
 
 
 def stock_waits(root: ImageRoot, units: Sequence[str], traces: Sequence[Trace] = ()) -> bool:
-    """Whether a stock boot starts one of ``units`` only when the network is up. There are three cases:
+    """Whether a stock boot starts one of ``units`` only when the network is up. There are three cases.
 
     - The unit is ordered after networking.service, network.target or network-online.target, directly or through other
-      units, and ifupdown has an interface with `auto` (interfaces(5)). networking.service waits for such an interface.
+      units, and ifupdown has an interface with `auto` (interfaces(5)), for which networking.service waits.
     - The unit is ordered after network-online.target, and a service of networkd or ifupdown that waits for the network
       is enabled.
-    - In a traced boot, a service that waits for the network was started before the unit. This happens when the unit
-      itself wants the service (Wants=), or when a generator, such as netplan's, has enabled the service.
+    - In a traced boot, a service that waits for the network was started before the unit. For example, the unit itself
+      wants the service (Wants=), or a generator, such as netplan's, has enabled the service.
     """
     if any(map(is_only_waiting, _before(traces, units))):
         return True
@@ -198,13 +199,14 @@ def _network(root: ImageRoot) -> str:
 
 def can_await_name_servers(root: ImageRoot) -> bool:
     """Whether /etc/resolv.conf can have the name servers of a stock boot before init starts a unit. The result is True
-    if init can write the name servers of its DHCP lease (take_resolver in initramfs/init/second), or if the file has
-    name servers that do not depend on the lease (``keeps_resolver``). The result is False in three cases:
+    if init can write the name servers of its DHCP lease (take_resolver in initramfs/init/second). The result is also
+    True if the file has name servers that do not depend on the lease (see the function ``keeps_resolver``). The result
+    is False in these three cases.
 
     - /etc/resolv.conf is a link to the file of another program.
-    - networkd is the image's DHCP client. networkd does not write /etc/resolv.conf.
-    - ifupdown's DHCP client writes something else into /etc/resolv.conf than the lease's name servers
-      (``writes_resolver``), and the name servers in the file depend on the lease.
+    - networkd, which does not write /etc/resolv.conf, is the image's DHCP client.
+    - ifupdown's DHCP client writes something other than the lease's name servers into /etc/resolv.conf (see the
+      function ``writes_resolver``), and the name servers in the file depend on the lease.
     """
     return not _is_written_by_another(root) and (writes_resolver(root) or keeps_resolver(root))
 

@@ -1,4 +1,4 @@
-"""List the units that a stock boot starts before the application, and for which an early start need not wait (pure).
+"""List the units that a stock boot starts before the application, and for which an early start need not wait.
 
 For each of these units, either no application depends on the unit, or our init prepares the same things as the unit.
 The list applies only to unit files as the packages deliver them. The list has complete names, because a pattern such as

@@ -2,9 +2,10 @@
 
 The guest finds the packed files below /fast, a directory in memory. A packed file is of use only if a process opens it
 there. Programs find each other below /fast by PATH, the loader finds libraries there by LD_LIBRARY_PATH, and the
-starter starts the unit's commands from there. Processes open all other files by their ordinary paths. In the archive,
-such a file is only a link to the volume's file, because nobody would use a copy, and no boot would compare the copy
-with the volume. The prefetch requests the content of the volume's file (docs/internals/prefetch.md).
+starter starts the unit's commands from there. Processes open all other files by their ordinary paths. In our initramfs,
+such a file is only a link to the volume's file. A copy in the initramfs would be of no use, and no boot would compare
+this copy with the volume. The prefetcher requests the content of the volume's file in advance
+(docs/internals/prefetch.md).
 
 Three kinds of files stay on the volume although processes would open them below /fast:
 
@@ -12,8 +13,9 @@ Three kinds of files stay on the volume although processes would open them below
 - programs whose path is used to find their processes
 - large libraries of which a boot uses only a small part
 
-Because of this selection, every packed file is a packed fact, which is a fact that must still be true for a fast start
-(docs/users/never-stale.md). Every link in the archive leads either to a packed file or to the volume.
+Because the module selects the packed files in this way, every packed file is a packed fact. The packed facts are the
+facts that must still be true for a fast start (docs/users/never-stale.md). Every link in the archive leads either to a
+packed file or to the volume.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 look-ups (pure).
 
 systemd starts a resolver that runs on the machine itself before most applications, because of nss-lookup.target
-(systemd.special(7)). This order does not show whether an application looks up any names. The trace, which lists what
-the application did in a traced boot, shows this.
+(systemd.special(7)). This order does not show whether an application looks up any names. The trace lists what the
+application did in a traced boot, and so shows whether the application looked up any names.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def looks_up_names(traces: Sequence[Trace]) -> bool:
 
 def answering(traces: Sequence[Trace], application: LoadedUnit) -> frozenset[str]:
     """The services that answer what ``application`` looked up in a traced boot. The image need not have these services.
-    systemd-resolved is not in the result, because its answers come from the network, which ``refuse_names_too_early``
-    in given.py checks. nscd and unscd are not in the result, because glibc itself looks up names when these services do
-    not run.
+    systemd-resolved is not in the result, because its answers come from the network. The function
+    ``refuse_names_too_early`` in given.py refuses an early start that would come too early for such answers. nscd and
+    unscd are not in the result, because glibc itself looks up names when these services do not run.
     """
     loaded = {event.path.name for trace in traces for event in trace.events if event.error is None}
     asked = (service for begin, service in _MODULES.items() if any(name.startswith(begin) for name in loaded))

@@ -6,7 +6,8 @@ routes). In this case, the application has another network in a stock boot than 
 shows which network a stock boot sets up. This module does not need to know whether ifupdown, networkd, netplan or a
 script sets up this network.
 
-This module does not check IPv6, because the kernel and the network service of the stock boot set up IPv6.
+This module does not check IPv6, because init does not give the card IPv6 addresses. The kernel and the network service
+of the stock boot do this.
 """
 
 from __future__ import annotations

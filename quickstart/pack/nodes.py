@@ -1,4 +1,4 @@
-"""Refuse an early start when the unit uses a device that does not exist yet at this time (pure).
+"""Refuse an early start when the unit uses a device that does not exist yet at this time.
 
 In an early start, our init starts the unit before systemd runs. At this time, /dev has the nodes of the kernel's own
 drivers and of the modules in part A of our initramfs, and the links that init makes. The rest of a boot loads more

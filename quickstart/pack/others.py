@@ -1,4 +1,4 @@
-"""Refuse an early start when the unit uses a file that the rest of the boot has made or changed before.
+"""Refuse an early start when the rest of the boot makes or changes a file before the unit uses this file.
 
 In an early start, our init starts the unit before systemd runs. At this time, a file that the rest of the boot makes
 would not exist yet, or would still be the file of the previous boot. The modules that read the image (inspect/) know

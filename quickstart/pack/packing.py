@@ -1,8 +1,9 @@
 """Make the finished initramfs from a subject and its traces. A subject is a profile with its reference image and root
 disk. Only this module has the steps of packing and their order.
 
-``packing_of`` makes the recipe, which describes the initramfs, and the disk of the recipe. ``pack`` writes the
-initramfs. All verbs of the command line pack in this way. Only their ``PackOptions`` differ.
+The function ``packing_of`` makes the recipe, which describes the initramfs, and the root disk that belongs to this
+initramfs. The function ``pack`` writes the initramfs. All verbs of the command line pack in this way. Only their
+``PackOptions`` differ.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class PackOptions:
     With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are next to
     each other. ``times_of`` is the disk of a machine that has already run. Packed files get the times that the same
     files have on this disk. ``served`` has values other than FAST only for configurations that the bench compares. With
-    VOLUME, the initramfs does not have the start set. With MEMORY, it has every file that the application opens. With
-    VOLUME and MEMORY, there is no prefetch plan.
+    VOLUME, the initramfs does not have the start set. With MEMORY, the initramfs has every file that the application
+    opens. There is no prefetch plan with VOLUME or with MEMORY.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -227,8 +228,8 @@ def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Contex
 
 
 def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
-    """The inputs of the stage that makes the arranged disk. On this root disk, the files that a boot reads are next to
-    each other. The store uses the inputs to find a disk that was made from the same inputs.
+    """The inputs of the stage that makes the arranged disk, a root disk on which the files that a boot reads are next
+    to each other. The store uses the inputs to find a disk that was made from the same inputs.
     """
     return {
         "image": recipe.reference.image_hash,
@@ -249,8 +250,8 @@ def made_of(
     kernel_options: KernelOptions,
     uuid: str = "",
 ) -> Made:
-    """The facts about the artefact that has the initramfs in ``packed``. The docstring of `Made` explains
-    ``kernel_options`` and ``uuid``.
+    """The facts about the artefact that has the initramfs in ``packed``. ``kernel_options`` and ``uuid`` have the same
+    meaning as in the class `Made` (artefact/directory.py).
     """
     recipe = packed.recipe
     return Made(

@@ -1,5 +1,6 @@
 """Refuse an early start when the unit, before it is ready, speaks to systemd, D-Bus or another service of the machine.
-Also refuse an early start when the unit runs a program that does something else as long as systemd does not run.
+Also refuse an early start when the unit runs a program that acts in one way before systemd runs, and in another way
+under systemd.
 
 In an early start, our init starts the unit before systemd runs. The unit reader (inspect/unit) sees only the words of
 the unit's commands. The reference boot, which is traced, also shows what scripts call and what libraries do. For
@@ -52,8 +53,8 @@ _TOGETHER = "name both services in `units` of the profile, the other one first, 
 
 def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
     """The paths of the files of certain D-Bus services, whether the files exist or not. Some programs of the units have
-    connected to D-Bus only to call these services. As long as none of these files exists, such a program gets the same
-    result in an early start, which has no D-Bus, as in a stock boot.
+    connected to D-Bus only to call these services. An early start has no D-Bus. As long as none of these files exists,
+    such a program nevertheless gets the same result in an early start as in a stock boot.
     """
     programs = (peer.program for trace in traces for peer in trace.peers if peer.path == _BUS)
     return frozenset(_BUS_FILES / name for each in programs for name in _PARTNERS.get(each, ()))
@@ -62,7 +63,7 @@ def partners(traces: Sequence[Trace]) -> frozenset[PurePosixPath]:
 def refuse_peers(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
     """Raise UnsupportedUnitError if, in a traced boot, a program of the unit connected to a socket of another process,
     and nobody would answer at this socket in an early start. Also raise the error if the unit executed a program that
-    would do something else in an early start (``why_elsewhere``).
+    acts in another way in an early start than under systemd (see ``why_elsewhere``).
 
     Connections by a command that an early start leaves out (``pre = false`` in the profile) do not count. A command is
     recognised by the name of its program.

@@ -83,7 +83,8 @@ class Foreseen:
 
     @property
     def arranged(self) -> tuple[frozenset[PurePosixPath], ...]:
-        """The directories, files and large files that are next to each other on an arranged disk. Where two large files
+        """The directories, files and large files that are next to each other on an arranged disk. (An arranged disk is
+        a root disk on which a build has moved the files that a boot reads next to each other.) Where two large files
         are neighbours, one request reads the last part of the first file and the first part of the second file.
         """
         large = {path for path, known in self.parts.items() if known.size_bytes <= _ARRANGED_BYTES}

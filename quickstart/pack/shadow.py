@@ -5,7 +5,7 @@ LD_LIBRARY_PATH leads to /fast, and the loader searches the directories of LD_LI
 its default directories (ld.so(8)). So a library in /fast hides all other libraries of the same name. If the image has
 another library of this name where the loader may look for it, no library of this name may be in /fast. Even a link to
 the volume's library may not be there. The name must be missing in /fast, so that the loader continues its search and
-finds the same library as in a stock boot. The prefetch requests these libraries from the volume.
+finds the same library as in a stock boot. The prefetcher requests these libraries from the volume.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def executed(traces: Sequence[Trace], root: ImageRoot) -> frozenset[PurePosixPat
 
 def searched(start_set: StartSet, programs: Collection[PurePosixPath], root: ImageRoot) -> Searched:
     """The directories in DT_RPATH and DT_RUNPATH of all programs and libraries that may run with the unit's
-    environment. Each directory is mapped to one of the programs and libraries that name the directory. A directory is
-    spelled as this program or library names it.
+    environment. Each directory is mapped to one of the programs and libraries that name the directory. The path of the
+    directory has the spelling that this program or library uses.
 
     The programs and libraries that may run with the unit's environment are those of the start set, those that a rule
     excludes, and the executed ``programs``. In directory trees outside of the distribution's directories, such as

@@ -44,8 +44,8 @@ def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
 
 
 def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
-    """Prepare the image ``tree`` for the installation of packages. ``end`` undoes these changes, except that
-    sources.list(5) stays in the image.
+    """Prepare the image ``tree`` for the installation of packages. The function ``end`` undoes these preparations,
+    except that sources.list(5) stays in the image.
     """
     write(tree, "usr/sbin/policy-rc.d", _POLICY, 0o755)
     inroot.write(tree, "etc/resolv.conf", Path("/etc/resolv.conf").read_bytes())
@@ -92,8 +92,8 @@ def end(tree: Path, root_uuid: str) -> None:
 
 
 def fix_times(tree: Path, since_s: float) -> None:
-    """Set the times of all files that were written at or after ``since_s`` (in seconds since the epoch) to
-    IMAGE_TIME_S.
+    """Set the times of all files that were written at or after ``since_s`` (in seconds since the epoch) to the fixed
+    time IMAGE_TIME_S.
 
     A file of a package has the time that is recorded for the file in the package's archive. Without this function, the
     times of other files, and the dates of password changes in shadow(5), would depend on the day on which the image was

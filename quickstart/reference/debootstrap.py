@@ -150,7 +150,8 @@ def make_base(suite: str, context: Context) -> Entry:
     installed in the image. The image's tree is the directory ``root`` of the store's entry. If the store does not have
     the image yet, the function makes the image. Making the image needs root.
 
-    Raises the errors that `make_reference` raises.
+    Raises BadInputError for a suite or package that does not exist, HostLacksError when the host lacks a tool or disk
+    space, and ReferenceImageError when a step fails.
     """
     store, progress = context.store, context.progress
 

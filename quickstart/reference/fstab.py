@@ -16,8 +16,9 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class RootLine:
-    """The UUID and the label of the root volume. A line of fstab names the volume either by UUID or by label. The other
-    field is then empty.
+    """The UUID and the label of the root volume. A line of fstab names the volume either by UUID or by label. For a
+    volume that is named by its UUID, ``label`` is empty, and for a volume that is named by its label, ``uuid`` is
+    empty.
     """
 
     uuid: str
@@ -27,7 +28,7 @@ class RootLine:
 def root_volume(fstab: str) -> RootLine | None:
     """The UUID or label of the root volume in the text ``fstab``, or None when the text has no line for /.
 
-    Raises BadInputError, with the line, in three cases:
+    Raises BadInputError, with the line, in these three cases.
 
     - The line for / names the volume neither by UUID nor by label.
     - The file system of / is not ext4.

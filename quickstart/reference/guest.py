@@ -1,9 +1,9 @@
-"""Install the package quickstart-guest into a reference image. In an image that we make, dpkg installs the package. In
-a user's own root, we install the package without dpkg.
+"""Install the package quickstart-guest into a reference image. In an image that we make, dpkg installs the package.
+Into a user's own root file system (`--rootfs`), we install the package without dpkg.
 
-The programs of a user's own root never run as root on this host. So we write the package's files and dpkg's database
-ourselves, byte for byte as `dpkg -i` does. The test tests/contract/test_guest_package.py compares our files with those
-that `dpkg -i` writes.
+The programs of a user's own root file system never run as root on this host. So we write the package's files and dpkg's
+database ourselves, byte for byte as `dpkg -i` does. The test tests/contract/test_guest_package.py compares our files
+with those that `dpkg -i` writes.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 
 def forget_build(tree: Path) -> None:
-    """Remove the files that the guest package has left in the root ``tree``, if the root comes from a machine of
-    another build. These files are records (lists of facts about the packed files) and the stamp (the link
-    /.quickstart). Raises BadInputError when there is a directory at the path of the stamp.
+    """Remove the files that the guest package has left in the root file system ``tree``. Such files exist if the root
+    file system comes from a machine of another build. These files are records (lists of facts about the packed files)
+    and the stamp (the link /.quickstart). Raises BadInputError when there is a directory at the path of the stamp.
     """
     stamp = tree / _STAMP
     if stamp.is_dir() and not stamp.is_symlink():
@@ -78,11 +78,11 @@ def forget_build(tree: Path) -> None:
 
 
 def place(tree: Path) -> bool:
-    """Install the package into a user's own root without running any program of this root. Return False when
-    the root has no dpkg database.
+    """Install the package into a user's own root file system without running any program of this file system. Return
+    False when the file system has no dpkg database.
 
-    Raises BadInputError, with the path, when the root has a file where the package has a directory, or a directory
-    where the package has a file.
+    Raises BadInputError, with the path, when the root file system has a file where the package has a directory, or a
+    directory where the package has a file.
     """
     root = ImageRoot(tree)
     database = root.resolve(_DATABASE).canonical
@@ -124,8 +124,8 @@ def _with_stanza(status: str, package: GuestPackage) -> str:
 
 
 def stanzas(status: str) -> tuple[str, ...]:
-    """The stanzas of dpkg's status file, one for each package. Raises BadInputError when the file has more than
-    _MOST_STANZAS stanzas. No distribution has as many packages, but an untrusted file may have millions of empty
+    """The stanzas of dpkg's status file, one for each package. Raises BadInputError when the file has more stanzas than
+    the limit _MOST_STANZAS. No distribution has as many packages, but an untrusted file may have millions of empty
     stanzas.
     """
     if status.count("\n\n") > _MOST_STANZAS:

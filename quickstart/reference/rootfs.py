@@ -220,7 +220,7 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
     """Unpack the tar archive at ``path`` into the directory ``tree``. No file is written outside of ``tree``, and no
     link is followed.
 
-    Return the device nodes and sockets, which are not unpacked. Raises BadInputError in three cases:
+    Return the device nodes and sockets, which are not unpacked. Raises BadInputError in these three cases.
 
     - The archive cannot be unpacked completely.
     - The archive has more data than a disk of ``disk_bytes`` bytes can hold.
@@ -302,7 +302,8 @@ def _kernel_faults(root: ImageRoot, version: str) -> Iterator[str]:
 
 def complete(tree: Path, own: RootLine) -> RootLine:
     """Add the directory /fast and a line for the root volume in fstab, if they are missing. Return the UUID and the
-    label for the root volume. If fstab does not give the UUID or the label, the missing value comes from ``own``.
+    label for the root volume. ``own`` has a UUID and a label that QuickStart has chosen. If fstab does not give the
+    UUID or the label, the missing value comes from ``own``.
     """
     fast, file, etc = tree / "fast", tree / "etc/fstab", tree / "etc"
     if not fast.exists():

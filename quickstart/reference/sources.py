@@ -38,8 +38,8 @@ class Sources:
 def host_sources(suite: str) -> Sources:
     """The archives that the host's apt uses for ``suite``, and for the suites SUITE-updates and SUITE-security.
 
-    When the host's apt is not configured for ``suite``, the function looks which of the archives in apt's configuration
-    offer ``suite``. The result then has these archives.
+    When the host's apt is not configured for ``suite``, the function finds out which of the archives in apt's
+    configuration offer ``suite``. In this case, the result has the archives that offer ``suite``.
     """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
@@ -105,9 +105,9 @@ def parse_targets(text: str, suite: str) -> Sources:
     """The package archives in ``text``, the output of apt-get indextargets. Each line has a URI, a codename
     and a component.
 
-    Only archives with plain http are used, because a minimal Debian can fetch packages only by plain http. https needs
-    certificates, and methods such as mirror+file need files of the host. A URI with a password is not used, because the
-    password would stay in the image.
+    Only archives with plain http are used, because a minimal Debian can fetch packages only by plain http. For https,
+    the image would need certificates, and for methods such as mirror+file, it would need files of the host. A URI with
+    a password is not used, because the password would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

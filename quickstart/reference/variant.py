@@ -1,9 +1,9 @@
 """Define variants of a reference image: images of the same packages with a few differences. The definition of a
 variant lists all its differences.
 
-``TUNED`` is a Debian that is tuned for a fast boot without any other tool (configuration `standard-tuned`).
-``of_bench`` makes a variant in which an application can answer requests from outside the guest. `build` never
-uses a variant.
+``TUNED`` is a Debian that is tuned for a fast boot without any tool that is not part of Debian (configuration
+`standard-tuned`). ``of_bench`` makes a variant in which an application can answer requests from outside the guest.
+`build` never uses a variant.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Variant:
     files, by guest path without the first slash.
 
     ``enabled`` are units that are enabled in addition to the profile's units. If ``enabled`` is not empty, all other
-    units are disabled. ``disabled`` are units that an enabled unit would otherwise enable, too. When ``enabled`` is
-    empty, all units stay as their packages configure them. ``ran`` are commands (argv) that run in the image at the
-    end.
+    units are disabled. ``disabled`` are units that stay disabled, although an enabled unit would enable them. When
+    ``enabled`` is empty, all units stay as their packages configure them. ``ran`` are commands (argv) that run in the
+    image at the end.
     """
 
     name: str

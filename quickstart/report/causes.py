@@ -1,4 +1,4 @@
-"""Find the changes between two measurements in the files that the machines boot and in the kernel's options. A change
+"""Find what has changed between two measurements: the files that the machines boot, and the kernel's options. A change
 may explain why the times of the two measurements differ (docs/users/compare.md). This module has no side effects.
 """
 
@@ -36,8 +36,8 @@ _FEW_BYTES = 256 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One fact that differs between the two compared results. ``kind`` is the kind of the fact, a key of PHASES_OF.
-    ``change`` is ``new``, ``gone`` or ``changed``.
+    """One fact that differs between the two compared results. ``kind`` is the kind of the fact, such as ``kernel`` or
+    ``package``, and is a key of PHASES_OF. ``change`` is ``new``, ``gone`` or ``changed``.
 
     ``a`` is the value of the fact in the first result, and ``b`` is the value in the second result. A value is None
     when the result does not have the fact. A number is a number of bytes, nanoseconds or requests. ``text`` describes

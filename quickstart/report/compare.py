@@ -48,9 +48,9 @@ class Time:
     ready), T_total (from the launch until ready) or, on the virtual clock, the end of the phase `application start`.
     ``a_ns`` and ``b_ns`` are the medians in A and B.
 
-    For the clocks wall and kvm, ``p`` is the p-value of the test, and ``interval_ns`` is the confidence interval of the
-    shift. The shift is the time by which B is later than A. ``verdict`` says whether B is ``later``, ``earlier`` or the
-    ``same``. ``why`` gives the reason for the verdict.
+    For the clocks wall and kvm, ``p`` is the p-value of the Mann-Whitney test, and ``interval_ns`` is the confidence
+    interval of the shift. The shift is the time by which B is later than A. ``verdict`` says whether B is ``later``,
+    ``earlier`` or the ``same``. ``why`` gives the reason for the verdict.
     """
 
     name: str

@@ -72,8 +72,9 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
     """The cells in the report's first picture. All these cells have the same clock, which is the first measured clock
-    in the order of results.CLOCKS. They also have the same storage model, which is the slowest model that was measured
-    on this clock. Of the machine sizes that were measured with this clock and model, they have the smallest size.
+    in the order of results.CLOCKS. These cells also have the same storage model, which is the slowest model that was
+    measured on this clock. These cells also have the same machine size, which is the smallest size that was measured
+    with this clock and storage model.
     """
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]

@@ -1,6 +1,6 @@
 """Convert the results of a bench to results.json and back (docs/users/results.md). The code that reads results.json
-refuses unknown keys and wrong types. The file is always replaced as a whole. Samples of two measurements are never
-mixed in one file.
+refuses unknown keys and wrong types. The file results.json is always replaced as a whole. Samples of two measurements
+are never mixed in one file.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tupl
 
 
 def demand_same(results: Results, plan: Sequence[Planned], circumstances: Circumstances, source: str) -> None:
-    """Raise OtherResultsError when new samples must not be added to ``results``. The new samples belong to ``plan``
-    and are measured under ``circumstances``. They may be added only if ``results`` has the same plan and the same
-    circumstances. The error's message lists every difference.
+    """Raise OtherResultsError when new samples must not be added to ``results``. ``plan`` has the cells of the new
+    measurement, and ``circumstances`` has facts such as the host, the versions and the artefacts. New samples may be
+    added only if ``results`` has the same plan and the same circumstances. The error's message lists every difference.
     """
     differences = [*_plan_differences(results.plan, plan)]
     then, now = results.circumstances, circumstances

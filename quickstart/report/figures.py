@@ -1,4 +1,4 @@
-"""Draw the figures of a report (with matplotlib, without a display). The same results give the same bytes.
+"""Draw the figures of a report (with matplotlib, without a display). The same results always give the same files.
 
 The function `times` draws horizontal bars of total times, a figure like Figure 1 of the paper. The function `timeline`
 draws how long each phase of a boot takes.

@@ -1,5 +1,5 @@
-"""Compare the numbers of the paper, which are in paper.toml, with the corresponding numbers of a bench of ours. Apart
-from reading paper.toml, this module has no side effects.
+"""Compare the numbers of the QuickStart paper, which are in paper.toml, with the corresponding numbers of our own
+bench. Apart from reading paper.toml, this module has no side effects.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Ours(Table):
 
 
 class Said(Table):
-    """A statement of the paper. ``printed`` are the statement's numbers in the form that the paper prints. ``where``
-    is the statement's place in the paper, and ``quote`` has the paper's words. ``differs`` says why our numbers
-    differ from the paper's numbers, or why we have no corresponding numbers.
+    """A statement of the QuickStart paper. ``printed`` are the statement's numbers in the form that the paper prints.
+    ``where`` is the statement's place in the paper, and ``quote`` has the paper's words. ``differs`` says why our
+    numbers differ from the paper's numbers, or why we have no corresponding numbers.
     """
 
     where: str

@@ -28,9 +28,9 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
     """The one-sided p-value for the question whether ``second`` is later than ``first``.
 
     A pair consists of one value of ``first`` and one value of ``second``. A later pair is a pair whose value of
-    ``second`` is later than its value of ``first``. p is the probability that chance alone gives at least as many later
-    pairs as the two series have. Each series must have at least one value. A pair of two equal values does not count as
-    a later pair, so ties can only make p larger.
+    ``second`` is later than its value of ``first``. The p-value is the probability that chance alone gives at least as
+    many later pairs as the two series have. Each series must have at least one value. A pair of two equal values does
+    not count as a later pair, so ties can only make the p-value larger.
     """
     after = sorted(second)
     seen = sum(len(after) - bisect.bisect_right(after, each) for each in first)

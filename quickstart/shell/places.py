@@ -32,8 +32,9 @@ def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
     """The command that the launch agent executes in the running guest. The command prints the text in the constant
     ATTACHED, and then runs a root shell on the serial line. The command ends with the shell's status.
 
-    When the user gives a script instead of a terminal, the shell reads the script from the serial line as it would
-    read a file, without a prompt. So the line stays in canonical mode, in which Ctrl-D ends the input.
+    When the user gives a script instead of a terminal, the shell reads the script from the serial line as it would read
+    a file, without a prompt. The shell must see the end of the script. So the line stays in canonical mode, in which
+    Ctrl-D ends the input.
     """
     shell = (
         f'TERM={shlex.quote(term)}; export TERM; [ -x "${{SHELL:=/bin/bash}}" ] || SHELL=/bin/sh; export SHELL; set -- "$SHELL" -i'

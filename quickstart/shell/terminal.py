@@ -114,7 +114,7 @@ def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
 
 def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: float) -> Outcome:
     """Pass bytes in both directions until ``ended`` returns True. After the end of our input, this function waits at
-    most ``limit_s`` for ``ended``.
+    most ``limit_s`` until ``ended`` returns True.
 
     On a terminal, Ctrl-] leaves the session. When ``stdin`` is not a terminal, the guest's shell gets the end of our
     input as Ctrl-D on a line of its own.

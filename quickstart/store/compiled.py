@@ -20,7 +20,7 @@ def compiled(
     """The path of the program ``name``, which is compiled from all C files in ``folders`` unless the store already
     has it. The store keeps the program in the stage ``name``.
 
-    ``flags`` come after WARNINGS, which are used for every program. Every program can include
+    The compiler gets the options WARNINGS for every program, and after them ``flags``. Every program can include
     store/protocol/protocol.h. The compiler's temporary files are in the unfinished entry of the store, where no other
     user may write. Raises MissingToolError when the compiler is not installed, and CommandError when the compiler
     reports an error.

@@ -73,7 +73,8 @@ def _shared_fault(place: Path) -> str:
 
 def make_stage(root: Path, stage: Path) -> None:
     """Make the store and the stage's directory in the store, if they are missing. Other users can enter this directory
-    only if the stage is one of OPEN_STAGES. Raises HostLacksError in the same cases as `check_place`.
+    only if the stage is one of OPEN_STAGES, the stages whose entries have nothing from an image. Raises HostLacksError
+    when the store or the stage's directory is not safe from other users (see `check_place`).
     """
     if fault := make_directories(root):
         raise _distrusted(fault, root)
@@ -89,8 +90,8 @@ def make_stage(root: Path, stage: Path) -> None:
 
 @contextmanager
 def opened_stage(root: Path, stage: Path) -> Iterator[int]:
-    """Open the directory of a stage, so that entries can be removed in it. Raises HostLacksError in the same cases as
-    `check_place`.
+    """Open the directory of a stage, so that entries can be removed in it. Raises HostLacksError when the store or the
+    stage's directory is not safe from other users (see `check_place`).
     """
     check_place(root, stage)
     fd = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -127,7 +128,7 @@ def check_trusted(root: Path, entry: Path) -> None:
 def trusted_entries(root: Path, stage: Path, pattern: str, note: Callable[[str], None]) -> Iterator[Path]:
     """The entries of a stage whose names match ``pattern``, sorted by name. The function leaves out an entry that
     another user could have put into the store, and calls ``note`` with a line about this entry. Raises HostLacksError
-    in the same cases as `check_place`.
+    when the store or the stage's directory is not safe from other users (see `check_place`).
     """
     check_place(root, stage)
     for path in sorted(stage.glob(pattern)):

@@ -84,9 +84,11 @@ class Patience:
     """The limit of the time for which a process waits for the lock of the entry ``final``.
 
     Other users can enter the directories of the stages in OPEN_STAGES, and can lock the lock files there. So in these
-    stages, a process waits for at most _LIMIT_S. While another process of quickstart makes or removes the entry, an
-    unfinished entry exists. During the first _MAKING_LIMIT_S, the time in which an unfinished entry exists does not
-    count. In all other stages, the time is not limited.
+    stages, a process waits for at most _LIMIT_S. In all other stages, the time is not limited.
+
+    While another process of quickstart makes or removes the entry, an unfinished entry exists. The limit _LIMIT_S does
+    not include the time during which the unfinished entry exists. But once the process has waited for _MAKING_LIMIT_S,
+    the limit includes this time, too.
     """
 
     def __init__(self, final: Path) -> None:

@@ -176,7 +176,7 @@ class Store:
 
     def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
         """The directory of the entry for ``inputs``, or None when there is no such entry. Like `get_or_make`, this
-        method verifies and locks the entry. Unlike `get_or_make`, it makes and removes nothing.
+        method verifies and locks the entry. Unlike `get_or_make`, this method makes and removes nothing.
 
         Raises BadInputError when the entry is damaged.
         """
@@ -251,7 +251,9 @@ class Store:
         )
 
     def remove(self, found: Kept) -> bool:
-        """Remove an entry, unless it is in use or was used after it was listed. Return whether it was removed."""
+        """Remove an entry, unless it is in use or was used after it was listed. Return whether this method has removed
+        the entry.
+        """
         entry = found.entry
         with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
             now = next(kept([found.path], MARK), None)

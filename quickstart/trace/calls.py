@@ -44,12 +44,12 @@ _OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
 
 
 def uses_network(call: Call) -> bool:
-    """Whether ``call``, whose name is in ``ASKING``, shows that a process uses the network. There are four cases:
+    """Whether ``call`` shows that a process uses the network. ``call`` must be one of the system calls in the set
+    ``ASKING``.
 
-    - The process asks for the machine's addresses and routes (rtnetlink(7), netdevice(7)).
-    - The process binds a socket to one of the machine's addresses other than loopback.
-    - The process joins a multicast group.
-    - The process connects or sends to another machine.
+    A process uses the network if it asks for the machine's addresses and routes (rtnetlink(7), netdevice(7)), or if it
+    binds a socket to one of the machine's addresses other than loopback. A process also uses the network if it joins a
+    multicast group, or if it connects or sends to another machine.
 
     A call that failed also counts, because the machine of the reference boot may not have the address. strace does not
     record sendmsg(2), because most calls of sendmsg(2) only send messages to the message bus.
@@ -75,9 +75,9 @@ def asks_cache(call: Call) -> bool:
 
 
 def is_bare(call: Call) -> bool:
-    """Whether ``call`` has executed a program with another environment than the environment of its unit. In the unit's
-    environment, systemd always sets INVOCATION_ID (systemd.exec(5)). The result is False when strace could not read
-    the environment.
+    """Whether ``call`` has executed a program with another environment than the environment of its unit. systemd always
+    sets INVOCATION_ID in the unit's environment (systemd.exec(5)), so an environment without this variable is another
+    environment. The result is False when strace could not read the environment.
     """
     return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
 

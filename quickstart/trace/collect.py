@@ -3,8 +3,8 @@ module has no side effects.
 
 A unit's processes are the processes that systemd puts into the unit's control group, and their descendants. systemd
 forks a child, which writes its own process ID into the group and then executes the unit's command. Newer versions of
-systemd create the child in the group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the unit's command, this
-module counts the child's actions as actions of systemd.
+systemd create the child directly in the control group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the
+unit's command, this module counts the child's actions as actions of systemd.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class UnitLog:
     says that a program of the units used the network, or asked for the machine's addresses (see uses_network in
     calls.py, which lists the cases).
 
-    ``changed`` has paths in the order of their first use. Other processes of the boot had changed the files at these
-    paths before a program of the units, or systemd, used the files. ``peers`` are the programs' connections to sockets
-    of other processes. ``lines`` is the number of the last line in the log that has an action.
+    ``changed`` has the paths of files that other processes of the boot had changed before a program of the units, or
+    systemd, used the files. The paths are in the order of their first use. ``peers`` are the programs' connections to
+    sockets of other processes. ``lines`` is the number of the last line in the log that has an action.
     """
 
     events: tuple[Event, ...]
@@ -233,7 +233,7 @@ def collect_file(log: BinaryIO, *units: str) -> UnitLog:
 
 
 def limited_by_size(size_bytes: int) -> AbstractContextManager[None]:
-    """A context in which logs of ``size_bytes`` bytes are read. Raises BadInputError when the reading takes far more
+    """A context manager for reading logs of ``size_bytes`` bytes. Raises BadInputError when the reading takes far more
     CPU time than usual for logs of this size. This limit is necessary because programs of the guest determine the
     content of the logs.
     """

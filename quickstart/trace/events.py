@@ -68,7 +68,7 @@ class Born(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An action of a process on a path. ``number`` is the number of the process (see Born).
+    """An action of a process on a path. ``number`` is the number of the process (see the class Born).
 
     ``path`` is the path that the process used, but without "." and doubled slashes. ``real`` is the kernel's name
     of the opened file, or empty when the log does not have this name. ``makes`` says that the action gave the file
@@ -90,7 +90,7 @@ class Seen(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The end of the process with the number ``number`` (see Born)."""
+    """The end of the process with the number ``number`` (see the class Born)."""
 
     number: int
 

@@ -46,9 +46,9 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     """The libraries that ldd(1) named for each file. ``text`` is the log that the script tracers/ldd-all prints. Raises
     TraceError for a log that is incomplete or has implausibly many lines.
 
-    When ldd examines a single library, ldd may miss another library that the program would have loaded before. So
-    libraries that ldd does not find are ignored here. The function closure in inspect/elf.py reports the libraries that
-    are really missing.
+    ldd may examine a library alone, without the program that uses it. ldd then may not find another library that the
+    program would already have loaded at this point. So this function ignores libraries that ldd does not find. The
+    function closure in inspect/elf.py reports the libraries that are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []

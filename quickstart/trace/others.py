@@ -27,8 +27,8 @@ class Others:
     look-up of the directory. ``used_by_manager`` are the paths of ``changed`` that systemd looked up later, for any
     unit.
 
-    All paths have the form of the log, except that /run replaces /var/run, and /run/lock replaces /var/lock. ``note``
-    is called with each path that is added to ``changed``.
+    All paths are spelled as in the log of strace, except that /run replaces /var/run, and /run/lock replaces /var/lock.
+    ``note`` is called with each path that is added to ``changed``.
     """
 
     note: Callable[[str], None]

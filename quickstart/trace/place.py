@@ -35,7 +35,8 @@ class Place:
     from bind mounts. The bind mounts then show that this directory is the image's root.
 
     ``opened`` has the path of each open descriptor of the process. The process or its parent opened the descriptor by
-    this path. These paths are needed for /proc/self/fd/N and for control groups.
+    this path. With these paths, the trace resolves /proc/self/fd/N, and finds the control group into which clone3(2)
+    puts a child.
     """
 
     cwd: str = "/"

@@ -47,8 +47,8 @@ FLAGS = {
 
 
 def tracer_programs(store: Store) -> Mapping[str, Path]:
-    """The paths of our two compiled C programs for the trace, under their names. ``resident`` is a static program, and
-    ``strace-filter`` is a shared library for strace.
+    """A map from the names of our two C programs for the trace to the paths of the compiled programs. ``resident`` is a
+    static program, and ``strace-filter`` is a shared library for strace.
     """
     return {name: compiled(store, name, flags, assets("tracers") / name) for name, flags in FLAGS.items()}
 
@@ -62,8 +62,8 @@ def tracers_digest() -> str:
 
 
 def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
-    """The files that a traced boot needs, under their names in the launch archive. These files are the host's strace
-    with all its libraries, our scripts, and our compiled C programs ``programs``.
+    """The files that a traced boot needs. The keys are the names of these files in the launch archive. The files are
+    the host's strace with all its libraries, our scripts, and our compiled C programs ``programs``.
     """
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))

@@ -112,9 +112,10 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 
 def accounted_with_room(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """The result of `accounted_or_counted`. When the guest's trace buffer is full before ready, this function boots the
-    guest a second time, with a larger buffer (a sixth of the machine's memory). There is no second boot if
-    ``options.append`` sets the size of the buffer, or if init has given up the early start.
+    """Boot ``artefact``, and make the ledger of its requests, or only return QEMU's counts of the requests, like
+    `accounted_or_counted`. When the guest's trace buffer is full before ready, this function boots the guest a second
+    time, with a larger buffer (a sixth of the machine's memory). There is no second boot if ``options.append`` sets the
+    size of the buffer, or if init has given up the early start.
     """
     seen = accounted_or_counted(artefact, options, context)
     if not isinstance(seen, Counted) or not isinstance(seen.error, TraceFullError):
@@ -129,8 +130,9 @@ def accounted_with_room(artefact: Artefact, options: Options, context: Context) 
 
 
 def accounted_or_counted(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """The result of `verify`. When the requests cannot be attributed to processes, the result has only QEMU's counts.
-    Raises MeasurementError in the same cases as `verify`.
+    """Boot ``artefact`` once until ready, and make the ledger of its requests. When the requests cannot be attributed
+    to processes, the result has only QEMU's counts. Raises MeasurementError when the volume's log differs from QEMU's
+    counters.
     """
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
@@ -155,9 +157,10 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger of a boot, that is, the list of its requests with their causes. The ledger is made from the volume's
-    ``log``, the guest's ``trace`` and the block map ``blocks`` of the disk (pure). Raises MeasurementError,
-    TraceFullError and UntraceableError in the same cases as `verify`.
+    """The ledger of a boot, that is, the list of its requests with their causes. The function makes the ledger from the
+    volume's ``log``, the guest's ``trace``, and ``blocks``, which says what is in each block of the disk. Raises
+    MeasurementError when the log differs from QEMU's counters, TraceFullError when the trace ended too early, and
+    UntraceableError when the guest's kernel cannot trace.
     """
     requests = guest_requests(log)
     if not trace.issued:

@@ -77,8 +77,8 @@ class Asker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Issued:
-    """A request that the kernel passed to the driver. A sector has 512 bytes. A request may combine parts for
-    several ``askers``.
+    """A request that the kernel passed to the driver. A sector has 512 bytes. The kernel may combine parts for several
+    processes into one request. ``askers`` are these processes with their system calls.
 
     ``ahead`` says that the request is read-ahead by the kernel, so no process waits for the request.
     """
@@ -137,8 +137,8 @@ class _Process:
 
 
 def parse(lines: Iterable[str], stats: str) -> GuestTrace:
-    """The trace in the output of the command FETCH, whose stdout has ``lines`` and whose stderr is ``stats``. Lines
-    about events that this module does not know are ignored.
+    """The trace in the output of FETCH, a shell command that the guest runs when it is ready. The command's stdout has
+    ``lines``, and its stderr is ``stats``. Lines about events that this module does not know are ignored.
 
     Raises GuestError when the trace is larger than the trace of any real boot. A hostile guest may send a trace of this
     size.

@@ -144,8 +144,8 @@ class Ledger:
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
-        """The requests for which no process is known, and the reads of blocks that belong to nothing. Requests of the
-        firmware are left out.
+        """The requests for which no process is known, and the reads whose blocks are all free. Requests of the firmware
+        are left out.
         """
         strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]
         nobodys = [
@@ -195,8 +195,9 @@ def make_ledger(
 def before(
     pairs: Iterable[tuple[Request, Issued | None]], ready_ns: int
 ) -> Iterator[tuple[int | None, Request, Issued | None]]:
-    """The pairs of ``pairs`` up to the uptime ``ready_ns``, each with the guest's uptime at the request, in ns.
-    ``pairs`` is the result of `matched`.
+    """The elements of ``pairs`` up to the uptime ``ready_ns``, each with the guest's uptime at the request, in ns.
+    ``pairs`` is the result of the function `matched`: requests in the volume's log, each with its entry in the kernel's
+    trace.
 
     A request that is not in the kernel's trace gets the uptime of the previous request. Requests before the kernel's
     first request come from the firmware, and their uptime is None.
@@ -329,7 +330,9 @@ def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
 
 
 def direct_reads(entries: Iterable[Entry]) -> tuple[DirectReads, ...]:
-    """The reads that bypassed the page cache, by file and program. The group with the most requests comes first."""
+    """The reads that bypassed the page cache, grouped by file and program. The group with the most requests comes
+    first.
+    """
     found: dict[tuple[PurePosixPath | None, str], DirectReads] = {}
     for entry in entries:
         if not entry.direct:

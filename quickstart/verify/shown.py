@@ -20,8 +20,8 @@ _SHOWN_INODES = 3
 
 
 def is_clean(ledger: Ledger, budget: RootBudget) -> bool:
-    """Whether the reads to which the root budget applies (`Ledger.charged`) are within this budget, which limits the
-    requests and bytes before ready.
+    """Whether the reads of ``ledger`` are within the root budget, which limits the requests and bytes before ready.
+    Only the reads in the property `Ledger.charged` count, because the root budget applies only to them.
     """
     charged = ledger.charged
     size = sum(entry.length_bytes for entry in charged)

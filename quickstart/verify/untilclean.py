@@ -80,7 +80,9 @@ def with_includes(profile: Profile, files: Iterable[PurePosixPath]) -> Profile:
 
 
 def include_list(out: Path) -> Path:
-    """The path of the list for ``out``. The list is next to OUT, not in it, because a build replaces OUT."""
+    """The path of the list of files that `build --include` reads, for the artefact ``out``. The list is next to OUT,
+    not in it, because a build replaces OUT.
+    """
     return out.with_name(f"{out.name}.include")
 
 
@@ -106,11 +108,12 @@ def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
 
 
 def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
-    """The paths in the list that an earlier call by this user wrote. The result is empty when there is no list.
+    """The paths in the list that an earlier `verify --until-clean` of this user wrote. The result is empty when there
+    is no list.
 
     In a directory such as /tmp, another user may have written the list. This user could thereby choose which files
     become readable in the initramfs of the artefact. So this function raises BadInputError for a list that belongs to
-    another user or is not a regular file. It also raises BadInputError in the same cases as `read_includes`.
+    another user or is not a regular file. This function also raises BadInputError in the same cases as `read_includes`.
     """
     try:
         with opened_regular(path) as fd:

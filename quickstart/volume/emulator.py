@@ -52,10 +52,10 @@ class Request:
     ``due_ns``. At ``done_ns``, the answer was written to the socket. ``done_ns`` is 0 for a request that was never
     answered, and ``due_ns`` is 0 when the log ended before the model had served the request. ``offset`` is in bytes.
     ``error`` is the errno of the answer, or 0. ``touched`` is the number of granules (equally large pieces of the
-    volume) that this request was the first to touch. ``client`` is the number of the request's connection.
-    ``in_flight`` is the number of unanswered requests of all instances when this request arrived, including this
-    request. ``instance`` is the number of the instance (one machine of a launch) that made the request, counted from 1,
-    or 0 when the volume has a single socket. ``command`` may be a number that the enum Command does not have.
+    volume) that this request was the first to touch. ``client`` is the number of the request's connection. ``instance``
+    is the number of the instance (one machine of a launch) that made the request, counted from 1, or 0 when the volume
+    has a single socket. ``in_flight`` is the number of unanswered requests of all instances when this request arrived,
+    including this request. ``command`` may be a number that the enum Command does not have.
     """
 
     sequence: int
@@ -294,9 +294,9 @@ def served(
     The instances share the link, the storage's queue, and the state of the granules, which are equally large pieces of
     the volume. After one instance has touched a granule, the granule is warm (fast to read) for all instances.
 
-    With ``fault``, the server fails on purpose from request number N on: ``error:N[:COUNT]``, ``stall:N[:MS]`` or
-    ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start, or when the server dies
-    before the context ends. With the fault ``death``, the server's death is not an error.
+    With ``fault``, the server fails on purpose from request number N on. ``fault`` has the form ``error:N[:COUNT]``,
+    ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when the server does not start, or when
+    the server dies before the context ends. With the fault ``death``, the server's death is not an error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:

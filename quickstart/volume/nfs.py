@@ -54,8 +54,8 @@ EXPORT {{
 
 @dataclass(frozen=True)
 class NfsVolume:
-    """A volume that runs while the context of `exported` lasts. All processes of the volume run in separate namespaces,
-    and end when ``process`` ends.
+    """A volume that runs until the ``with`` block of `exported` ends. All processes of the volume run in separate
+    namespaces, and end when ``process`` ends.
     """
 
     process: door.Process
@@ -157,8 +157,8 @@ def need_nfs() -> None:
 
 
 def nfs_server() -> str:
-    """The version of the host's NFS server, as the server prints it. Raises MissingToolError in the same cases as
-    `need_nfs`.
+    """The version of the host's NFS server, as the server prints it. Raises MissingToolError when the host lacks a tool
+    or library that an NFS volume needs.
     """
     need_nfs()
     said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")

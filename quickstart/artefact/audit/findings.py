@@ -14,11 +14,11 @@ MOST_FINDINGS = 1000
 @dataclass(frozen=True)
 class Finding:
     """One finding of an audit. ``severity`` is ``error`` or ``note``. ``what`` describes the fault, and ``mend`` says
-    how to correct the fault. ``object`` names the thing that the finding is about:
+    how to correct the fault.
 
-    - ``.`` is the directory of the artefact (OUT) itself.
-    - A name without a leading slash is a file in OUT.
-    - A name with a leading slash is a member of our initramfs, or a file of the start set.
+    ``object`` names the thing that the finding is about. The name ``.`` means the directory of the artefact (OUT)
+    itself. A name without a leading slash is a file in OUT. A name with a leading slash is a member of our initramfs,
+    or a file of the start set.
     """
 
     severity: str

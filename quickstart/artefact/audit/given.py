@@ -1,5 +1,5 @@
-"""Read from an artefact the input of the function `judge`, which makes the findings of an audit. Define the patterns
-that the audit searches for in the contents of files.
+"""Read the parts of an artefact that its audit checks. They are the input of the function `judge`, which returns the
+audit's findings. This module also defines the patterns that the audit searches for in the contents of files.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _BLOCK_BYTES = 4 << 20
 @dataclass(frozen=True)
 class OutFile:
     """A file of OUT. ``mode`` is the complete st_mode of the file (see stat(2)). ``sha256`` is the file's SHA-256.
-    ``sha256`` is empty when the manifest has no SHA-256 for this file, or has another size for this file. ``marks``
-    are the texts of LAUNCH_MARKS that the file contains. Such a text shows that the launch agent or a tracer is in
-    the file.
+    ``sha256`` is empty when the manifest has no SHA-256 for this file, or when the file's size differs from the size in
+    the manifest. ``marks`` are those texts of the constant LAUNCH_MARKS that the file contains. Each text of
+    LAUNCH_MARKS shows that the launch agent or a tracer is in the file.
     """
 
     name: str

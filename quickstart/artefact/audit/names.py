@@ -1,7 +1,8 @@
 """Find the paths that the names and symbolic links of an initramfs's members lead to when the kernel follows the links.
 
 All names of members are plain. A plain name has no empty component, no ``.`` and no ``..``, and no link as a parent
-directory. The code in initramfs/newc_exact.py, which reads the initramfs, refuses an initramfs with other names.
+directory. The code in initramfs/newc_exact.py, which reads the initramfs, refuses an initramfs that has a name which is
+not plain.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def is_too_long(name: str) -> bool:
 
 
 def nearest_above(names: Iterable[str], holders: Collection[str]) -> Mapping[str, str]:
-    """For each plain name in ``names``, the nearest directory above the name that is in ``holders``. A name without
-    such a directory is left out of the result.
+    """A map from each plain name in ``names`` to the nearest directory above it that is in ``holders``. ``holders`` are
+    the plain names of directories. The result leaves out a name that has no such directory above it.
 
     The function sorts the names. Apart from this sorting, the time that the function takes is proportional to the total
     length of all names. This speed is necessary, because each name in an untrusted archive may have two thousand
@@ -57,8 +58,9 @@ def stays(name: str, target: str) -> bool:
 
 
 class Secrets:
-    """The globs by which a manifest names its secrets. The work of comparing paths with globs is limited, because an
-    untrusted manifest may have a hundred globs, and an untrusted archive may have ten thousand private files.
+    """The globs by which a manifest names its secrets. The work of comparing paths with globs is limited. Without a
+    limit, it could take too long, because an untrusted manifest may have a hundred globs, and an untrusted archive may
+    have ten thousand files to compare.
     """
 
     def __init__(self, globs: Collection[str]) -> None:
@@ -82,8 +84,8 @@ class Secrets:
 
 
 class Links:
-    """The symbolic links of an archive. This class follows the links in the same way as the kernel. ``targets`` has
-    the target of each link under the link's plain name.
+    """The symbolic links of an archive. This class follows the links in the same way as the kernel. ``targets`` maps
+    the plain name of each link to the link's target.
     """
 
     def __init__(self, targets: Mapping[str, str]) -> None:
@@ -94,8 +96,8 @@ class Links:
         """The absolute path that ``name`` leads to when the links in all its components are followed. A link at the
         end of the path is not followed when the link stands for a left file (see ``stays``).
 
-        The result is None when ``name`` leads through more than _MOST_LINKS links. The result is also None when all
-        calls of this method together have met more than _MOST_COMPONENTS components.
+        The result is None when ``name`` leads through more links than the limit _MOST_LINKS. The result is also None
+        when all calls of this method together have met more components of paths than the limit _MOST_COMPONENTS.
         """
         place: list[str] = []
         left, links = name.split("/")[::-1], 0

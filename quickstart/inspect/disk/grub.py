@@ -42,11 +42,9 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
     """The entry that GRUB starts when nobody presses a key. ``environment`` is the content of GRUB's environment
     block. When the configuration's default is ``saved_entry``, the environment block names the entry.
 
-    The result is None when this module does not understand the menu. There are three such cases:
-
-    - The default is an expression.
-    - The default is not an entry of the menu's first level.
-    - The configuration has more lines or longer lines than grub-mkconfig writes.
+    The result is None when this module does not understand the menu. This is the case when the configuration's default
+    is an expression, or is not an entry of the menu's first level. It is also the case when the configuration has more
+    lines or longer lines than grub-mkconfig writes.
     """
     lines = config.splitlines()
     if len(lines) > _MOST_LINES or any(len(line) > _MOST_CHARACTERS for line in lines):

@@ -41,8 +41,8 @@ def own_words(found: Inspected) -> tuple[str, ...]:
 def entry_line(line: str, root_uuid: str) -> str:
     """The kernel's command line for a boot with our initramfs. The function makes this command line from ``line``, the
     command line of the boot loader's default entry. The command line names the root volume by its UUID, because our
-    init looks for the UUID. It also makes the kernel reboot after a panic, so that the boot loader can start the
-    distribution's own entry.
+    init looks for the UUID. The command line also makes the kernel reboot after a panic, so that the boot loader can
+    start the distribution's own entry.
     """
     words = (word for word in line.split() if not re.fullmatch(r"(?:root|panic|BOOT_IMAGE)=.*", word))
     return " ".join((f"root=UUID={root_uuid}", *words, "panic=10"))

@@ -79,7 +79,7 @@ def examined(said: bytes) -> Inspected:
 
 
 def inspected(facts: DiskFacts) -> Inspected:
-    """What is on a disk with the given facts, and the reasons to refuse the disk. The function is pure."""
+    """The findings about a disk with the given facts, and the reasons to refuse the disk. The function is pure."""
     found = _found(facts)
     content = found.root.content if found.root and found.root.content else _NO_CONTENT
     entry = _entry(found)

@@ -1,7 +1,7 @@
 """Write members into a new directory, within limits. A member is one file of any kind that the reader finds in a
 foreign source (an archive or a disk). Each member is created relative to an open directory, by a name without a slash.
 
-Foreign formats are parsed in another process (``reader``), so a fault of the parser cannot harm the host.
+Another process (module ``reader``) parses the source, so a fault of the parser cannot harm the host.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class NotHome:
-    """The members that are never created on the host. ``devices`` are the device nodes, which are made only on the
-    image's disk. ``sockets`` are the paths of the sockets. No program needs a socket from the image, because a program
-    makes its own socket when it starts. Both tuples are sorted by path.
+    """The members that are never created on the host. ``devices`` are the device nodes, which QuickStart makes only on
+    the image's disk. ``sockets`` are the paths of the sockets. No program needs a socket from the image, because a
+    program makes its own socket when it starts. Both tuples are sorted by path.
     """
 
     sockets: tuple[str, ...] = ()
@@ -75,8 +75,8 @@ class NotHome:
 
 
 def limits_of_disk(disk_bytes: int) -> Limits:
-    """The limits for an ext4 file system of ``disk_bytes`` bytes. The limit of members follows from the settings in
-    mke2fs.conf, which give a file system at most one inode for every 4 KiB.
+    """The limits for an ext4 file system of ``disk_bytes`` bytes. The limit for the number of members follows from the
+    settings in mke2fs.conf, which give a file system at most one inode for every 4 KiB.
     """
     return Limits(data_bytes=disk_bytes, members=disk_bytes // 4096, file_bytes=disk_bytes)
 

@@ -1,4 +1,4 @@
-"""Keep the directories that the import of a foreign archive or disk makes. This module opens the directories by their
+"""Manage the directories that the import of a foreign archive or disk makes. This module opens the directories by their
 paths. It remembers the owner, mode, attributes and time of each directory until all files are written.
 """
 

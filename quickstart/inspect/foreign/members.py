@@ -55,7 +55,7 @@ DEVICES = (Kind.CHARACTER, Kind.BLOCK)
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A member of a foreign tree.
+    """A file of any kind in a tree that somebody else has made.
 
     ``path`` is the path in the source, decoded by os.fsdecode. ``mtime_ns`` and ``ctime_s`` count from the epoch.
     ``segments`` has the (offset, length) of each part of a file that is not a hole, in bytes and in order.

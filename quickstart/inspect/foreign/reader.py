@@ -1,9 +1,9 @@
-"""The process that parses foreign bytes: `python -m quickstart.inspect.foreign.reader FORM EMPTY-DIRECTORY
-<SOURCE >MEMBERS`.
+"""The process that parses a tar archive or a disk that somebody else has made: `python -m
+quickstart.inspect.foreign.reader FORM EMPTY-DIRECTORY <SOURCE >MEMBERS`.
 
-The module ``home`` starts the process as root in namespaces of its own. The process gives up all privileges as soon
-as its code is loaded. From then on, it runs as nobody in an empty root, without a network, without a way to regain
-privileges, and with limits on memory and time.
+The module ``home`` starts the process as root in namespaces of its own. The process gives up all privileges as soon as
+its code is loaded. From then on, it runs as the user nobody with an empty root directory, without a network, without a
+way to regain privileges, and with limits on memory and time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 
 def without_data(members: Members) -> Members:
-    """The members without their data. Each file consists of only one hole, and keeps its size."""
+    """The members without their data. Each file keeps its size, but consists of only one hole."""
     for member, _ in members:
         yield Member(**{**member.__dict__, "segments": ()}), iter(())
 

@@ -1,6 +1,7 @@
-"""Read the members of a foreign tar archive from a stream (tar(5): ustar, pax and GNU extensions).
+"""Read, from a stream, the members of a tar archive that somebody else has made (tar(5): ustar, pax and GNU
+extensions).
 
-Python's tarfile parses the tar, in an unprivileged process (``reader``). This module limits how much tarfile
+Python's tarfile parses the archive, in an unprivileged process (module ``reader``). This module limits how much tarfile
 keeps in memory.
 """
 

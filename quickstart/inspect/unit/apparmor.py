@@ -112,8 +112,8 @@ def confined_paths(root: ImageRoot) -> bytes:
 
     ``refuse_profiles`` checks only the programs that ran in the reference boot. With another configuration, the
     application may start other programs. So at each hand-off to systemd, init compares the paths of the programs that
-    run at that time with these patterns (initramfs/caretaker/confined.c). Raises UnsupportedUnitError for more than 1
-    MiB of patterns.
+    run at that time with the patterns that this function returns (initramfs/caretaker/confined.c). Raises
+    UnsupportedUnitError for more than 1 MiB of patterns.
     """
     if root.resolve(PARSER).canonical is None or not _is_enabled(root):
         return b""

@@ -42,8 +42,9 @@ def has_idle_name(source: Source) -> bool:
 
 
 def bus_records(source: Source, kind: str) -> Iterator[tuple[str, ...]]:
-    """The record with the unit's name on the bus, for the starter, which starts the unit early. ``kind`` is the unit's
-    type. Only a unit with Type=dbus has such a record. Raises UnsupportedUnitError for Type=dbus without a valid name.
+    """The record (line) of the starter's description that has the unit's name on the bus. The starter starts the unit
+    early. ``kind`` is the unit's type. Only a unit with Type=dbus has such a record. Raises UnsupportedUnitError for
+    Type=dbus without a valid name.
     """
     if kind == "dbus":
         name = source.names.expand(source.last("BusName"))
@@ -66,8 +67,9 @@ def is_bus(unit: UnitStart) -> bool:
 
 
 def refuse_broker(root: ImageRoot, units: Collection[str]) -> None:
-    """Raise UnsupportedUnitError when one of ``units`` is dbus-broker. The launcher of dbus-broker passes the bus
-    socket on to the broker. The launcher also asks systemd for services in another way than dbus-daemon does.
+    """Raise UnsupportedUnitError when one of ``units`` is dbus-broker. The starter does not support dbus-broker for two
+    reasons. First, dbus-broker has a launcher, which passes the bus socket on to the broker. Second, this launcher asks
+    systemd for services in another way than dbus-daemon does.
     """
     for name in units:
         if _BROKER in (name, *_names_of(root, name)):

@@ -54,8 +54,8 @@ class CallFilter:
 
 
 def call_filter(source: Source) -> CallFilter | None:
-    """The filter from SystemCallFilter= and SystemCallErrorNumber= in ``source``, or None when these directives
-    define no filter. Raises UnsupportedUnitError for a filter that an early start cannot repeat.
+    """The filter from SystemCallFilter= and SystemCallErrorNumber= in ``source``, or None when these directives define
+    no filter. Raises UnsupportedUnitError for a filter that the starter cannot set in the same way as systemd.
     """
     values = source.all("SystemCallFilter")
     if not values:
@@ -126,9 +126,9 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` record, by which the starter loads the filter of SystemCallFilter=. A unit without this directive
-    has no such record. The starter, which starts the unit early, loads this filter as the last step before it executes
-    the unit's program.
+    """The record `seccomp` of the starter's description. By this record, the starter loads the filter of
+    SystemCallFilter=. A unit without this directive has no such record. The starter, which starts the unit early, loads
+    this filter as the last step before it executes the unit's program.
     """
     found = call_filter(source)
     if found is not None:

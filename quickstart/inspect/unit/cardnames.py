@@ -2,7 +2,7 @@
 
 Init gives the machine's network card the name that the card had in the reference boot. A file of the image may name a
 card by its MAC address, and the card of another machine has another MAC address. So a stock boot of the other machine
-may give its card a name that differs from the recorded name.
+may give the other card a name that differs from the name in the reference boot.
 """
 
 from __future__ import annotations

@@ -97,10 +97,10 @@ def is_needless_early(command: UnitCommand) -> bool:
 
 
 def refuse_command(unit: str, name: str, command: UnitCommand) -> None:
-    """Raise UnsupportedUnitError for a command that needs more than its own process. For example, systemctl needs
-    systemd, which does not run before the hand-off. The function also refuses a container runtime or an AppArmor tool,
-    because such a program would do something else in an early start than under systemd. ``_ELSEWHERE`` lists these
-    programs.
+    """Raise UnsupportedUnitError for a command that needs another process than its own. For example, systemctl needs
+    systemd, which does not run before the hand-off. The function also refuses programs such as container runtimes and
+    AppArmor tools, which would do something else in an early start than under systemd. The table ``_ELSEWHERE`` lists
+    these programs.
     """
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(

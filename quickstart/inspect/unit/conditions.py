@@ -55,9 +55,9 @@ def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple
     """A record `unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in
     ``assigned``, the assignments of [Unit]. The starter, which starts the unit early, reads these records. LIST is
     `Condition` or `Assert`, and KIND is the rest of the directive's name, such as `PathExists`. NEGATED and TRIGGERS
-    are `yes` or `no`. TRIGGERS is `yes` when the value begins with `|`. If a list has such conditions, at least one of
-    them must be true. After a PATH with braces come the patterns that the PATH stands for. A condition that is true on
-    every machine gives no record.
+    are `yes` or `no`. TRIGGERS is `yes` when the value begins with `|`. If a list has conditions with TRIGGERS `yes`,
+    at least one of these conditions must be true. After a PATH with braces come the patterns that the PATH stands for.
+    A condition that is true on every machine gives no record.
 
     Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """
@@ -117,12 +117,9 @@ def braces_expanded(pattern: str) -> tuple[str, ...]:
     """The patterns without braces that ``pattern`` stands for. The braces are expanded as by glob(3) with GLOB_BRACE.
     systemd uses this flag, but init's C library lacks it.
 
-    The result is empty in three cases:
-
-    - ``pattern`` is too long.
-    - ``pattern`` stands for too many patterns.
-    - glob(3) does not define the meaning of ``pattern``, because ``pattern`` has braces and a backslash, a brace
-      without its counterpart, or an empty pair of braces.
+    The result is empty when ``pattern`` is too long or stands for too many patterns. The result is also empty when
+    ``pattern`` has braces together with a backslash, a brace without its counterpart, or an empty pair of braces.
+    glob(3) does not define the meaning of such a pattern.
     """
     if not {"{", "}"} & set(pattern):
         return (pattern,)

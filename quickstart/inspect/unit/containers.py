@@ -3,9 +3,9 @@
 Before dockerd is ready, it restarts containers and plugins as their restart policies say. To get a control group for
 such a container, runc asks systemd, which does not run before the hand-off. So in an early start, the containers would
 fail, and dockerd would not start them again. Therefore, a machine that has such a container boots the stock way. The
-starter, which starts units before systemd runs, looks for such containers in the directories of dockerd. The sources
-for these directories are those of Docker 20.10 and 26.1: restore in daemon/daemon.go, plugin/manager.go,
-daemon/cluster, and RestartPolicy in api/types/container.
+starter, which starts units before systemd runs, looks for such containers in the directories of dockerd. The source
+code of Docker 20.10 and 26.1 shows what dockerd reads in these directories: restore in daemon/daemon.go,
+plugin/manager.go, daemon/cluster, and RestartPolicy in api/types/container.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ _COMMENT = re.compile(r"^[ \t]*[#;].*$", re.MULTILINE)
 
 
 def container_records(root: ImageRoot, source: Source, start: UnitCommand) -> Iterator[Record]:
-    """Records with conditions for the starter, if the command ``start`` starts dockerd. The conditions are true when
-    dockerd has no plugin, no swarm and no container that it starts by itself. Raises UnsupportedUnitError if dockerd
-    keeps its data in another place than /var/lib/docker, or if the image has such a plugin, swarm or container.
+    """If the command ``start`` starts dockerd, yield records with conditions for the starter. Otherwise, yield nothing.
+    The conditions are true when dockerd has no plugin, no swarm and no container that it starts by itself. Raises
+    UnsupportedUnitError if dockerd keeps its data in another place than /var/lib/docker, or if the image has a plugin,
+    a swarm or a container that dockerd starts by itself.
     """
     if not is_docker(start):
         return
@@ -93,9 +94,9 @@ def _kept(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def before_companions(unit: UnitStart, companions: Sequence[UnitStart]) -> tuple[UnitStart, ...]:
-    """The units ``companions``, which start before ``unit``. If ``unit`` has conditions on containers, the first
-    companion gets these conditions, too. Without these conditions, every boot of a machine with containers would start
-    the companions and end them again.
+    """Return ``companions``, the units that start before ``unit``. If ``unit`` has conditions on containers, the first
+    companion in the result has these conditions, too. Without these conditions, every boot of a machine with containers
+    would start the companions and end them again.
     """
     if not companions or not set(_CONDITIONS) & set(unit.settings):
         return tuple(companions)

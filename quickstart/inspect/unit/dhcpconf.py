@@ -2,10 +2,10 @@
 the image's client (dhclient.conf(5), dhcpcd.conf(5)). The functions are pure.
 
 Init's client asks for an address, a router, routes and name servers. Init's client sends the host name that the image's
-client would send. It sends no vendor class, and no identifier that a configuration sets. With a configuration that asks
-for another address, leaves out the router or sends an identifier, the network of a stock boot differs from the network
-that init sets up. The lists below have the statements without such an effect. If a configuration has any other
-statement, init's client cannot stand in for the image's client.
+client would send. Init's client sends no vendor class, and no identifier that a configuration sets. With a
+configuration that asks for another address, leaves out the router or sends an identifier, the network of a stock boot
+differs from the network that init sets up. The lists below have the statements that have no such effect on the network.
+If a configuration has any other statement, init's client cannot stand in for the image's client.
 """
 
 from __future__ import annotations

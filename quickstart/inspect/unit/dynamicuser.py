@@ -1,5 +1,5 @@
-"""Convert DynamicUser= into records, and refuse units with DynamicUser= that cannot start early. With this directive,
-systemd makes up a user when the unit starts (systemd.exec(5)).
+"""Convert DynamicUser= into records of the starter's description, and refuse units with DynamicUser= that cannot start
+early. With this directive, systemd makes up a user when the unit starts (systemd.exec(5)).
 
 For such a user, systemd first tries the ID of the owner of the unit's directory, and then a hash of the user's name.
 systemd takes the first of these IDs that is free (pick_uid in src/core/dynamic-user.c). The starter, which starts the
@@ -50,8 +50,8 @@ def is_dynamic(source: Source) -> bool:
 
 def with_implied(root: ImageRoot, source: Source) -> Source:
     """``source`` with the assignments that DynamicUser=yes implies. ProtectSystem=strict, NoNewPrivileges= and
-    RestrictSUIDSGID= apply even if the unit assigns other values. If Group= has the user's name, Group= means the
-    user's own group. Without DynamicUser=, the result is ``source`` itself.
+    RestrictSUIDSGID= apply even if the unit assigns other values. If Group= has the same name as the user that systemd
+    makes up, the group is this user's own group. Without DynamicUser=, the result is ``source`` itself.
     """
     if not is_dynamic(source):
         return source
@@ -78,9 +78,9 @@ def _private_tmp(root: ImageRoot, source: Source) -> str:
 
 
 def user_of(source: Source) -> str:
-    """The name of the user that systemd makes up. It is the name in User=, or the unit's name up to `@` if the unit has
-    no User=. Raises UnsupportedUnitError for a name that is not valid for such a user, because systemd would then make
-    up another name or use a number.
+    """The name of the user that systemd makes up. This name is the value of User=, or the unit's name up to `@` if the
+    unit has no User=. Raises UnsupportedUnitError for a name that is not valid for such a user, because systemd would
+    then make up another name or use a number.
     """
     name = source.names.expand(source.last("User")) or source.names.prefix
     if not _NAME.fullmatch(name):
@@ -89,30 +89,30 @@ def user_of(source: Source) -> str:
 
 
 def dynamic_records(source: Source) -> Iterator[Record]:
-    """The starter's record `dynamic-user NUMBER` of a unit with DynamicUser=yes. NUMBER is the ID that the user gets,
-    unless the owner of one of the unit's directories determines another ID.
+    """The record `dynamic-user NUMBER` of the starter's description, for a unit with DynamicUser=yes. NUMBER is the ID
+    that the user gets, unless the owner of one of the unit's directories determines another ID.
     """
     if is_dynamic(source):
         yield "dynamic-user", str(number_of(user_of(source)))
 
 
 def mapping_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """The starter's record `map-owners yes` of a unit with DynamicUser=yes, if the unit's private directories belong to
-    the user `nobody` on the volume.
+    """The record `map-owners yes` of the starter's description, for a unit with DynamicUser=yes whose private
+    directories belong to the user `nobody` on the volume.
     """
     if is_dynamic(source) and maps_owners(root):
         yield "map-owners", "yes"
 
 
 def has_tmp_of_its_own(source: Source) -> bool:
-    """Whether the unit has a new file system at /tmp and /var/tmp. The build refuses PrivateTmp=disconnected in a unit
-    without DynamicUser=.
+    """Whether the unit has a new file system at /tmp and /var/tmp (PrivateTmp=disconnected). For a unit without
+    DynamicUser=, the result is False, because the build refuses such a unit if it has PrivateTmp=disconnected.
     """
     return is_dynamic(source) and source.last("PrivateTmp") == OWN_TMP
 
 
 def number_of(name: str) -> int:
-    """The user ID that systemd computes from a hash of the user's name (UID_CLAMP_INTO_RANGE)."""
+    """The user ID that systemd computes from a hash of the user's name (systemd's macro UID_CLAMP_INTO_RANGE)."""
     hashed = siphash24(_HASH_KEY, name.encode()) & 0xFFFFFFFF
     return _FIRST + hashed % (_LAST - _FIRST + 1)
 

@@ -24,8 +24,8 @@ from quickstart.model import IMAGE_TIME_S
 
 def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> bytes:
     """The list of the enabled units and of the units that start before the application, as text. The list has one line
-    for each fact, and the lines are sorted. The list has the same lines for the directories X.requires and X.upholds as
-    for X.wants. There are these kinds of lines:
+    for each fact, and the lines are sorted. In the lines, X stands for the name of a unit. For the directories
+    X.requires and X.upholds, the list has the same lines as for X.wants. There are these kinds of lines.
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in.
@@ -33,7 +33,7 @@ def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> by
     - ``application UNIT``: a name of one of ``units``.
     - ``before UNIT``: another unit, existing or not, that starts before one of ``units``, or that may start
       in place of one (Conflicts=).
-    - ``hides PATH``: one of the paths ``hidden``. These are paths in memory that ``units`` hide or restrict.
+    - ``hides PATH``: one of the paths ``hidden``, which are paths in memory that ``units`` hide or restrict.
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
     - ``directory PATH``: a directory that systemd-sysext or systemd-confext treats as an extension, or a
       directory of drop-ins for systemd-networkd's files.
@@ -81,8 +81,8 @@ def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def own_drop_ins(root: ImageRoot) -> Deciding:
-    """The administrator's drop-ins of all units, and the links that lead to them. The list from ``enabled_text`` has
-    only the names of drop-ins, so init must also compare the files of these drop-ins.
+    """The administrator's drop-ins of all units, and the links that lead to them. The list that the function
+    ``enabled_text`` makes has only the names of drop-ins. So init must also compare the files of these drop-ins.
     """
     paths = (path for place in ADMINISTRATORS_UNITS for path in root.glob(place / "*.d" / "*.conf"))
     return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))

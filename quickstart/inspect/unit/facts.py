@@ -1,8 +1,9 @@
 """Find the facts of an image that decide whether and how systemd starts a unit. When one of the facts changes, init
 must not start the unit early.
 
-Only the build interprets these facts. At boot, init only compares the listed files with their state at the build
-(docs/users/never-stale.md). So the facts also include files that do not exist at the build.
+Only the build interprets these facts. At boot, init only compares the files at the paths of these facts with their
+state at the build (docs/users/never-stale.md). So init notices a new file only if the facts include the file's path.
+Therefore the facts also include paths at which no file exists at the build.
 """
 
 from __future__ import annotations

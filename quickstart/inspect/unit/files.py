@@ -75,7 +75,7 @@ def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
 
 def first_fault(text: str) -> str:
     """The fault at which systemd stops reading ``text``, or an empty string. systemd completely ignores a unit file
-    with a fault. Of a drop-in with a fault, systemd uses the part before the fault.
+    with a fault. If a drop-in has a fault, systemd uses only the part of the drop-in before the fault.
     """
     return next((fault for line in _lines(text) if (fault := _fault(line))), "")
 

@@ -7,8 +7,8 @@ yet. The starter, which starts the unit early, makes the directories itself, so 
 
 The starter cannot hide a socket that does not exist yet. If the starter made a file in place of the socket and mounted
 something over this file, systemd would later unlink the file to make the socket, and thereby remove the mount. So the
-build refuses a unit that hides such a socket. Otherwise, the unit's processes could use the socket until systemd adopts
-them, and they could keep the connection.
+build refuses a unit that hides such a socket. If such a unit started early, the unit's processes could use the socket
+until systemd adopts them, and they could keep the connection.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def hidden_directories(
     commands: Iterable[UnitCommand] = (),
 ) -> tuple[Record, ...]:
     """The `run-directory` records, by which the starter makes directories before the unit starts. The result has one
-    record for each directory that the ``records`` of ``unit`` hide and that systemd makes only after an early start.
-    ``bound`` are the socket units whose sockets init binds before the unit starts. ``commands`` are all commands of the
-    unit.
+    record for each directory that ``unit`` hides and that systemd makes only after an early start. ``records`` are the
+    starter's records of ``unit``, which say what ``unit`` hides. ``bound`` are the socket units whose sockets init
+    binds before the unit starts. ``commands`` are all commands of the unit.
 
     Raises UnsupportedUnitError when the unit hides another path that systemd makes later, such as a socket.
     """

@@ -110,13 +110,14 @@ _MOST_FILES = 256
 
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads or may load a packet
-    filter. A script may load a packet filter when it belongs to no package or was changed. A command may load a packet
-    filter unless it is on the list of harmless commands (``ifcommands``). The function checks the commands in a file of
-    udev rules like ifupdown's commands, unless the file is the same as in its package.
+    filter. The function assumes that a script may load a packet filter when the script belongs to no package or was
+    changed. The function also assumes that a command may load a packet filter unless the command is on the list of
+    harmless commands (``ifcommands``). The function checks the commands in a file of udev rules in the same way as
+    ifupdown's commands, unless the file is the same as in its package.
 
     Also raises UnsupportedUnitError for a configuration that names other scripts or files, because init would not
-    compare these scripts or files at boot. Finally, raises this error for a configuration that gives the machine
-    another network than init's DHCP client does, for example a fixed address.
+    compare these scripts or files at boot. Finally, raises UnsupportedUnitError for a configuration that gives the
+    machine another network than init's DHCP client does, for example a fixed address.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, interface_files(root))
     dhclient, dhcpcd = (_regular(root, path) for path in (_DHCLIENT_CONF, _DHCPCD_CONF))
@@ -262,8 +263,9 @@ def interface_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The rules files of the administrator, and those files in the packages' directory that belong to no package or
-    differ from the file in their package.
+    """The files of udev rules that no package has delivered in this form. These are all rules files of the
+    administrator. A rules file in the packages' directory is also one of these files if it belongs to no package or
+    differs from the file in its package.
     """
     paths = [path for place in OWN_RULES for path in root.glob(place / "*.rules")]
     by_packages = [

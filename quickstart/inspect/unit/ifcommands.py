@@ -1,7 +1,8 @@
 """List the commands of ifupdown and udev that an early start can do without (ip-link(8), ifconfig(8), ethtool(8)).
 
 These commands only set up the network card, and an application can do without their settings for some seconds. A
-command that is not on the list may filter packets or give the application another network.
+command that is not on the list may filter packets or give the application another network, so an early start cannot do
+without such a command.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Build the unit that systemd makes from an init script at each boot, for a service without a unit file
 (systemd-sysv-generator(8); LSB core, "Comment Conventions for Init Scripts").
 
-The code follows the generator of systemd 252. This module refuses a script without an LSB header. The place of such a
-script in the order of the boot depends on the numbers in the names of all links to such scripts.
+The code follows the generator of systemd 252. The place of a script without an LSB header in the order of the boot
+depends on the numbers in the names of all links to such scripts. So this module refuses a script without an LSB header.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def start_links(root: ImageRoot, name: str) -> tuple[PurePosixPath, ...]:
 
 def started_scripts(root: ImageRoot) -> frozenset[str]:
     """The names of all init scripts that links start at boot, spelled as in the links. The result does not have a
-    script that is missing or not executable, because a boot does not run such a script until somebody installs it.
+    script that is missing or not executable, because a boot runs such a script only after somebody has installed it or
+    made it executable.
     """
     return frozenset(name[3:] for _, name in _links(root) if _is_executable(root, SCRIPTS / name[3:]))
 

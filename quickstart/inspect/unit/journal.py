@@ -83,8 +83,9 @@ def _sockets(root: ImageRoot, name: str) -> Iterator[ListeningSocket]:
 
 
 def output_records(source: Source) -> Iterator[Record]:
-    """The records for the unit's standard output and standard error, and for the labels that journald gives to this
-    output. The starter, which starts the unit early, uses systemd's default where a record is missing.
+    """The records (lines) of the starter's description for the unit's standard output and standard error, and for the
+    labels that journald gives to this output. The starter, which starts the unit early, uses systemd's default where a
+    record is missing.
     """
     out = _effective(source, "StandardOutput", "journal")
     error = _effective(source, "StandardError", _INHERIT)

@@ -51,12 +51,13 @@ class UnitStart:
 
     ``settings`` are records of the starter's description, the text file by which the starter starts the unit early
     (docs/internals/starter.md). There are records for all directives of the unit except commands. ``group`` is the
-    unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is no timeout. ``late_binds`` are the
-    bind mounts that the script `adopt` makes when systemd adopts the process. The main process gets ``sockets`` in the
-    order of the tuple (sd_listen_fds(3)). ``sockets_before`` is the number of sockets of other units of the stack that
-    PID 1 holds before this unit's sockets. ``journal_sockets`` are journald's sockets, which PID 1 passes only to
-    systemd. ``companions`` are the other units of a stack, in the order in which they start before this unit.
-    ``on_bus`` says whether one of the companions is the system's message bus.
+    unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is the timeout of the unit's start, or 0 when there
+    is no timeout. ``late_binds`` are the bind mounts that the script `adopt` makes when systemd adopts the process. The
+    main process gets ``sockets`` in the order of the tuple (sd_listen_fds(3)). PID 1 holds the sockets of all units of
+    the stack in order, and ``sockets_before`` is the number of sockets that come before this unit's sockets.
+    ``journal_sockets`` are journald's sockets, which PID 1 passes only to systemd. ``companions`` are the other units
+    of a stack, in the order in which they start before this unit. ``on_bus`` says whether one of the companions is the
+    system's message bus.
     """
 
     unit: str

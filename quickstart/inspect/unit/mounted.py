@@ -98,8 +98,8 @@ class _Mount:
 
 def refuse_mounts(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts. The function allows
-    the root volume and the file systems that init mounts. It also allows a file system on /boot or /efi, unless the
-    unit needs this file system.
+    the root volume and the file systems that init mounts. The function also allows a file system on /boot or /efi,
+    unless the unit needs this file system.
     """
     needed = sorted({str(path) for path in _needed(root, unit)})
     for mount in (*_of_fstab(root), *_of_units(root)):
@@ -152,7 +152,7 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
 def fstab_options(root: ImageRoot, place: str) -> str | None:
     """The options that init takes from fstab's line for ``place`` (/dev/shm, /proc or /tmp), in addition to the options
     that init gives to this file system anyway. The result is None when fstab has no such line, or when init cannot
-    follow the line.
+    mount the file system in the way that the line demands.
     """
     return _followed_options(root, list(_rows(root)), place)
 

@@ -1,5 +1,6 @@
-"""Convert directives into `mount` records for the unit's own mount namespace (systemd.exec(5), "Sandboxing").
-The tables of paths come from systemd 252.
+"""Convert directives for the unit's own mount namespace (systemd.exec(5), "Sandboxing") into `mount` records of the
+starter's description, the text file by which the starter starts the unit. The lists of paths in this module are those
+of systemd 252.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def host_name_records(source: Source) -> Iterator[Record]:
 
 
 def sys_records(source: Source) -> Iterator[Record]:
-    """The starter's record of the new /sys for a unit with PrivateNetwork= that has a mount namespace. A newer systemd
-    mounts a new /sys for such a unit. In the machine's own /sys, a process would find the machine's network cards, and
-    a process of root could write to the files of these cards.
+    """The starter's record of the new /sys for a unit with PrivateNetwork= that has a mount namespace. A systemd that
+    is newer than the systemd of Debian 12 mounts a new /sys for such a unit. In the machine's own /sys, a process would
+    find the machine's network cards, and a process of root could write to the files of these cards.
     """
     if _has_own_sys(source):
         yield "mount", "fresh-sys", "required", "/sys"
@@ -79,8 +80,9 @@ def _has_own_sys(source: Source) -> bool:
 
 
 def is_private_tmp(source: Source) -> bool:
-    """Whether PrivateTmp= gives the unit a directory of the machine's /tmp as the unit's own /tmp. The value
-    `disconnected`, which means a new file system, is supported only when DynamicUser= implies it.
+    """Whether PrivateTmp= gives the unit a directory of the machine's /tmp as the unit's own /tmp. This function does
+    not accept the value `disconnected`, by which systemd mounts new file systems at /tmp and /var/tmp, except in a unit
+    with DynamicUser=.
     """
     return not has_tmp_of_its_own(source) and source.flag("PrivateTmp")
 

@@ -1,4 +1,4 @@
-"""Find the name services of the image that may know groups of a unit's user that the starter does not know
+"""Find the name services of the image that may add a unit's user to groups which are unknown to the starter
 (nsswitch.conf(5)). The starter, which starts a unit early, reads only /etc/passwd and /etc/group. systemd calls
 initgroups(3), which asks all name services for the user's groups.
 """

@@ -94,8 +94,8 @@ def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) ->
 
 def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> None:
     """Raise UnsupportedUnitError when ``unit`` requires another unit, such as a service or a mount, which systemd would
-    have to start first. Requirements of required targets and sockets also count. The function allows the units of
-    ``stack``, because they also start early.
+    have to start first. If ``unit`` requires a target or a socket, the units that this target or socket requires also
+    lead to the error. The function allows the units of ``stack``, because they also start early.
     """
     for name, said in unmet_requirements(root, unit, stack).items():
         raise UnsupportedUnitError(

@@ -1,4 +1,4 @@
-"""Check the image's configuration of systemd-networkd and netplan for settings that an early start cannot do without
+"""Check whether the image's configuration of systemd-networkd and netplan asks for more than an early start sets up
 (systemd.network(5), systemd.link(5), netplan(5)).
 
 Init gives the network card the address that DHCP offers, and sets up nothing else. When a configuration asks for more

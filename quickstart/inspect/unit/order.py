@@ -63,9 +63,9 @@ Owned = tuple[PurePosixPath, tuple[str, ...], str]
 @dataclass
 class Budget:
     """A limit for the text of units that a build reads. The sum ``used`` must not exceed ``most``. For each text, the
-    method ``take`` adds the number of the text's characters and the constant ``each_more`` to ``used``. So even many
-    short texts reach the limit. The constant stands for the time to look up a file, and a drop-in may belong to any
-    number of units. ``what`` names the text in messages.
+    method ``take`` adds the number of the text's characters and the constant ``each_more`` to ``used``. The constant
+    stands for the time to look up a file. Because of the constant, even many short texts reach the limit. There may be
+    many such texts, because a drop-in may belong to any number of units. ``what`` names the text in messages.
     """
 
     what: str = "the units that the image starts, with their drop-ins,"
@@ -86,11 +86,8 @@ class Budget:
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
     """The units, existing or not, that start before ``unit``, directly or through other units. Another unit starts
-    before ``unit`` in these three cases:
-
-    - ``unit`` names the other unit in After=.
-    - The other unit names ``unit`` in Before=.
-    - A target pulls in the other unit, and this target is reached before ``unit``.
+    before ``unit`` if ``unit`` names the other unit in After=, or if the other unit names ``unit`` in Before=. Another
+    unit also starts before ``unit`` if a target pulls in the other unit, and this target is reached before ``unit``.
 
     The result includes the aliases of these units. The result also includes a template when any of the template's
     instances may start before ``unit``.

@@ -1,9 +1,10 @@
-"""Find out how the version of the image's systemd differs from other versions. Versions differ in the steps that PID 1
-takes before it starts any unit (main.c of systemd's src/core), and in the meaning of some directives. Init takes all
-other steps of this kind, in the same way for each image (initramfs/init/second).
+"""Find out how the version of the image's systemd differs from other versions. Versions differ in some of the steps
+that PID 1 takes before it starts any unit (main.c of systemd's src/core), and in the meaning of some directives. Init
+takes the steps that do not differ in the same way for each image (initramfs/init/second).
 
-Distributions may switch these steps off when they build systemd. So this module searches systemd's program for the log
-messages that PID 1 prints in these steps. If a step is compiled in, the program contains the step's message.
+When a distribution builds systemd, it may switch off a step that differs between versions. So this module searches
+systemd's program for the log messages that PID 1 prints in these steps. If a step is compiled in, the program contains
+the step's message.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class PulledBy:
     (see ``_is_group``).
 
     ``by`` maps each unit's name to the set of units and groups that pull the unit in. The set is empty for a unit that
-    has a file and that nothing pulls in. ``by`` also has one special key for each group, which ``_all_of`` returns. The
-    value of this key is the set of the group's members.
+    has a file and that nothing pulls in. ``by`` also has one special key for each group. The function ``_all_of``
+    returns this key, and the value of the key is the set of the group's members.
 
     ``names`` are the names in the unit directories. When there are implausibly many names, ``names`` is None, and no
     aliases are known. ``scripts`` are the names of the init scripts.
@@ -62,15 +62,15 @@ class PulledBy:
 
 def pullers(root: ImageRoot, *units: str, known: PulledBy | None = None) -> tuple[str, ...]:
     """The names of ``units``, and of every unit that pulls one of them in or triggers it, directly or through other
-    units. The result also has the aliases of these units. ``known`` is the result of ``pulled_by``, for callers that
-    call this function several times.
+    units. The result also has the aliases of these units. ``known`` is the result of the function ``pulled_by``. A
+    caller that calls this function several times gives ``known``, so that ``pulled_by`` runs only once.
     """
     known = pulled_by(root) if known is None else known
     return tuple(name for name in _ways(root, units, known) if not name.startswith(_MEMBERS))
 
 
 def is_started(root: ImageRoot, unit: str, known: PulledBy | None = None) -> bool:
-    """Whether a boot of the image starts ``unit``, by the rules of ``started_of``."""
+    """Whether a boot of the image starts ``unit``, by the rules of the function ``started_of``."""
     return bool(started_of(root, (unit,), known))
 
 
@@ -98,8 +98,8 @@ def started_of(
 ) -> frozenset[str]:
     """The units among ``units`` that a boot of the image starts. These are the units that the default target pulls in,
     directly or through other units, and the init scripts that have a link for a run level. ``known`` is the result of
-    ``pulled_by``, for callers that call this function several times. Without ``on_occasion``, the result does not have
-    units that only a path or timer unit triggers.
+    the function ``pulled_by``. A caller that calls this function several times gives ``known``, so that ``pulled_by``
+    runs only once. Without ``on_occasion``, the result does not have units that only a path or timer unit triggers.
     """
     asked = tuple(units)
     if not asked:

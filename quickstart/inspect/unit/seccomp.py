@@ -88,9 +88,10 @@ class Rule:
 
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
     """The records of the system call filters that the directives in ``source`` require. The record `seccomp` has one
-    filter for most directives. The record `deny-write-execute` comes before it if the image has a newer systemd and the
-    unit has MemoryDenyWriteExecute=. This record makes the kernel deny memory that is writable and executable, and has
-    a filter for older kernels. Raises UnsupportedUnitError for an invalid value.
+    filter for most directives. If the unit has MemoryDenyWriteExecute= and the image has a systemd like that of Debian
+    13, the record `deny-write-execute` comes before the record `seccomp`. The record `deny-write-execute` makes the
+    kernel deny memory that is writable and executable, and has a filter for older kernels. Raises UnsupportedUnitError
+    for an invalid value.
     """
     if _denies_by_kernel(source):
         yield "deny-write-execute", program(_no_write_and_execute(), native_only=False).hex()

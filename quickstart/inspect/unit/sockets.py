@@ -130,8 +130,8 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
 def listening_sockets(
     root: ImageRoot, name: str, read_elsewhere: frozenset[str] = frozenset()
 ) -> tuple[ListeningSocket, ...]:
-    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service. The function
-    accepts the directives ``read_elsewhere``, because the caller itself reads them.
+    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service.
+    ``read_elsewhere`` are directives that the caller itself reads, so this function accepts them.
 
     Raises UnsupportedUnitError for a setting that init cannot apply as systemd does.
     """

@@ -34,7 +34,8 @@ class Source:
     """The assignments of ``unit`` in one section (mostly [Service]) in order, and the values of each [Manager]
     directive in the image's system.conf.
 
-    ``systemd`` describes the image's systemd. Those of its fields that no directive of the unit needs are empty.
+    ``systemd`` describes the image's systemd. A field of ``systemd`` is empty when no directive of the unit needs the
+    field.
     """
 
     unit: str

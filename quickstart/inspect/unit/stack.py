@@ -99,8 +99,8 @@ def _with_sockets(root: ImageRoot, unit: UnitStart) -> UnitStart:
 
 
 def ordered(units: Sequence[str], earlier: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """``units`` in an order in which each unit comes after the units that ``earlier`` has for this unit. Units without
-    an order between them keep their order. Raises UnsupportedUnitError for a circular order.
+    """``units`` in an order in which each unit comes after the units that the mapping ``earlier`` names for this unit.
+    Units without an order between them keep their order. Raises UnsupportedUnitError for a circular order.
     """
     left, found = list(units), list[str]()
     while left:

@@ -1,5 +1,6 @@
-"""Find the kernel settings that also change other settings. Some settings of the kernel have two names. For some other
-settings, the kernel sets further settings when a process writes the setting. The functions are pure.
+"""Find the kernel settings that also change other settings. Some settings of the kernel have two names, so a write to
+one name also changes the value of the other name. For certain other settings, a write makes the kernel change further
+settings, too. The functions are pure.
 
 The sources are the kernel's handlers of these settings:
 
@@ -84,8 +85,9 @@ _GROUPS = (
 
 
 def undoing(settings: Iterable[KernelSetting], paths: Iterable[str]) -> tuple[str, KernelSetting] | None:
-    """The first pair of a file of ``paths`` and a setting of ``settings`` that disagree, or None. A file and a setting
-    disagree if writing the setting again may change something that a write to the file has changed.
+    """Find a file in ``paths`` and a setting in ``settings`` that disagree. A file and a setting disagree if a second
+    write of the setting may change something that a write to the file has changed. Return the first such pair (file,
+    setting), or None.
     """
     # Each pattern is compared once, because a trace may have many paths, but the groups have few.
     ours: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings before the
 application starts, because some settings have an effect only once in the life of a process or a socket
-(net.core.somaxconn, user.max_user_namespaces, vm.mmap_rnd_bits). When the content of a package's file changes, the
-machine boots the stock way. ``content_sums`` has the checksums of these files.
+(net.core.somaxconn, user.max_user_namespaces, vm.mmap_rnd_bits). When the content of a settings file of a package
+changes, the machine boots the stock way. The function ``content_sums`` lists the checksums of the packages' settings
+files.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _MOST_SPARED_CHARACTERS = 64 << 10
 @dataclass(frozen=True)
 class KernelSetting:
     """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not apply to
-    the paths in ``spared``. A key that begins with a slash is a complete path or a pattern of complete paths. Such
-    settings come from inspect/unit/tmpfiles.py.
+    the paths in ``spared``. A key that begins with a slash is a complete path or a pattern of complete paths. The
+    module inspect/unit/tmpfiles.py makes the settings with such keys.
 
     ``is_packages`` says that the setting is only in files of packages. Each upgrade of a package writes the package's
     files again, so init compares the content of these files, and not their times.
@@ -86,12 +87,14 @@ def kernel_settings(root: ImageRoot, *, with_hidden: bool = False) -> tuple[Kern
     the image masks systemd-sysctl.service or changes how it runs.
 
     The result does not have settings that the service would refuse, and settings whose keys lead out of /proc/sys.
-    Raises UnsupportedUnitError for more than 1 MiB of text, and for too many patterns. Also raises this error for a
-    file that is not world-readable, if init could not read this file as systemd-sysctl does.
+    Raises UnsupportedUnitError when the settings files have more than 1 MiB of text together, or too many patterns.
+    Also raises this error for a file that is not world-readable, if init could not read this file as systemd-sysctl
+    does.
 
     ``with_hidden`` is for callers that need the settings which the rest of the boot writes, and not the settings which
-    go into our initramfs. With ``with_hidden``, the result also has the values in files that are not world-readable,
-    and the settings that a changed systemd-sysctl.service would apply, unless this service is masked.
+    go into our initramfs. With ``with_hidden``, the result also has the values in files that are not world-readable. In
+    this case, the result is empty only when the image masks systemd-sysctl.service, and not when the image changes how
+    the service runs.
     """
     if _is_masked(root) if with_hidden else _is_changed(root):
         return ()

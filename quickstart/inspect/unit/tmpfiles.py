@@ -115,7 +115,7 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
       (``written_settings``)
 
     The function allows all other lines. For the files that these lines make, pack/others.py finds out from the
-    reference boot whether the application uses them.
+    reference boot whether the application uses these files.
     """
     files = tuple(_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
@@ -140,11 +140,11 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
 
 def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """The kernel settings that lines of tmpfiles.d write into files below /proc/sys and /sys, in the order of the
-    lines. If several lines write into one file, only the first line counts, as for systemd-tmpfiles ("Duplicate line
-    for path"). Init applies the settings before the application starts. Only lines with a plain value are in the
-    result. systemd-tmpfiles writes the same value again some seconds later. So the result has only lines for files in
-    which a second write of the same value changes nothing. The result does not have the settings in files that are
-    not world-readable, because the content of these files must not enter our initramfs.
+    lines. If several lines write into one file, only the first line counts. systemd-tmpfiles also ignores the other
+    lines, with the message "Duplicate line for path". Init applies the settings before the application starts. Only
+    lines with a plain value are in the result. systemd-tmpfiles writes the same value again some seconds later. So the
+    result has only lines for files in which a second write of the same value changes nothing. The result does not have
+    the settings in files that are not world-readable, because the content of these files must not enter our initramfs.
     """
     firsts: dict[str, KernelSetting] = {}
     for _, each in _written(root):
@@ -153,7 +153,7 @@ def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def packages_files_with_settings(root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The packages' files of tmpfiles.d that have settings of ``written_settings``."""
+    """The files of tmpfiles.d that packages have delivered and that write kernel settings."""
     return frozenset(path for path, each in _written(root) if each.is_packages)
 
 

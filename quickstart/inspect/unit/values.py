@@ -75,7 +75,9 @@ _CPUS = 1024
 
 
 class BadValueError(ValueError):
-    """A value that systemd would refuse, or that an early start cannot repeat. The message gives the reason."""
+    """A value that systemd would refuse, or that an early start cannot apply as systemd does. The message gives the
+    reason.
+    """
 
 
 def refuse_octal(value: str) -> None:

@@ -76,7 +76,8 @@ def appliance(context: Context) -> Appliance:
 def started(
     appliance: Appliance, disk: Path, disk_format: DiskFormat, launcher: Launcher
 ) -> Iterator[Executes]:
-    """A context with a running appliance that can read ``disk``, but cannot write to it.
+    """A context manager that runs the appliance during the ``with`` block. The appliance can read ``disk``, but cannot
+    write to the disk.
 
     Raises GuestError when the appliance does not start.
     """

@@ -1,5 +1,5 @@
 """Make the package quickstart-guest, as a data class and as the bytes of a .deb. The data class and the bytes depend
-only on the files of QuickStart, not on the host or the date (pure).
+only on the files of QuickStart, not on the host or the date.
 """
 
 from __future__ import annotations
