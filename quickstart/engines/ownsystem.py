@@ -20,7 +20,7 @@ from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.files import free_bytes, full_disk_named, temporary_directory
 from quickstart.host.holes import copy_range
-from quickstart.host.unchanged import Seen, digest_of_data, seen
+from quickstart.host.unchanged import Seen, changed, digest_of_data, seen
 from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import with_options
@@ -86,6 +86,9 @@ def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
             before = seen(fd)
             with full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT):
                 _copy(fd, before.size_bytes, copy)
+            # A machine that runs from the disk writes meanwhile, and the copy would be of no one moment.
+            if seen(fd) != before:
+                raise changed(source)
         with context.progress.step(f"hash {source.name}"), opened_regular(copy) as fd:
             digest = digest_of_data(fd, copy)
         with _appliance(copy, context) as guest:

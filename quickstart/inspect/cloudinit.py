@@ -63,7 +63,7 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
 
     - The configuration has `bootcmd`.
     - The configuration gives a module the frequency `always`.
-    - The image has a part handler.
+    - The image has a part handler, a Python file in /etc/cloud/handlers that cloud-init runs for parts of user data.
 
     In each of these cases, an early start would start the application before cloud-init does what the configuration or
     the part handler says.

@@ -70,7 +70,7 @@ def refuse_made_before(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot
     own = [path for each in unit.all_units for path in _named(each, root)]
     # The unit can do without the paths that are hidden from it. But in an early start, it could use such a path for a
     # while.
-    hidden = {*hidden_paths(unit)} - made - {*_EARLY}
+    hidden = {*hidden_paths(unit, root)} - made - {*_EARLY}
     used = {
         path
         for trace in traces

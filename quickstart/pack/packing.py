@@ -206,7 +206,7 @@ def _recipe(
             executed=programs_run,
             searched=directories,
             absent=partners(traced.traces),
-            hidden=hidden_paths(unit),
+            hidden=hidden_paths(unit, root),
         ),
     )
 

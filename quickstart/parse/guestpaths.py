@@ -13,3 +13,10 @@ def in_run(path: str) -> str:
     /var/run and /var/lock are links to these directories (hier(7), tmpfiles.d/legacy.conf).
     """
     return _IN_VAR.sub(lambda match: _PLACES[match[1]], path)
+
+
+def simplified(path: str) -> str:
+    """The absolute guest path ``path`` without repeated slashes and without ``.``, as systemd reads a path
+    (path_simplify in systemd's path-util.c).
+    """
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))

@@ -16,6 +16,19 @@ KERNEL = "/boot/vmlinuz-6.1.0-28-cloud-amd64"
 LINE = f"root=UUID={UUID} ro console=ttyS0 panic=10"
 # As 10_linux writes the system's own entry.
 STOCK = f"menuentry 'Debian GNU/Linux' --class debian {{\n\tlinux\t{KERNEL} root=UUID={UUID} ro console=ttyS0\n}}\n"
+HEADER = "### BEGIN /etc/grub.d/00_header ###\nset timeout=5\n### BEGIN /etc/grub.d/10_linux ###\n"
+# As 40_custom has it.
+OWN = f"""\
+menuentry 'Hardened' --id hardened {{
+	linux {KERNEL} root=UUID={UUID} ro
+	if [ x = y ]; then
+		true
+	fi
+}}
+"""
+OLD = (
+    "submenu 'Advanced' --id old {\n\tmenuentry 'Debian, with Linux 5' {\n\t\tlinux /boot/vmlinuz-5\n\t}\n}\n"
+)
 LIBRARY = """\
 make_system_path_relative_to_its_root() { echo "$1"; }
 prepare_grub_to_access_device() { echo "search --fs-uuid X"; }
@@ -39,8 +52,7 @@ class Disk:
         (self.boot / "grub").mkdir()
         (self.boot / "quickstart/initramfs.img").write_text("initramfs")
         (self.boot / "quickstart/entry").write_text(f"{KERNEL}\n{LINE}\n")
-        (self.boot / "quickstart/settings").touch()
-        (self.boot / "grub/grub.cfg.new").write_text(STOCK)
+        self.write(STOCK)
         self.kernel("vmlinuz-6.1.0-28-cloud-amd64", "first")
         for name in ("grub", "sbin"):
             (place / name).mkdir()
@@ -51,6 +63,14 @@ class Disk:
 
     def kernel(self, name: str, content: str) -> None:
         (self.boot / name).write_text(content)
+
+    def write(self, text: str) -> None:
+        """What the scripts before ours have written."""
+        (self.boot / "grub/grub.cfg.new").write_text(HEADER + text)
+
+    def installed(self, **settings: str) -> str:
+        """As `build --image` installs the entry."""
+        return self.entry(QUICKSTART_RECORDS="yes", **settings)
 
     def saved(self, entry: str) -> None:
         """grub-editenv(1) lists the saved entry."""
@@ -81,12 +101,12 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def test_the_entry_and_the_choice(disk: Disk) -> None:
-    for _ in range(2):
-        text = disk.entry()
-        assert "menuentry 'QuickStart' --class gnu-linux --id quickstart {\n" in text
-        assert f"\tlinux {KERNEL} {LINE}\n\tinitrd /boot/quickstart/initramfs.img\n}}\n" in text
-        assert "-a \"${default}\" = '0' ]; then\n" in text
-        assert disk.said == f"Found QuickStart's initramfs for {KERNEL}\n"
+    assert disk.installed() == disk.entry()
+    text = disk.entry()
+    assert "menuentry 'QuickStart' --class gnu-linux --id quickstart {\n" in text
+    assert f"\tlinux {KERNEL} {LINE}\n\tinitrd /boot/quickstart/initramfs.img\n}}\n" in text
+    assert "-a \"${default}\" = '0' ]; then\n" in text
+    assert disk.said == f"Found QuickStart's initramfs for {KERNEL}\n"
 
 
 CHANGES = {
@@ -98,20 +118,63 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_changed_settings_of_grub(disk: Disk, name: str) -> None:
-    assert disk.entry()
+    assert disk.installed()
     assert disk.entry(**CHANGES[name]) == ""
     assert "the kernel or the settings of GRUB have changed" in disk.said
     assert disk.entry()
 
 
-def test_a_changed_script_of_grub_mkconfig(disk: Disk) -> None:
+# The default entry, what the menu is when the entry is installed, and what it is later.
+MENUS = {
+    "first entry": ("0", STOCK + OWN, STOCK.replace("ro console", "ro audit=1 console") + OWN),
+    "by its name": ("hardened", STOCK + OWN, STOCK + OWN.replace(" ro", " ro lockdown=confidentiality")),
+    "by its title": ("Hardened", STOCK + OWN, STOCK + OWN.replace(KERNEL, "/boot/vmlinuz-5")),
+    "by its number": ("1", STOCK + OWN, STOCK + OWN.replace(" ro", " ro quickstart=off")),
+    "in a submenu": ("old>0", STOCK + OLD, STOCK + OLD.replace("vmlinuz-5", "vmlinuz-6")),
+    "another first entry": ("0", STOCK, "menuentry 'Xen' {\n\tmultiboot2 /boot/xen.gz\n}\n" + STOCK),
+    "another first entry in a line": ("0", STOCK, "menuentry 'EFI' { chainloader /x.efi }\n" + STOCK),
+    "a command": ("0", STOCK + OWN, "set lockdown=yes\n" + STOCK + OWN),
+    "without the entry": ("hardened", STOCK + OWN, STOCK),
+    "an open brace": ("0", STOCK + OWN, STOCK + OWN + "menuentry 'x' {\n"),
+}
+
+
+@pytest.mark.parametrize("name", MENUS)
+def test_a_changed_default_entry(disk: Disk, name: str) -> None:
+    default, before, after = MENUS[name]
+    disk.write(before)
+    assert f"= '{default}' ]; then" in disk.installed(GRUB_DEFAULT=default)
+    assert disk.entry(GRUB_DEFAULT=default)
+    disk.write(after)
+    assert disk.entry(GRUB_DEFAULT=default) == ""
+    assert "the kernel or the settings of GRUB have changed" in disk.said
+
+
+OTHERS = {
+    "another entry": STOCK + OWN.replace(" ro", " ro quiet"),
+    "an old kernel that is removed": STOCK,
+    "the time that GRUB waits": STOCK + OWN,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_the_default_entry_does_not_depend_on(disk: Disk, name: str) -> None:
+    disk.write(STOCK + OWN)
+    assert disk.installed()
+    disk.write(OTHERS[name])
+    file = disk.boot / "grub/grub.cfg.new"
+    file.write_text(file.read_text().replace("timeout=5", "timeout=1"))
     assert disk.entry()
-    (disk.boot / "grub/grub.cfg.new").write_text(STOCK.replace("ro console", "ro audit=1 console"))
-    assert disk.entry() == ""
+
+
+def test_a_variable_in_the_default_entry(disk: Disk) -> None:
+    disk.write(STOCK.replace("ro console", "ro $hardening console"))
+    assert disk.installed() == ""
+    assert "the default entry gives a variable to the kernel" in disk.said
 
 
 def test_another_root_volume(disk: Disk) -> None:
-    assert disk.entry()
+    assert disk.installed()
     assert disk.entry(GRUB_DEVICE_UUID="22222222-2222-3333-4444-555555555555") == ""
     assert "the root volume is another one" in disk.said
     assert disk.entry(GRUB_DEVICE_UUID="") == ""
@@ -119,13 +182,13 @@ def test_another_root_volume(disk: Disk) -> None:
 
 @pytest.mark.parametrize("name", ["vmlinuz-6.1.0-29-cloud-amd64", "vmlinuz-6.12.1-amd64", "kernel-6.12.1"])
 def test_a_newer_kernel(disk: Disk, name: str) -> None:
-    assert disk.entry()
+    assert disk.installed()
     disk.kernel(name, "other")
     assert disk.entry() == ""
 
 
 def test_a_kernel_of_the_same_name(disk: Disk) -> None:
-    assert disk.entry()
+    assert disk.installed()
     disk.kernel("vmlinuz-6.1.0-28-cloud-amd64", "second")
     assert disk.entry() == ""
     assert "the kernel or the settings of GRUB have changed" in disk.said
@@ -133,17 +196,29 @@ def test_a_kernel_of_the_same_name(disk: Disk) -> None:
 
 def test_a_saved_entry(disk: Disk) -> None:
     disk.saved("gnulinux-simple-1")
-    assert "\"${default}\" = 'gnulinux-simple-1' ]; then" in disk.entry(GRUB_DEFAULT="saved")
+    assert "\"${default}\" = 'gnulinux-simple-1' ]; then" in disk.installed(GRUB_DEFAULT="saved")
     disk.saved("gnulinux-advanced-1>gnulinux-2")
     assert disk.entry(GRUB_DEFAULT="saved") == ""
 
 
 def test_users_of_grub(disk: Disk) -> None:
-    (disk.boot / "grub/grub.cfg.new").write_text(STOCK.replace("debian {", "debian --unrestricted {"))
-    assert "menuentry 'QuickStart' --class gnu-linux --unrestricted --id quickstart {\n" in disk.entry()
+    """The entry needs a password where the default entry needs one."""
+    free = "menuentry 'Memory test' --unrestricted {\n\tlinux /boot/memtest\n}\n"
+    disk.write(STOCK.replace("debian {", "debian --unrestricted {"))
+    assert "menuentry 'QuickStart' --class gnu-linux --unrestricted --id quickstart {\n" in disk.installed()
+    disk.write(free + STOCK)
+    assert "menuentry 'QuickStart' --class gnu-linux --id quickstart {\n" in disk.installed(GRUB_DEFAULT="1")
 
 
 @pytest.mark.parametrize("name", ["quickstart/initramfs.img", "quickstart/entry", "quickstart/settings"])
 def test_without_one_of_its_files(disk: Disk, name: str) -> None:
+    assert disk.installed()
     (disk.boot / name).unlink()
     assert disk.entry() == ""
+
+
+def test_settings_that_are_lost(disk: Disk) -> None:
+    assert disk.installed()
+    (disk.boot / "quickstart/settings").write_text("")
+    assert disk.entry() == ""
+    assert "settings is empty or missing" in disk.said

@@ -372,10 +372,11 @@ def test_status_is_json_whatever_files_are_called(machine: Machine) -> None:
     assert (second["result"]["stamp"], second["result"]["next_boot"]) == ("1:off", "stock: disabled")
 
 
-def test_how_the_boot_started_long_ago(machine: Machine) -> None:
+@pytest.mark.parametrize("left", ["", "[ 9.1] quickstart: stamp settled", "[ 9.1] quickstart: x is not new"])
+def test_how_the_boot_started_long_ago(machine: Machine, left: str) -> None:
     """The kernel's log has forgotten it. journald keeps init's lines without their beginning, which names them."""
     said = machine(
-        "printf '#!/bin/sh\\n' >/tool/dmesg; printf '#!/bin/sh\\n%s\\n' "
+        f"printf '#!/bin/sh\\necho \"{left}\"\\n' >/tool/dmesg; printf '#!/bin/sh\\n%s\\n' "
         '\'[ "$*" = "-q -k -b -o cat SYSLOG_IDENTIFIER=quickstart" ] && echo "the root volume is as stamped"\' '
         ">/tool/journalctl; chmod 755 /tool/*; quickstart status --json"
     )

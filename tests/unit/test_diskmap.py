@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from quickstart.errors import HostLacksError
+from quickstart.image import diskmap
 from quickstart.image.blockmap import Kind
-from quickstart.image.diskmap import DiskMap
+from quickstart.image.diskmap import DiskMap, read_disk_map
 from tests.unit.test_ledger import BLOCK, OWNERS, block_map
 
 BEGIN = 8 * BLOCK
@@ -34,3 +38,10 @@ def test_what_is_outside_of_the_root_volume(
 def test_the_whole_disk_has_no_gap() -> None:
     found = MAP.owners(0, END + BLOCK)
     assert [each.kind for each in found] == [Kind.OUTSIDE, *(kind for kind, _ in OWNERS), Kind.OUTSIDE]
+
+
+def test_a_copy_that_has_no_room_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").write_bytes(b"x" * 8192)
+    monkeypatch.setattr(diskmap, "free_bytes", lambda place: 4095)
+    with pytest.raises(HostLacksError, match="too little space"):
+        read_disk_map(tmp_path / "disk", 4096)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -143,6 +143,23 @@ def test_a_disk_that_its_owner_changes_meanwhile_is_the_one_that_was_hashed(
             assert copy.read(4) == b"good"
             assert digest_of_data(copy.fileno(), image.path) == image.digest
         assert image.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_disk_that_is_written_to_during_the_copy_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"good")
+    os.truncate(disk, FOUND.facts.size_bytes)
+    context = examining(monkeypatch, Appliance(disk))
+
+    def copy(*words: Any) -> None:
+        copy_range(*words)
+        disk.write_bytes(b"a machine runs from it")
+
+    monkeypatch.setattr(ownsystem, "copy_range", copy)
+    with pytest.raises(BadInputError, match="changed while it was read"), examined(disk, context):
+        pass
 
 
 def test_a_link_to_a_disk_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_the_package_that_brings_the_unit(root: ImageRoot) -> None:
 
 
 def test_a_unit_without_a_package_needs_a_name(root: ImageRoot) -> None:
-    with pytest.raises(BadInputError, match="no package of the image has brought own.service") as raised:
+    with pytest.raises(BadInputError, match="no package of the image has brought own") as raised:
         packages_of(root, ["app.service", "own.service"])
     assert "--package" in str(raised.value.hint)
 

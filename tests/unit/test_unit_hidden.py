@@ -142,8 +142,8 @@ def test_what_the_reference_boot_has_made_before_is_refused(base: Path) -> None:
 
 def test_init_knows_what_is_hidden(base: Path) -> None:
     unit = read(base, f"{SERVICE}InaccessiblePaths=-/var/run/off.sock /srv\nReadOnlyPaths=/run/z /run/a\n")
-    assert hidden_paths(unit) == ("/run/a", "/run/off.sock", "/run/z")
-    text = enabled_text(ImageRoot(base), "app.service", hidden=hidden_paths(unit))
+    assert hidden_paths(unit, ImageRoot(base)) == ("/run/a", "/run/off.sock", "/run/z")
+    text = enabled_text(ImageRoot(base), "app.service", hidden=hidden_paths(unit, ImageRoot(base)))
     assert b"\nhides /run/off.sock\n" in text
 
 
@@ -183,3 +183,32 @@ def test_who_may_become_root_may_use_roots_socket(base: Path, text: str) -> None
     put(base, "/etc/passwd", "app:x:100:100:::\ntoor:x:0:0:::\n")
     with pytest.raises(UnsupportedUnitError, match="/run/systemd/private"):
         made(base, f"{text}\nInaccessiblePaths=/run/systemd/private")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["//run/x.sock", "/run//x.sock", "/run/./x.sock", "//var/run/x.sock", "/srv/link", "/srv/way/x.sock"],
+)
+def test_other_spellings_of_a_hidden_path(base: Path, path: str) -> None:
+    """systemd makes them plain, and follows links of the image to places that exist only in the machine."""
+    socket(base, "other", "ListenStream=/run/x.sock")
+    (base / "srv").mkdir(exist_ok=True)
+    (base / "srv/link").symlink_to("/run/x.sock")
+    (base / "srv/way").symlink_to("../run")
+    with pytest.raises(UnsupportedUnitError, match="hides or restricts /run/x"):
+        made(base, f"InaccessiblePaths=-{path}")
+    with pytest.raises(UnsupportedUnitError, match="which may be made anew"):
+        read(base, f"{SERVICE}BindReadOnlyPaths=/dev/null:{path}\n")
+    unit = read(base, f"{SERVICE}InaccessiblePaths=-{path.replace('x.sock', 'y').replace('link', 'other')}\n")
+    assert hidden_paths(unit, ImageRoot(base)) == (() if path == "/srv/link" else ("/run/y",))
+
+
+@pytest.mark.parametrize(
+    "text", ["ListenStream=//run/x.sock", "ListenStream=/run/./x.sock", "ListenFIFO=/srv/way/x.sock"]
+)
+def test_other_spellings_of_a_socket(base: Path, text: str) -> None:
+    (base / "srv").mkdir(exist_ok=True)
+    (base / "srv/way").symlink_to("/run")
+    socket(base, "other", text)
+    with pytest.raises(UnsupportedUnitError, match="hides or restricts /run/x"):
+        made(base, "InaccessiblePaths=-/run/x.sock")

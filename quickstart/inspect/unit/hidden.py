@@ -18,12 +18,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
-from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.imageroot import MAX_LINKS, ImageRoot
 from quickstart.inspect.unit.files import assignments, directives, unit_texts
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.neighbours import enabled_sockets
 from quickstart.inspect.unit.values import BadValueError, file_mode
-from quickstart.parse.guestpaths import in_run
+from quickstart.parse.guestpaths import in_run, simplified
 from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
@@ -55,11 +55,11 @@ _ROOT = ("root", "0")
 _PASSWD = PurePosixPath("/etc/passwd")
 
 
-def hidden_paths(unit: UnitStart) -> tuple[str, ...]:
+def hidden_paths(unit: UnitStart, root: ImageRoot) -> tuple[str, ...]:
     """The paths below /run and /dev that the units of the stack hide or restrict, sorted. A stack is the units that
     start early together.
     """
-    return tuple(sorted({path for each in unit.all_units for path in _restricted(each.settings)}))
+    return tuple(sorted({path for each in unit.all_units for path in _restricted(root, each.settings)}))
 
 
 def hidden_directories(
@@ -78,7 +78,7 @@ def hidden_directories(
     """
     records = tuple(records)
     _refuse_covers(root, unit, records)
-    wanted = _restricted(records)
+    wanted = _restricted(root, records)
     if not wanted:
         return ()
     early = (PurePosixPath(path) for path in _sockets(root, bound))
@@ -112,8 +112,8 @@ def _refuse_covers(root: ImageRoot, unit: str, records: Iterable[Record]) -> Non
     for kind, *words in records:
         if kind != "mount" or not words[0].startswith("bind"):
             continue
-        path, source = PurePosixPath(in_run(words[2])), PurePosixPath(words[3])
-        if not str(path).startswith(_IN_MEMORY) or path == PurePosixPath(in_run(words[3])):
+        path, source = _place(root, words[2]), PurePosixPath(words[3])
+        if not str(path).startswith(_IN_MEMORY) or path == _place(root, words[3]):
             continue
         file = root.resolve(source).canonical
         if file is None or not root.host(file).is_dir():
@@ -124,12 +124,30 @@ def _refuse_covers(root: ImageRoot, unit: str, records: Iterable[Record]) -> Non
             )
 
 
-def _restricted(records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
+def _place(root: ImageRoot, path: str) -> PurePosixPath:
+    """Where the guest path ``path`` leads in the running machine. systemd follows the links of the image, even to
+    places that exist only in the machine. So the result is a path in memory if a link of the image leads there.
+    """
+    place = PurePosixPath(in_run(path))
+    for _ in range(MAX_LINKS):
+        found = root.look_up(place)
+        if not found.missing:
+            break
+        target = root.link_target(found.existing / found.missing[0])
+        if target is None:
+            place = PurePosixPath(found.existing, *found.missing)
+            break
+        # The link dangles in the image. Behind an absolute target, the directories before it do not count.
+        place = PurePosixPath(found.existing, target, *found.missing[1:])
+    return PurePosixPath(in_run(str(place)))
+
+
+def _restricted(root: ImageRoot, records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
     """The paths in memory that mounts of ``records`` hide or restrict, each with the kinds of these mounts."""
     found: dict[str, set[str]] = {}
     for kind, *words in records:
         if kind == "mount" and words[0] in RESTRICTING:
-            path = str(PurePosixPath(in_run(words[2])))
+            path = str(_place(root, words[2]))
             if path.startswith(_IN_MEMORY):
                 found.setdefault(path, set()).add(words[0])
     return {path: frozenset(kinds) for path, kinds in found.items()}
@@ -162,7 +180,7 @@ def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
             mode = "0755"
         values = (value.split() if key == _LINKS else [value] for key, value in assigned if key in _LISTENS)
         paths = (re.sub("^%t/", "/run/", path) for value in values for path in value)
-        found |= {str(PurePosixPath(in_run(path))): mode for path in paths if path.startswith("/")}
+        found |= {str(_place(root, simplified(path))): mode for path in paths if path.startswith("/")}
     return found
 
 

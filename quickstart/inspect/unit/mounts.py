@@ -11,6 +11,7 @@ from quickstart.inspect.unit.dynamicuser import has_tmp_of_its_own
 from quickstart.inspect.unit.model import LateBind
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError, choice
+from quickstart.parse.guestpaths import simplified
 
 Record = tuple[str, ...]
 
@@ -180,7 +181,7 @@ def _path(source: Source, name: str, text: str) -> str:
     path = source.names.expand(text)
     if not path.startswith("/") or ".." in path.split("/"):
         raise source.refusal(name, text, BadValueError("is no absolute path"))
-    return path
+    return simplified(path)
 
 
 def _paths(source: Source) -> Iterator[Record]:
