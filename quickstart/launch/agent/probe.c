@@ -173,7 +173,7 @@ static bool try_once(const struct ready *ready, const struct place *place, int o
         int length = snprintf(ask, sizeof ask,
                               "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n"
                               "User-Agent: quickstart-probe\r\n\r\n",
-                              ready->path, place->text);
+                              ready->path, ready->loopback ? "127.0.0.1" : place->text); /* some servers accept no other name */
         /* The request fits into the buffer of a new socket. If it does not, this attempt has failed. */
         correct = send(fd, ask, (size_t)length, MSG_NOSIGNAL) == length && read_answer(fd, ready->status, out);
     }
