@@ -232,6 +232,7 @@ ANSWERS = {
     "chunked": f"{UNSAID} (no answer)",
     "broken": f"{UNSAID} (500)",
     "large": f"{UNSAID} (no answer)",
+    "leading zero": f"{NO_TOKEN} (no answer)",
 }
 
 
