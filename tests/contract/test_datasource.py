@@ -136,8 +136,9 @@ def test_a_machine_that_cloud_init_has_been_through_is_not_asked(box: Box) -> No
 @pytest.mark.parametrize(
     ("names", "uuid", "why"),
     [
-        ({**QEMU, "chassis_asset_tag": "OracleCloud.com"}, UUID, "its chassis_asset_tag is OracleCloud.com"),
-        ({**QEMU, "product_serial": "ds=nocloud;s=http://10.0.2.2/"}, UUID, "its product_serial is ds=nocloud;s=http://10.0.2.2/"),
+        ({**QEMU, "chassis_asset_tag": "OracleCloud.com"}, UUID, "SMBIOS has a chassis_asset_tag"),
+        # Only root may read the value, and everybody the kernel's log.
+        ({**QEMU, "product_serial": "ds=nocloud;s=https://user:password@10.0.2.2/"}, UUID, "SMBIOS has a product_serial"),
         ({**QEMU, "product_name": "OpenStack Nova"}, UUID, "init does not ask a machine of QEMU (OpenStack Nova) for user data"),
         ({"sys_vendor": "Google"}, UUID, "init does not ask a machine of Google (no name) for user data"),
         ({**QEMU, "sys_vendor": "VMware, Inc."}, UUID, f"init does not ask a machine of VMware, Inc. ({PC}) for user data"),
