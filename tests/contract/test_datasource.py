@@ -134,6 +134,7 @@ class Box:
         sums: str = "",
         dhcp: str = "gone",
         link: str = "",
+        ec2_alone: str = "",
     ) -> str:
         for name, value in {**names, "product_uuid": uuid}.items():
             (self.root / "sys/class/dmi/id" / name).write_text(f"{value}\n")
@@ -141,6 +142,7 @@ class Box:
             (self.root / "newroot/.quickstart.instance").symlink_to(link)
         given = (
             f"Q=/q EARLY=ask CLOUD_INIT=yes ROOT_OPTIONS=rw DEVICE=/dev/vda1 DHCP={dhcp} USER_DATA='{sums}'"
+            f" EC2_ALONE={ec2_alone}"
         )
         script = (
             f"{self.stubs} . /cloud; . /datasource; {given}; umask 022; "
@@ -196,6 +198,12 @@ def test_a_cloud_that_init_does_not_know(box: Box, names: dict[str, str], uuid: 
 
 def test_a_board_that_has_the_machines_name(box: Box) -> None:
     assert box.asked({**QEMU, "board_name": PC}, UUID) == "known"
+
+
+def test_cloud_init_asks_ec2_in_any_machine(box: Box) -> None:
+    why = "by its configuration, cloud-init asks for EC2's metadata service in any machine"
+    assert box.asked(QEMU, UUID, ec2_alone="yes") == f"{NOT_YET}, and {why}"
+    assert box.asked(NITRO, EC2_UUID, ec2_alone="yes") == "known"
 
 
 def test_a_disk_that_cloud_init_has_been_on(box: Box) -> None:
