@@ -22,7 +22,7 @@ from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import Delivery, bound_files
 from quickstart.initramfs.takeover import network_service
-from quickstart.inspect.cloudinit import early_start, has_cloud_init
+from quickstart.inspect.cloudinit import asks_ec2_anywhere, early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.modprobe import module_options
 from quickstart.inspect.unit.apparmor import confined_paths
@@ -207,6 +207,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         network=network,
         early=early_start(root, recipe.profile.early),
         user_data=recipe.profile.user_data,
+        ec2_alone=asks_ec2_anywhere(root),
         served=recipe.served,
         bound=recipe.bound_by_unit,
         watched=recipe.watched,

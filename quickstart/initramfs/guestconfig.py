@@ -99,7 +99,8 @@ class GuestConfig:
     ``ready`` is the readiness request of the profile. ``network`` is the image's network service, or empty when init
     does not hand the machine over to systemd (see takeover.network_service). ``early`` says which machines start the
     application early (see cloudinit.early_start). ``user_data`` are the SHA-256 sums of the user data for cloud-init
-    that do not matter to the application. ``image`` is the type of the file system image in part B of the initramfs, or
+    that do not matter to the application. ``ec2_alone`` says whether cloud-init asks for EC2's metadata service in any
+    machine (see cloudinit.asks_ec2_anywhere). ``image`` is the type of the file system image in part B of the initramfs, or
     empty when part B has plain files. ``bound`` are the packed files that are bind-mounted over the volume's files, by
     the name of the unit (see serving.bound_files). ``watched`` has the paths that init compares with the volume in
     addition to the packed files.
@@ -133,6 +134,7 @@ class GuestConfig:
     network: str
     early: Early = Early.ALWAYS
     user_data: tuple[str, ...] = ()
+    ec2_alone: bool = False
     served: Served = Served.FAST
     bound: Mapping[str, tuple[PurePosixPath, ...]] = field(default_factory=dict)
     image: str = ""
@@ -209,6 +211,7 @@ def config_text(config: GuestConfig) -> str:
         "NETWORK": config.network,
         "EARLY": config.early,
         "USER_DATA": " ".join(config.user_data),
+        "EC2_ALONE": "yes" if config.ec2_alone else "",
         "IMAGE": config.image,
         "RAISES_NR_OPEN": "yes" if config.raises_nr_open else "",
         "TMP_OPTIONS": " ".join(config.tmp_options),

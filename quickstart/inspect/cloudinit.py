@@ -34,13 +34,27 @@ _ALWAYS = re.compile(
     r"""(?:\[ *["']?[\w.-]+["']? *,| - +- +["']?[\w.-]+["']? +-|frequency["']? *:) *["']?always["']? *(?:[\],}]| )"""
 )
 _HANDLERS = PurePosixPath("/etc/cloud/handlers")
-# cloud-init documentation, "Datasources": the image's own choice of a datasource, or data in its configuration. Init knows
-# what a machine brings only when cloud-init looks for it in the usual places (initramfs/init/datasource).
-_CHOICE = re.compile(r"""[ {,"']datasource_list["']? *: *(?:\[([^\]]*)\]|((?:- +["']?\w+["']? +)+))""")
-_NAME = re.compile(r"\w+")
+# cloud-init documentation, "Datasources": data in the image's configuration, and what lets cloud-init look for data in
+# other places than the usual ones. Init looks only at the usual ones (initramfs/init/datasource).
 _DATA = re.compile(
-    r"""[ {,"'](?:seedfrom|user-data|userdata_raw|metadata_urls|fs_label|vendor_data2?)["']? *:"""
+    r"""[ {,"'](?:seedfrom|user-data|userdata_raw|metadata_urls?|fs_label|vendor_data2?)["']? *:"""
 )
+_ELSEWHERE = re.compile(
+    r"""[ {,"'](?:(MAAS|strict_id|conf_d|datasource_pkg_list)["']? *:|(cloud_dir)["']? *:(?! *["']?/var/lib/cloud/?["']?[ ,}]))"""
+)
+# The image's own choice of datasources, in the one form that ds-identify reads. YAML has many more.
+_CHOICE = re.compile(
+    r"""datasource_list[ \t]*:[ \t]+\[[ \t]*(["']?\w+["']?(?:[ \t]*,[ \t]*["']?\w+["']?)*)[ \t]*\][ \t]*(?:#.*)?"""
+)
+_NAME = re.compile(r"\w+")
+# Settings of datasources: a line for each, and only those that say how long or for what a service is asked.
+_SECTION = re.compile(r"datasource[ \t]*:[ \t]*(?:#.*)?")
+_SETTING = re.compile(
+    r"[ \t]+(?:\w+[ \t]*:"
+    r"|(?:timeout|max_wait|retries|apply_network_config|apply_full_imds_network_config)[ \t]*:[ \t]+\w+)"
+    r"[ \t]*(?:#.*)?"
+)
+_ABOUT_DATASOURCES = re.compile(r"""(?<![\w$-])datasource(?:_list|["']?[ \t]*(?::|$))""")
 _ASKED = frozenset(("NoCloud", "ConfigDrive", "Ec2", "None"))
 # ds-identify reads it, and may then find a datasource in another way.
 _IDENTIFY = PurePosixPath("/etc/cloud/ds-identify.cfg")
@@ -90,13 +104,19 @@ def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
 
 def _configuration(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
     """The files of cloud-init's configuration in /etc, each with its text as one line (`_joined`)."""
+    for path, text in _files(root):
+        yield path, _joined(text)
+
+
+def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
+    """The files of cloud-init's configuration in /etc, each with its text."""
     files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
     # Each file is read once, because many names may be links to one large file.
     by_file: dict[PurePosixPath | None, PurePosixPath] = {}
     for path in files:
         by_file.setdefault(root.resolve(path).canonical, path)
     for file, path in by_file.items():
-        yield path, _joined(root.read_text(file)) if file is not None and root.host(file).is_file() else ""
+        yield path, root.read_text(file) if file is not None and root.host(file).is_file() else ""
 
 
 def unasked(root: ImageRoot) -> str:
@@ -105,15 +125,60 @@ def unasked(root: ImageRoot) -> str:
     """
     if root.resolve(_IDENTIFY).canonical is not None:
         return f"{_IDENTIFY} says how cloud-init finds its datasource"
-    for path, text in _configuration(root):
-        if _DATA.search(text):
+    for path, text in _files(root):
+        joined = _joined(text)
+        if _DATA.search(joined):
             return f"{path} has data for cloud-init, or says where they are"
-        for chosen in _CHOICE.findall(text):
-            # A list of one datasource, with or without None, is not searched: cloud-init takes this datasource.
-            only = set(_NAME.findall(" ".join(chosen))) - {"None"}
-            if len(only) == 1 and not only <= _ASKED:
-                return f"{path} chooses the datasource {brief(only.pop())}, which init does not ask"
+        if setting := _ELSEWHERE.search(joined):
+            return (
+                f"{path} has `{setting[1] or setting[2]}`, by which cloud-init looks for data in other places"
+            )
+        if _has_other_form(text):
+            return (
+                f"{path} says something about datasources in a form that QuickStart does not know; "
+                "a list has the form `datasource_list: [ NoCloud, Ec2, None ]`, in one line"
+            )
+    for path, only in _chosen(root):
+        if not only <= _ASKED:
+            return f"{path} chooses the datasource {brief(min(only))}, which init does not ask"
     return ""
+
+
+def asks_ec2_anywhere(root: ImageRoot) -> bool:
+    """Whether cloud-init asks for EC2's metadata service in any machine, even if the machine is none of EC2. The reason
+    is that the configuration chooses the datasource Ec2 alone.
+    """
+    return any(only == {"Ec2"} for _, only in _chosen(root))
+
+
+def _chosen(root: ImageRoot) -> Iterator[tuple[PurePosixPath, frozenset[str]]]:
+    """The lists of one datasource, with or without None, each with its file. cloud-init takes this datasource, and does
+    not find out whether the machine has it.
+    """
+    for path, text in _files(root):
+        for line in text.splitlines():
+            chosen = _CHOICE.fullmatch(line)
+            only = frozenset(_NAME.findall(chosen[1]) if chosen else ()) - {"None"}
+            if len(only) == 1:
+                yield path, only
+
+
+def _has_other_form(text: str) -> bool:
+    """Whether a file of cloud-init's configuration says something about datasources in another form than the known
+    ones.
+    """
+    in_section = False
+    for line in text.splitlines():
+        if line.strip()[:1] in ("", "#"):
+            continue
+        if line[0] in " \t" and in_section:
+            if not _SETTING.fullmatch(line):
+                return True
+            continue
+        in_section = _SECTION.fullmatch(line) is not None
+        if not in_section and not _CHOICE.fullmatch(line) and _ABOUT_DATASOURCES.search(line):
+            return True
+    return False
 
 
 def _joined(text: str) -> str:

@@ -20,7 +20,7 @@ USER_DATA = b"#cloud-config\nruncmd: [[touch, /srv/x]]\n\x00binary, and no line 
 # The service, and whether it answers so.
 MODES = (
     *("none", "data", "slow", "no token", "version 1", "cut", "chunked", "kept open", "odd token", "broken"),
-    *("large", "no service"),
+    *("large", "leading zero", "no service"),
 )
 
 
@@ -58,6 +58,10 @@ class Service(BaseHTTPRequestHandler):
         if self.mode == "chunked" and status == 200 and body == USER_DATA:
             self.send_header("Transfer-Encoding", "chunked")
             body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        elif self.mode == "leading zero":
+            # In octal, there is no 8.
+            body = body.ljust(88)
+            self.send_header("Content-Length", f"0{len(body)}")
         else:
             self.send_header("Content-Length", str(len(body) + (5 if self.mode == "cut" else 0)))
         self.end_headers()

@@ -73,6 +73,7 @@ def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
         *("resume=/dev/vdb", "resume_offset=1", "udev.blockdev_read_only"),
         # Another source of cloud-init's data, which makes another instance of the machine.
         *("ds=nocloud;s=http://x/", "ci.ds=Ec2", "ci.datasource=Ec2", "ci.di.policy=enabled"),
+        *("ci.datasource.ec2.strict_id=false", "scaleway", "vultr"),
     ],
 )
 def test_what_asks_for_another_network_configuration_or_session(tmp_path: Path, word: str) -> None:
@@ -155,6 +156,15 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         *("systemd.clock-usec=1700000000000000", "systemd.clock_usec=1"),
         *("systemd.machine_id=0123456789abcdef0123456789abcdef", "cloud-init=enabled"),
         *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
+        # The kernel takes a hyphen for an underscore.
+        *(
+            "ima-policy=appraise_tcb",
+            "ima-appraise=enforce",
+            "ima_tcb",
+            "ima-tcb",
+            "ima_appraise_tcb",
+            "ima-appraise-tcb",
+        ),
     ],
 )
 def test_what_asks_for_the_stock_boot(tmp_path: Path, word: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from importlib import resources
@@ -36,17 +37,48 @@ FAT = bytes(54) + b"FAT16   " + bytes(36864)
 FAT32 = bytes(82) + b"FAT32   " + bytes(36864)
 ISO = bytes(32769) + b"CD001" + bytes(4096)
 LABEL = bytes(1024 + 120) + b"config-2" + bytes(36864)
+# F2FS has its label in UTF-16, exFAT beyond the beginning, btrfs behind 64 KiB.
+WIDE = bytes(1024 + 124) + "config-2".encode("utf-16-le") + bytes(36864)
+EXFAT = b"\xeb\x76\x90EXFAT   " + bytes(36864)
+BTRFS = bytes(65536 + 64) + b"_BHRfS_M" + bytes(227) + b"config-2" + bytes(3072)
 EXT4 = bytes(1024 + 120) + b"data" + bytes(36864)
 STUBS = """\
-load() { echo "$1" >>/loaded; }
+load() { echo "$1 $(umask)" >>/loaded; }
 all_loaded() { :; }
 note() { echo "note: $*" >>/notes; }
 lives() { [ "$1" = alive ]; }
 """
 
 
+def fat(label: str = "NO NAME", entry: str = "", *, is_32: bool = False, cluster: int = 2) -> bytes:
+    """A FAT with ``label`` at its beginning, and with ``entry`` in its root directory, which is behind 68 KiB."""
+    reserved, entries, short = (32, 0, 0) if is_32 else (1, 512, 100)
+    start = bytearray(
+        struct.pack("<11xHBHBHHBHHHII", 512, 4, reserved, 2, entries, 0, 0xF8, short, 63, 255, 0, 4096)
+    )
+    if is_32:
+        start += struct.pack("<IHHI", 100, 0, 0, cluster) + bytes(16)
+    start += struct.pack(
+        "<BBBI11s8s",
+        0x80,
+        0,
+        0x29,
+        0x1234ABCD,
+        label.encode().ljust(11),
+        b"FAT32   " if is_32 else b"FAT16   ",
+    )
+    directory = (reserved + 2 * 100 + (4 * (cluster - 2) if is_32 else 0)) * 512
+    # EFI has a place before the label.
+    names = (
+        b"EFI        \x10" + bytes(20) + (entry.encode().ljust(11) + b"\x08" + bytes(20) if entry else b"")
+    )
+    return bytes(start).ljust(directory, b"\0") + names.ljust(512 * 32, b"\0")
+
+
 class Box:
     """A machine's names, devices and volumes."""
+
+    stubs = STUBS
 
     def __init__(self, root: Path) -> None:
         if os.geteuid() != 0:
@@ -71,22 +103,27 @@ class Box:
             (self.root / "q/run/lease").write_text("10.0.2.15/24 86400\n")
 
     def disk(self, name: str, content: bytes | None, partitions: dict[str, bytes] | None = None) -> None:
+        """A disk, or further partitions of a disk that is there."""
         devices = {name: content, **(partitions or {})}
         for each, data in devices.items():
             place = self.root / "sys/devices" / (name if each == name else f"{name}/{each}")
+            if place.exists():
+                continue
             place.mkdir(parents=True)
             if each != name:
                 (place / "partition").write_text("1\n")
             (self.root / "sys/class/block" / each).symlink_to(
                 f"../../devices/{place.relative_to(self.root / 'sys/devices')}"
             )
+            (place / "dev").write_text("254:0\n")
+            (place / "size").write_text(f"{len(data or b'') // 512}\n")
             if data is not None:
                 (self.root / "dev" / each).write_bytes(data)
 
     def device(self, bus: str, name: str, kind: str, *, driver: bool) -> None:
         place = self.root / "sys/bus" / bus / "devices" / name
         (place / "driver").mkdir(parents=True) if driver else place.mkdir(parents=True)
-        (place / ("class" if bus == "pci" else "type")).write_text(f"{kind}\n")
+        (place / {"pci": "class", "scsi": "type", "virtio": "device"}[bus]).write_text(f"{kind}\n")
 
     def asked(
         self,
@@ -97,6 +134,7 @@ class Box:
         sums: str = "",
         dhcp: str = "gone",
         link: str = "",
+        ec2_alone: str = "",
     ) -> str:
         for name, value in {**names, "product_uuid": uuid}.items():
             (self.root / "sys/class/dmi/id" / name).write_text(f"{value}\n")
@@ -104,9 +142,11 @@ class Box:
             (self.root / "newroot/.quickstart.instance").symlink_to(link)
         given = (
             f"Q=/q EARLY=ask CLOUD_INIT=yes ROOT_OPTIONS=rw DEVICE=/dev/vda1 DHCP={dhcp} USER_DATA='{sums}'"
+            f" EC2_ALONE={ec2_alone}"
         )
         script = (
-            f'{STUBS} . /cloud; . /datasource; {given}; known_to_cloud_init && echo known || echo "$STALE"'
+            f"{self.stubs} . /cloud; . /datasource; {given}; umask 022; "
+            'known_to_cloud_init && echo known || echo "$STALE"; umask >/umask'
         )
         box = Path(__file__).with_name("imdsbox.py")
         argv = ["unshare", "--net", sys.executable, str(box), mode, str(self.root), script]
@@ -114,6 +154,7 @@ class Box:
         assert done.returncode == 0, done.stderr.decode()
         # User data and the beginnings of other disks must not stay where every user may read.
         assert {each.name for each in (self.root / "q/run").iterdir()} <= {"lease"}
+        assert (self.root / "umask").read_text() == "0022\n"
         return done.stdout.decode().strip()
 
 
@@ -124,7 +165,8 @@ def box(tmp_path: Path) -> Box:
 
 def test_a_machine_of_qemu_without_a_seed(box: Box) -> None:
     assert box.asked(QEMU, UUID) == "known"
-    assert (box.root / "loaded").read_text() == "all\n"
+    # What is copied from disks is for root only.
+    assert (box.root / "loaded").read_text() == "all 0077\n"
     assert (box.root / "notes").read_text() == "note: cloud-init gets no user data here\n"
 
 
@@ -136,8 +178,13 @@ def test_a_machine_that_cloud_init_has_been_through_is_not_asked(box: Box) -> No
 @pytest.mark.parametrize(
     ("names", "uuid", "why"),
     [
-        ({**QEMU, "chassis_asset_tag": "OracleCloud.com"}, UUID, "its chassis_asset_tag is OracleCloud.com"),
-        ({**QEMU, "product_serial": "ds=nocloud;s=http://10.0.2.2/"}, UUID, "its product_serial is ds=nocloud;s=http://10.0.2.2/"),
+        ({**QEMU, "chassis_asset_tag": "OracleCloud.com"}, UUID, "SMBIOS has a chassis_asset_tag"),
+        # Only root may read the value, and everybody the kernel's log.
+        ({**QEMU, "product_serial": "ds=nocloud;s=https://user:password@10.0.2.2/"}, UUID, "SMBIOS has a product_serial"),
+        ({**QEMU, "board_serial": "0123"}, UUID, "SMBIOS has a board_serial"),
+        ({**QEMU, "board_name": "LXD"}, UUID, "SMBIOS has a board_name"),
+        (QEMU, EC2_UUID, "by its UUID, cloud-init takes it for one of EC2"),
+        (QEMU, "45E12AEC-DCD1-B213-94ED-012345ABCDEF", "by its UUID, cloud-init takes it for one of EC2"),
         ({**QEMU, "product_name": "OpenStack Nova"}, UUID, "init does not ask a machine of QEMU (OpenStack Nova) for user data"),
         ({"sys_vendor": "Google"}, UUID, "init does not ask a machine of Google (no name) for user data"),
         ({**QEMU, "sys_vendor": "VMware, Inc."}, UUID, f"init does not ask a machine of VMware, Inc. ({PC}) for user data"),
@@ -147,6 +194,16 @@ def test_a_machine_that_cloud_init_has_been_through_is_not_asked(box: Box) -> No
 )  # fmt: skip
 def test_a_cloud_that_init_does_not_know(box: Box, names: dict[str, str], uuid: str, why: str) -> None:
     assert box.asked(names, uuid) == f"{NOT_YET}, and {why}"
+
+
+def test_a_board_that_has_the_machines_name(box: Box) -> None:
+    assert box.asked({**QEMU, "board_name": PC}, UUID) == "known"
+
+
+def test_cloud_init_asks_ec2_in_any_machine(box: Box) -> None:
+    why = "by its configuration, cloud-init asks for EC2's metadata service in any machine"
+    assert box.asked(QEMU, UUID, ec2_alone="yes") == f"{NOT_YET}, and {why}"
+    assert box.asked(NITRO, EC2_UUID, ec2_alone="yes") == "known"
 
 
 def test_a_disk_that_cloud_init_has_been_on(box: Box) -> None:
@@ -166,14 +223,40 @@ def test_a_configuration_of_ds_identify(box: Box) -> None:
     )
 
 
-@pytest.mark.parametrize("place", ["seed/nocloud", "seed/nocloud-net", "data/seed/bigstep"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("var/lib/cloud/seed/nocloud", "var/lib/cloud/seed/nocloud-net", "var/lib/cloud/data/seed/bigstep"),
+        *("config-drive/openstack", "writable/system-data", "etc/vultr", "var/run/scaleway"),
+    ],
+)
 def test_a_seed_on_the_root_volume(box: Box, place: str) -> None:
-    (box.root / "newroot/var/lib/cloud" / place).mkdir(parents=True)
-    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and /var/lib/cloud/{place} is a seed"
+    (box.root / "newroot" / place).mkdir(parents=True)
+    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and /{place} may be a seed of cloud-init"
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("vdb", FAT), ("vdb", FAT32), ("sr0", ISO), ("vdc", LABEL), ("vdb", LABEL.upper())]
+    "way",
+    [
+        *("etc/cloud", "var", "var/lib", "var/lib/cloud", "var/lib/cloud/seed", "var/lib/cloud/data"),
+        *("var/lib/cloud/data/seed", "config-drive", "writable"),
+    ],
+)
+def test_a_seed_behind_a_link(box: Box, way: str) -> None:
+    """From the initramfs, an absolute link leads nowhere."""
+    (box.root / "newroot/srv/elsewhere").mkdir(parents=True)
+    link = box.root / "newroot" / way
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to("/srv/elsewhere")
+    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and /{way} is a link"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("vdb", FAT), ("vdb", FAT32), ("sr0", ISO), ("vdc", LABEL), ("vdb", LABEL.upper())),
+        *(("vdb", WIDE), ("vdb", EXFAT), ("vdb", BTRFS), ("vdb", LABEL.replace(b"config-2", b"CLOUDMD"))),
+    ],
 )
 def test_a_seed_on_another_disk(box: Box, name: str, content: bytes) -> None:
     box.disk(name, content)
@@ -186,12 +269,55 @@ def test_a_seed_in_a_partition_of_another_disk(box: Box) -> None:
     assert box.asked(QEMU, UUID) == f"{NOT_YET}, and /dev/vdb1 may be a seed of cloud-init"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(ISO, LABEL, EXFAT, fat("CIDATA"), fat("cidata"), fat("CLOUDMD"), fat("CONTEXT"), fat("cidata", is_32=True)),
+        *(fat(entry="CIDATA"), fat(entry="CDROM"), fat(entry="CONFIG-2", is_32=True), fat(entry="CIDATA", is_32=True, cluster=9)),
+        # The numbers lead behind the end of the partition.
+        fat()[:11] + b"\xff" * 43 + fat()[54:],
+    ],
+)  # fmt: skip
+def test_a_seed_in_a_partition_of_the_roots_own_disk(box: Box, content: bytes) -> None:
+    box.disk("vda", EXT4, partitions={"vda2": content})
+    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and /dev/vda2 may be a seed of cloud-init"
+
+
+@pytest.mark.parametrize(
+    "content", [fat(), fat("ESP", "ESP"), fat(is_32=True), fat("EFI", is_32=True, cluster=9)]
+)
+def test_an_esp_of_the_roots_own_disk(box: Box, content: bytes) -> None:
+    box.disk("vda", EXT4, partitions={"vda2": content})
+    assert box.asked(QEMU, UUID) == "known"
+
+
+def test_a_disk_that_cannot_be_read(box: Box) -> None:
+    box.disk("vdb", None)
+    (box.root / "sys/devices/vdb/size").write_text("2097151\n")
+    (box.root / "dev/vdb").mkdir()
+    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and /dev/vdb cannot be read"
+    # A CD drive without a medium has this size.
+    box.stubs += """\
+dd() {
+    [ "$1" != if=/dev/vdb ] || { echo "dd: can't open '/dev/vdb': No medium found" >&2; return 1; }
+    command dd "$@"
+}
+"""
+    assert box.asked(QEMU, UUID) == "known"
+
+
 def test_disks_that_are_no_seeds(box: Box) -> None:
     box.disk("vdb", EXT4)
     box.disk("vdc", b"")
     # No medium.
     box.disk("sr0", None)
     box.disk("loop0", ISO)
+    # One of the ways to nvme0n1 has a size, but no node in /dev.
+    box.disk("nvme0c0n1", None)
+    (box.root / "sys/devices/nvme0c0n1/size").write_text("8192\n")
+    (box.root / "sys/devices/nvme0c0n1/dev").unlink()
+    box.device("virtio", "virtio0", "0x0001", driver=False)
+    box.device("virtio", "virtio1", "0x0002", driver=True)
     box.device("pci", "0000:00:01.1", "0x010180", driver=True)
     box.device("pci", "0000:00:02.0", "0x030000", driver=False)
     assert box.asked(QEMU, UUID) == "known"
@@ -199,14 +325,38 @@ def test_disks_that_are_no_seeds(box: Box) -> None:
 
 @pytest.mark.parametrize(
     ("bus", "name", "kind"),
-    [("pci", "0000:00:01.1", "0x010180"), ("pci", "0000:00:1d.0", "0x0c0330"), ("scsi", "0:0:0:0", "5"), ("scsi", "0:0:1:0", "0")],
-)  # fmt: skip
+    [
+        *(("pci", "0000:00:01.1", "0x010180"), ("scsi", "0:0:0:0", "5"), ("scsi", "0:0:1:0", "0")),
+        *(("virtio", "virtio3", "0x0002"), ("virtio", "virtio3", "0x0008")),
+    ],
+)
 def test_a_drive_without_a_driver(box: Box, bus: str, name: str, kind: str) -> None:
     box.device(bus, name, kind, driver=False)
     assert (
         box.asked(QEMU, UUID)
         == f"{NOT_YET}, and a drive or its controller ({name}) has no driver in the initramfs"
     )
+
+
+@pytest.mark.parametrize("kind", ["0x080501", "0x0c0330"])
+@pytest.mark.parametrize("driver", [False, True])
+def test_a_controller_whose_disks_come_later(box: Box, kind: str, *, driver: bool) -> None:
+    box.device("pci", "0000:00:1d.0", kind, driver=driver)
+    why = "a controller of USB or of SD cards (0000:00:1d.0) may have any disk"
+    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and {why}"
+
+
+def test_a_floppy_drive(box: Box) -> None:
+    """QEMU's i440FX always has the controller."""
+    for number, path in enumerate(("\\_SB_.PCI0.ISA_.FDC0", "\\_SB_.PCI0.ISA_.COM1")):
+        place = box.root / f"sys/bus/acpi/devices/device:{number:02x}"
+        place.mkdir(parents=True)
+        (place / "path").write_text(f"{path}\n")
+    assert box.asked(QEMU, UUID) == "known"
+    (place / "path").write_text("\\_SB_.PCI0.ISA_.FDC0.FLPA\n")
+    assert box.asked(QEMU, UUID) == f"{NOT_YET}, and a floppy drive has no driver in the initramfs"
+    box.disk("fd0", EXT4)
+    assert box.asked(QEMU, UUID) == "known"
 
 
 def test_a_machine_of_lxd(box: Box) -> None:
@@ -232,6 +382,7 @@ ANSWERS = {
     "chunked": f"{UNSAID} (no answer)",
     "broken": f"{UNSAID} (500)",
     "large": f"{UNSAID} (no answer)",
+    "leading zero": f"{NO_TOKEN} (no answer)",
 }
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.inspect.cloudinit import early_start, has_cloud_init, refuse_bootcmd, unasked
+from quickstart.inspect.cloudinit import (
+    asks_ec2_anywhere,
+    early_start,
+    has_cloud_init,
+    refuse_bootcmd,
+    unasked,
+)
 from quickstart.inspect.firstboot import first_boot, is_unborn
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
@@ -152,23 +158,68 @@ def test_commands_of_each_boot(
 
 
 DEBIAN_LIST = "datasource_list: [ NoCloud, ConfigDrive, OpenNebula, Azure, GCE, OpenStack, Ec2, None ]\n"
+OTHER_FORM = (
+    "says something about datasources in a form that QuickStart does not know; "
+    "a list has the form `datasource_list: [ NoCloud, Ec2, None ]`, in one line"
+)
+DATA = "has data for cloud-init, or says where they are"
 CHOICES = [
     (DEBIAN_LIST, ""),
     ("datasource_list: [ Ec2 ]\n", ""),
-    ("datasource_list:\n - Ec2\n - None\n", ""),
+    ("datasource_list: ['Ec2', \"None\"]  # only this\n", ""),
+    ("datasource_list: [ OpenStack, Azure ]\n", ""),
+    ("datasource_list: [ None ]\n", ""),
     ("# datasource_list: [ Azure ]\n", ""),
+    ("final_message: up after $UPTIME s, datasource $datasource\n", ""),
+    (
+        "system_info:\n  paths:\n    cloud_dir: /var/lib/cloud/\n    templates_dir: /etc/cloud/templates/\n",
+        "",
+    ),
+    (
+        "datasource: # of AWS\n\n  Ec2:\n    timeout: 5\n    apply_network_config: false # no\n# x\nmounts: []\n",
+        "",
+    ),
+    *(
+        (text, OTHER_FORM)
+        for text in (
+            "datasource_list:\n  - 'OpenStack'\n",
+            "datasource_list: # only this\n  - OpenStack\n",
+            "datasource_list:\n- OpenStack\n",
+            "datasource_list: [ OpenStack # our cloud\n ]\n",
+            "datasource_list: !!seq [ OpenStack ]\n",
+            "datasource_list: OpenStack\n",
+            "datasource_list: [ Open Stack ]\n",
+            "datasource_list: []\n",
+            "datasource_list:[ OpenStack ]\n",
+            "? datasource_list\n: [ OpenStack ]\n",
+            "x: &d [ OpenStack ]\ndatasource_list: *d\n",
+            'x: "a # b"\n"datasource_list": [ OpenStack ]\n',
+            '{x: "a # b", datasource_list: [ OpenStack ]}\n',
+            '{"datasource_list": ["Azure"]}\n',
+            "# x\rdatasource_list: OpenStack\n",
+            "datasource: {Ec2: {timeout: 5}}\n",
+            '"datasource":\n  Ec2:\n    timeout: 5\n',
+            "? datasource\n: {Ec2: {timeout: 5}}\n",
+            "datasource:\n  Ec2:\n    key: 5\n",
+            "datasource:\n  Ec2: &a\n    timeout: 5\n",
+        )
+    ),
+    *(
+        (text, f"has `{key}`, by which cloud-init looks for data in other places")
+        for key, text in (
+            ("strict_id", "datasource:\n  Ec2:\n    strict_id: false\n"),
+            ("MAAS", "datasource:\n  MAAS:\n    timeout: 5\n"),
+            ("conf_d", "conf_d: /srv/cloud.cfg.d\n"),
+            ("datasource_pkg_list", "datasource_pkg_list: [ own ]\n"),
+            ("cloud_dir", "system_info: {paths: {cloud_dir: /srv/cloud}}\n"),
+            ("cloud_dir", "system_info:\n  paths:\n    cloud_dir: /var/lib/cloud/x\n"),
+        )
+    ),
+    ("datasource:\n  MAAS: {consumer_key: k, metadata_url: 'http://10.0.0.1/MAAS/metadata/'}\n", DATA),
     ("datasource_list: [ Azure ]\n", "chooses the datasource Azure, which init does not ask"),
     ("datasource_list: [GCE, None]\n", "chooses the datasource GCE, which init does not ask"),
-    ("datasource_list:\n  - 'OpenStack'\n", "chooses the datasource OpenStack, which init does not ask"),
-    ('{"datasource_list": ["Azure"]}\n', "chooses the datasource Azure, which init does not ask"),
-    (
-        "datasource:\n  NoCloud:\n    seedfrom: http://10.0.0.1/\n",
-        "has data for cloud-init, or says where they are",
-    ),
-    (
-        "datasource:\n  Ec2:\n    metadata_urls: ['http://10.0.0.1/']\n",
-        "has data for cloud-init, or says where they are",
-    ),
+    ("datasource:\n  NoCloud:\n    seedfrom: http://10.0.0.1/\n", DATA),
+    ("datasource:\n  Ec2:\n    metadata_urls: ['http://10.0.0.1/']\n", DATA),
     ("manage_etc_hosts: true\n", ""),
 ]
 
@@ -181,6 +232,22 @@ def test_whether_init_can_ask_for_user_data(root: ImageRoot, text: str, reason: 
     said = f"/etc/cloud/cloud.cfg.d/90_dpkg.cfg {reason}" if reason else ""
     assert unasked(root) == said
     assert early_start(root, Early.ASK) == (Early.SEEN if said else Early.ASK)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"),
+    [
+        (DEBIAN_LIST, False),
+        ("datasource_list: [ Ec2 ]\n", True),
+        ("datasource_list: [ 'Ec2', None ]\n", True),
+        ("# datasource_list: [ Ec2 ]\n", False),
+        ("datasource_list: [ NoCloud ]\n", False),
+        ("", False),
+    ],
+)
+def test_whether_cloud_init_asks_ec2_in_any_machine(root: ImageRoot, text: str, *, is_alone: bool) -> None:
+    (root.base / "etc/cloud/cloud.cfg").write_text(text)
+    assert asks_ec2_anywhere(root) == is_alone
 
 
 def test_a_configuration_of_ds_identify(root: ImageRoot) -> None:

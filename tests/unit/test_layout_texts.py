@@ -54,6 +54,11 @@ def test_the_journals_sockets_come_behind_the_unit_s_own(root: ImageRoot) -> Non
     assert "\nSOCKETS=1\nJOURNAL_SOCKETS=2\n" in config_text(replace(CONFIG, unit=unit))
 
 
+def test_ec2_alone_in_config() -> None:
+    assert "\nEC2_ALONE=''\n" in config_text(CONFIG)
+    assert "\nEC2_ALONE=yes\n" in config_text(replace(CONFIG, ec2_alone=True))
+
+
 def test_udev_s_directory_in_config() -> None:
     assert "\nUDEV_DATA=''\n" in config_text(CONFIG)
     assert "\nUDEV_DATA=/run/udev/data\n" in config_text(replace(CONFIG, given=Given(udev=True)))

@@ -257,7 +257,9 @@ def test_ask_starts_early_where_nothing_brings_user_data(
     host("debugfs", "-w", "-f", commands, out / "root.raw")
     commands.unlink()
     called, said = boot(out)
-    assert called.result["fallback"] == f"{ASKED}/{SEED} is a seed; the stock init takes over"
+    assert (
+        called.result["fallback"] == f"{ASKED}/{SEED} may be a seed of cloud-init; the stock init takes over"
+    )
     assert said["program"] == "/usr/sbin/nginx"
     host("rm", "-r", out)
 
@@ -267,7 +269,9 @@ def test_ask_boots_the_stock_way_with_a_seed(rootfs: Path, tmp_path_factory: pyt
     out, _ = built(tmp_path_factory, "ask", rootfs)
     host("truncate", "-s", f"{2 * SIZE_MIB}M", out / "root.raw")
     called, said = boot(out)
-    assert called.result["fallback"] == f"{ASKED}/{SEED} is a seed; the stock init takes over"
+    assert (
+        called.result["fallback"] == f"{ASKED}/{SEED} may be a seed of cloud-init; the stock init takes over"
+    )
     assert (said["ran"], said["hostname"], said["running"]) == ("first", "first", "running")
     called, said = boot(out)
     assert called.result["fallback"] is None
