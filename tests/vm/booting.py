@@ -89,6 +89,15 @@ def heard(guest: QemuGuest, text: str, limit_s: float = 60.0) -> bool:
     return found
 
 
+def console_until(store: Store, out: Path, text: str) -> str:
+    """The console of a boot of OUT that does not get ready, until it has ``text``. The machine is then thrown away."""
+    found = artefacts.load(out)
+    machine = pipeline.machine_of(found, stock=False, snapshot=True, port=free_port())
+    with launched(machine, found.ready, store) as guest:
+        assert heard(guest, text, BOOT_S), guest.console_tail(40)
+        return whole_text(guest.console.path.read_bytes())
+
+
 @contextmanager
 def reachable_for_qemu() -> Iterator[Path]:
     """A directory for files that ``qemu`` words name. QEMU opens them as a user of its own, who gets into no

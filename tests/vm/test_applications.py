@@ -4,7 +4,6 @@ early start.
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from quickstart.reference.variant import Variant
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import ADOPTED, BUILD_S, EARLY, host, quickstart
+from tests.vm.turns import in_turn
 
 SETTLED = (Path(__file__).with_name("guest") / "settled.sh").read_text()
 RUN_S = 1800.0
@@ -223,28 +223,7 @@ def tar_of(own: Own, place: Path) -> Path:
 SHORT = ("postgresql", "lighttpd", "php", "redis", "influxdb")
 
 
-def chosen(commit: str) -> str:
-    """The application that `make test` runs of this commit, by its hash in hexadecimal. `make test-full` runs all (pure)."""
-    return SHORT[int(commit or "0", 16) % len(SHORT)]
-
-
-def commit_of_now() -> str:
-    """The hash of the checkout's commit, or an empty string for a directory without a history."""
-    called = subprocess.run(
-        ("git", "rev-parse", "--verify", "--quiet", "HEAD"),
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return called.stdout.strip()
-
-
-OF_NOW = chosen(commit_of_now())
-IN_TURN = [pytest.param(name, marks=() if name == OF_NOW else pytest.mark.full) for name in APPLICATIONS]
-
-
-@pytest.mark.parametrize("name", IN_TURN)
+@pytest.mark.parametrize("name", in_turn(APPLICATIONS, SHORT))
 def test_from_profile_new_to_a_second_early_start(name: str, tmp_path: Path) -> None:
     application = APPLICATIONS[name]
     profile, out = tmp_path / "profile", tmp_path / "out"

@@ -23,6 +23,7 @@ from quickstart.reference.debootstrap import make_reference
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, quickstart
+from tests.vm.turns import in_turn
 
 SERVICES = Path(__file__).parent.parent / "services"
 # Each with a program that has to be among what it has mapped, so that an empty answer is no success.
@@ -56,7 +57,11 @@ def profile_of(name: str) -> str:
     return str(SERVICES / name) if (SERVICES / name).is_dir() else name
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+# The image and the trace of nginx are those of other tests.
+@pytest.fixture(
+    scope="module",
+    params=in_turn(PROGRAMS, [name for name in PROGRAMS if name != "nginx"], always=["nginx"]),
+)
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Service:
     name: str = request.param
     out = tmp_path_factory.mktemp("traced") / name
