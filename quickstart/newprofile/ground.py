@@ -15,6 +15,7 @@ from quickstart.engines.image import ImageOptions, brought_home, build_examined,
 from quickstart.engines.ownsystem import examined, prepared
 from quickstart.errors import BadInputError
 from quickstart.host import door
+from quickstart.host.cpulimit import cpu_limit
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import unit_file
@@ -110,8 +111,10 @@ def packages_of(root: ImageRoot, units: Sequence[str]) -> tuple[str, ...]:
     brought, and UnsupportedUnitError for a unit that the image does not have.
     """
     found: set[str] = set()
+    with cpu_limit("the image"):
+        owned = {unit: owners(root, [unit_file(root, unit)]) for unit in units}
     for unit in units:
-        names = {owner.package for owner in owners(root, [unit_file(root, unit)]).values()}
+        names = {owner.package for owner in owned[unit].values()}
         if not names:
             raise BadInputError(
                 f"no package of the image has brought {unit}",

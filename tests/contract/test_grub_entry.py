@@ -15,7 +15,26 @@ UUID = "11111111-2222-3333-4444-555555555555"
 KERNEL = "/boot/vmlinuz-6.1.0-28-cloud-amd64"
 LINE = f"root=UUID={UUID} ro console=ttyS0 panic=10"
 # As 10_linux writes the system's own entry.
-STOCK = f"menuentry 'Debian GNU/Linux' --class debian {{\n\tlinux\t{KERNEL} root=UUID={UUID} ro console=ttyS0\n}}\n"
+STOCK = f"""\
+menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simple-1' {{
+	insmod part_gpt
+	search --no-floppy --fs-uuid --set=root {UUID}
+	echo	'Loading Linux 6.1.0-28-cloud-amd64 ...'
+	linux	{KERNEL} root=UUID={UUID} ro console=ttyS0
+}}
+"""
+# As prepare_grub_to_access_device writes it for a disk that is sda, and gettext in another language.
+STOCK_OF_SDA = STOCK.replace("Loading", "Lade").replace(
+    f"\tsearch --no-floppy --fs-uuid --set=root {UUID}\n",
+    f"""\
+	set root='hd0,gpt1'
+	if [ x$feature_platform_search_hint = xy ]; then
+		search --no-floppy --fs-uuid --set=root --hint-bios=hd0,gpt1 {UUID}
+	else
+		search --no-floppy --fs-uuid --set=root {UUID}
+	fi
+""",
+)
 HEADER = "### BEGIN /etc/grub.d/00_header ###\nset timeout=5\n### BEGIN /etc/grub.d/10_linux ###\n"
 # As 40_custom has it.
 OWN = f"""\
@@ -120,7 +139,7 @@ CHANGES = {
 def test_changed_settings_of_grub(disk: Disk, name: str) -> None:
     assert disk.installed()
     assert disk.entry(**CHANGES[name]) == ""
-    assert "the kernel or the settings of GRUB have changed" in disk.said
+    assert "no fast start, because" in disk.said
     assert disk.entry()
 
 
@@ -133,6 +152,11 @@ MENUS = {
     "in a submenu": ("old>0", STOCK + OLD, STOCK + OLD.replace("vmlinuz-5", "vmlinuz-6")),
     "another first entry": ("0", STOCK, "menuentry 'Xen' {\n\tmultiboot2 /boot/xen.gz\n}\n" + STOCK),
     "another first entry in a line": ("0", STOCK, "menuentry 'EFI' { chainloader /x.efi }\n" + STOCK),
+    "beside one whose class has its name": (
+        "hardened",
+        STOCK.replace("--class debian", "--class 'hardened'") + OWN,
+        STOCK.replace("--class debian", "--class 'hardened'") + OWN.replace(" ro", " ro quickstart=off"),
+    ),
     "a command": ("0", STOCK + OWN, "set lockdown=yes\n" + STOCK + OWN),
     "without the entry": ("hardened", STOCK + OWN, STOCK),
     "an open brace": ("0", STOCK + OWN, STOCK + OWN + "menuentry 'x' {\n"),
@@ -147,10 +171,28 @@ def test_a_changed_default_entry(disk: Disk, name: str) -> None:
     assert disk.entry(GRUB_DEFAULT=default)
     disk.write(after)
     assert disk.entry(GRUB_DEFAULT=default) == ""
-    assert "the kernel or the settings of GRUB have changed" in disk.said
+    assert "no fast start, because" in disk.said
+
+
+# Which entry is the default one is known only in the machine, or from what comes after our script.
+UNCLEAR = {
+    "an entry of a later script": ("hardened", STOCK),
+    "a number behind a condition": ("1", f"if [ $x = y ]; then\n{STOCK}fi\n{OWN}{STOCK}"),
+    "a name in a condition": ("hardened", f"{STOCK}if [ $x = y ]; then\n{OWN}fi\n"),
+    "a number that is too large": ("2", STOCK + OWN),
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_a_default_entry_that_is_not_certain(disk: Disk, name: str) -> None:
+    default, menu = UNCLEAR[name]
+    disk.write(menu)
+    assert disk.installed(GRUB_DEFAULT=default) == ""
+    assert "it is not certain which entry" in disk.said
 
 
 OTHERS = {
+    "the name of the disk, and the language": STOCK_OF_SDA + OWN,
     "another entry": STOCK + OWN.replace(" ro", " ro quiet"),
     "an old kernel that is removed": STOCK,
     "the time that GRUB waits": STOCK + OWN,
@@ -195,6 +237,7 @@ def test_a_kernel_of_the_same_name(disk: Disk) -> None:
 
 
 def test_a_saved_entry(disk: Disk) -> None:
+    assert "\"${default}\" = '' ]; then" in disk.installed(GRUB_DEFAULT="saved")
     disk.saved("gnulinux-simple-1")
     assert "\"${default}\" = 'gnulinux-simple-1' ]; then" in disk.installed(GRUB_DEFAULT="saved")
     disk.saved("gnulinux-advanced-1>gnulinux-2")
@@ -204,7 +247,7 @@ def test_a_saved_entry(disk: Disk) -> None:
 def test_users_of_grub(disk: Disk) -> None:
     """The entry needs a password where the default entry needs one."""
     free = "menuentry 'Memory test' --unrestricted {\n\tlinux /boot/memtest\n}\n"
-    disk.write(STOCK.replace("debian {", "debian --unrestricted {"))
+    disk.write(STOCK.replace("--class debian", "--class debian --unrestricted"))
     assert "menuentry 'QuickStart' --class gnu-linux --unrestricted --id quickstart {\n" in disk.installed()
     disk.write(free + STOCK)
     assert "menuentry 'QuickStart' --class gnu-linux --id quickstart {\n" in disk.installed(GRUB_DEFAULT="1")

@@ -122,6 +122,25 @@ def test_the_entry_of_quickstart_is_not_the_systems_own_default() -> None:
     assert default_entry(f"{GRUB_CFG}{ours}{choice}", b"quickstart_state=again\n") == plain
 
 
+ENTRY = "menuentry 'NAME' --id name {\n\tlinux /boot/vmlinuz NAME\n\tinitrd /boot/initrd\n}\n"
+PLAIN, OWN = ENTRY.replace("NAME", "plain"), ENTRY.replace("NAME", "own").replace("name", "own")
+
+
+@pytest.mark.parametrize(
+    ("menu", "wanted"),
+    [
+        (f"set default=0\n{PLAIN}if [ $x = y ]; then\n{OWN}fi\n", "plain"),
+        (f"set default=1\nif [ $x = y ]; then\n{OWN}fi\n{PLAIN}{OWN}", None),
+        (f"set default=own\n{PLAIN}if [ $x = y ]; then\n{OWN}fi\n", None),
+        (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then set default=own; fi\n", "plain"),
+        (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then\n  set default=own\nfi\n", None),
+    ],
+)
+def test_a_condition_that_decides_the_default(menu: str, wanted: str | None) -> None:
+    found = default_entry(menu, b"")
+    assert (found.title if found else None) == wanted
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -25,7 +25,8 @@ _OF_QUICKSTART = "quickstart"
 @dataclass(frozen=True, kw_only=True)
 class GrubEntry:
     """An entry of GRUB's menu that starts a kernel. ``kernel`` and ``initramfs`` are paths as GRUB sees them. Both
-    paths are relative to the root of the file system that has GRUB's configuration.
+    paths are relative to the root of the file system that has GRUB's configuration. ``is_guarded`` says that a
+    condition decides whether the entry is in the menu.
     """
 
     title: str
@@ -33,6 +34,7 @@ class GrubEntry:
     kernel: str
     initramfs: tuple[str, ...]
     command_line: str
+    is_guarded: bool = False
 
 
 _NO_ENTRY = GrubEntry(title="", identifier="", kernel="", initramfs=(), command_line="")
@@ -43,30 +45,38 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
     block. When the configuration's default is ``saved_entry``, the environment block names the entry.
 
     The result is None when this module does not understand the menu. This is the case when the configuration's default
-    is an expression, or is not an entry of the menu's first level. It is also the case when the configuration has more
-    lines or longer lines than grub-mkconfig writes.
+    is an expression, when the configuration has several defaults, or when the default is not an entry of the menu's
+    first level. It is also the case when a condition decides whether the default entry, or an entry before a default
+    that is given as a number, is in the menu. Finally, it is the case when the configuration has more lines or longer
+    lines than grub-mkconfig writes.
     """
     lines = config.splitlines()
     if len(lines) > _MOST_LINES or any(len(line) > _MOST_CHARACTERS for line in lines):
         return None
     entries = list(_entries(lines))
-    wanted = _default(lines)
+    defaults = _defaults(lines)
+    if len(defaults) > 1:
+        return None
+    wanted = next(iter(defaults), "0")
     if wanted in _SAVED:
         wanted = _saved(environment) or "0"
     if wanted.isascii() and wanted.isdecimal() and len(wanted) <= 3:
         number = int(wanted)
-        return entries[number] if number < len(entries) else None
-    return next((each for each in entries if wanted in (each.identifier, each.title)), None)
+        before = entries[: number + 1]
+        return (
+            before[number] if number < len(before) and not any(each.is_guarded for each in before) else None
+        )
+    entry = next((each for each in entries if wanted in (each.identifier, each.title)), None)
+    return entry if entry and not entry.is_guarded else None
 
 
-def _default(lines: Sequence[str]) -> str:
-    """The last literal value that the configuration gives to the variable `default`. Lines with `next_entry` do not
-    count, because `next_entry` is the default of only one boot. A line that makes QuickStart's own entry the default
-    does not count either, because QuickStart's script in GRUB's configuration chooses this entry anew in each boot.
+def _defaults(lines: Sequence[str]) -> frozenset[str]:
+    """The literal values that the configuration gives to the variable `default`. Lines with `next_entry` do not count,
+    because `next_entry` is the default of only one boot. A line that makes QuickStart's own entry the default does not
+    count either, because QuickStart's script in GRUB's configuration chooses this entry anew in each boot.
     """
-    found = [_first(match) for match in map(_DEFAULT.match, lines) if match]
-    plain = [each for each in found if "next_entry" not in each and each != _OF_QUICKSTART]
-    return plain[-1] if plain else "0"
+    found = (_first(match) for match in map(_DEFAULT.match, lines) if match)
+    return frozenset(each for each in found if "next_entry" not in each and each != _OF_QUICKSTART)
 
 
 def _saved(environment: bytes) -> str:
@@ -82,14 +92,18 @@ def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
     counts submenus as entries. In the result, a submenu is an entry without a kernel.
     """
     blocks: list[str] = []
-    entry = _NO_ENTRY
+    entry, conditions = _NO_ENTRY, 0
     for line in lines:
+        words = line.split()
+        if not blocks and words[:1] == ["if"] and words[-1:] == ["then"]:
+            conditions += 1
+        elif not blocks and words == ["fi"]:
+            conditions -= 1
         match = _BLOCK.match(line)
         if match:
             if not blocks:
-                entry = replace(
-                    _NO_ENTRY, title=_first(_TITLE.match(line)), identifier=_first(_ID.search(line))
-                )
+                title, identifier = _first(_TITLE.match(line)), _first(_ID.search(line))
+                entry = replace(_NO_ENTRY, title=title, identifier=identifier, is_guarded=conditions != 0)
             blocks.append(match[1])
         elif line.strip() == "}" and blocks:
             kind = blocks.pop()

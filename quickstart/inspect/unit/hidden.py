@@ -13,6 +13,7 @@ until systemd adopts them, and they could keep the connection.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
@@ -131,15 +132,13 @@ def _place(root: ImageRoot, path: str) -> PurePosixPath:
     place = PurePosixPath(in_run(path))
     for _ in range(MAX_LINKS):
         found = root.look_up(place)
-        if not found.missing:
-            break
-        target = root.link_target(found.existing / found.missing[0])
+        place = PurePosixPath(found.existing, *found.missing)
+        target = root.link_target(found.existing / found.missing[0]) if found.missing else None
         if target is None:
-            place = PurePosixPath(found.existing, *found.missing)
             break
         # The link dangles in the image. Behind an absolute target, the directories before it do not count.
         place = PurePosixPath(found.existing, target, *found.missing[1:])
-    return PurePosixPath(in_run(str(place)))
+    return PurePosixPath(in_run(posixpath.normpath(place)))
 
 
 def _restricted(root: ImageRoot, records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
