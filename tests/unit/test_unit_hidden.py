@@ -212,3 +212,18 @@ def test_other_spellings_of_a_socket(base: Path, text: str) -> None:
     socket(base, "other", text)
     with pytest.raises(UnsupportedUnitError, match="hides or restricts /run/x"):
         made(base, "InaccessiblePaths=-/run/x.sock")
+
+
+@pytest.mark.parametrize("link", ["/run/x.sock", "../run/x.sock", "../run/../run/x.sock"])
+@pytest.mark.parametrize("is_left_over", [False, True])
+def test_a_link_to_a_hidden_path(base: Path, link: str, is_left_over: bool) -> None:
+    """An image that was made in a chroot may have files in /run."""
+    socket(base, "other", "ListenStream=/run/x.sock")
+    (base / "srv").mkdir(exist_ok=True)
+    (base / "srv/link").symlink_to(link)
+    if is_left_over:
+        put(base, "/run/x.sock", "")
+    with pytest.raises(UnsupportedUnitError, match="hides or restricts /run/x"):
+        made(base, "InaccessiblePaths=-/srv/link")
+    with pytest.raises(UnsupportedUnitError, match="which may be made anew"):
+        read(base, f"{SERVICE}BindReadOnlyPaths=/dev/null:/srv/link\n")
