@@ -60,7 +60,8 @@ _NETPLAN = "network:\n    version: 2\n    ethernets:\n" + "".join(
 _CLOUD = "apt_preserve_sources_list: true\nmanage_etc_hosts: true\n"
 _DIFFERENCES = Variant(
     name="look-alike",
-    purged=("ifupdown", "isc-dhcp-client"),
+    # cloud-init needs dhclient for itself.
+    purged=("ifupdown",),
     written={
         "etc/netplan/90-default.yaml": _NETPLAN,
         "etc/cloud/cloud.cfg.d/01_debian_cloud.cfg": _CLOUD,
