@@ -190,7 +190,7 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
     files: dict[str, bytes | Path] = {
         "install": _script("install"),
         "initramfs.img": packed.initramfs.path,
-        "entry": f"{entry.kernel}\n{line}\n".encode(),
+        "entry": f"{entry.kernel}\n{line}\n{entry.kernel} {entry.command_line}".rstrip().encode() + b"\n",
         **{f"packed/{name}": data for name, data in record_files(packed.initramfs.path).items()},
     }
     with context.progress.step("install the initramfs in the copy"):

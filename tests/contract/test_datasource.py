@@ -125,6 +125,13 @@ class Box:
         (place / "driver").mkdir(parents=True) if driver else place.mkdir(parents=True)
         (place / {"pci": "class", "scsi": "type", "virtio": "device"}[bus]).write_text(f"{kind}\n")
 
+    def modules(self, text: str) -> None:
+        """What modules.alias of the kernel on the root volume says."""
+        (self.root / "proc/sys/kernel").mkdir(parents=True)
+        (self.root / "proc/sys/kernel/osrelease").write_text("6.1.0\n")
+        (self.root / "newroot/lib/modules/6.1.0").mkdir(parents=True)
+        (self.root / "newroot/lib/modules/6.1.0/modules.alias").write_text(text)
+
     def asked(
         self,
         names: dict[str, str],
@@ -336,6 +343,35 @@ def test_a_drive_without_a_driver(box: Box, bus: str, name: str, kind: str) -> N
         box.asked(QEMU, UUID)
         == f"{NOT_YET}, and a drive or its controller ({name}) has no driver in the initramfs"
     )
+
+
+# QEMU's SATA controller, and lines of modules.alias.
+AHCI = "pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01"
+OTHERS = (
+    "# Aliases.\nalias pci:v00008086d00007010sv*sd*bc*sc*i* ata_piix\nalias pci:v*d*sv*sd*bc01sc08i02* nvme\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("modules", "alias", "says"),
+    [
+        (OTHERS, AHCI, ""),
+        (f"{OTHERS}alias pci:v*d*sv*sd*bc01sc06i01* ahci\n", AHCI, "has no driver"),
+        (f"{OTHERS}alias pci:v00008086d00002922sv*sd*bc*sc*i* ahci\n", AHCI, "has no driver"),
+        (OTHERS, "", "has no driver"),
+        (OTHERS, "virtio:d00000002v00001AF4", "has no driver"),
+        ("", AHCI, "has no driver"),
+    ],
+)
+def test_a_controller_for_which_the_system_has_no_driver(
+    box: Box, modules: str, alias: str, says: str
+) -> None:
+    """Then cloud-init sees no disk of it."""
+    box.modules(modules)
+    box.device("pci", "0000:00:1f.2", "0x010601", driver=False)
+    (box.root / "sys/bus/pci/devices/0000:00:1f.2/modalias").write_text(f"{alias}\n" if alias else "")
+    answer = box.asked(QEMU, UUID)
+    assert says in answer if says else answer == "known"
 
 
 @pytest.mark.parametrize("kind", ["0x080501", "0x0c0330"])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.inspect.disk.grub import default_entry
+
 pytestmark = pytest.mark.host_root
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -70,7 +72,6 @@ class Disk:
         (self.boot / "quickstart").mkdir(parents=True)
         (self.boot / "grub").mkdir()
         (self.boot / "quickstart/initramfs.img").write_text("initramfs")
-        (self.boot / "quickstart/entry").write_text(f"{KERNEL}\n{LINE}\n")
         self.write(STOCK)
         self.kernel("vmlinuz-6.1.0-28-cloud-amd64", "first")
         for name in ("grub", "sbin"):
@@ -87,12 +88,19 @@ class Disk:
         """What the scripts before ours have written."""
         (self.boot / "grub/grub.cfg.new").write_text(HEADER + text)
 
-    def installed(self, **settings: str) -> str:
-        """As `build --image` installs the entry."""
+    def installed(self, before: str = "", **settings: str) -> str:
+        """As `build --image` installs the entry: it has looked at the menu ``before``, or at the menu of now."""
+        menu = before or (self.boot / "grub/grub.cfg.new").read_text()
+        wanted = settings.get("GRUB_DEFAULT", "0")
+        wanted = self.name or "0" if wanted == "saved" else wanted
+        stock = default_entry(f"set default='{wanted}'\n{menu}", b"")
+        line = f"{stock.kernel} {stock.command_line}" if stock else "not understood"
+        (self.boot / "quickstart/entry").write_text(f"{KERNEL}\n{LINE}\n{line}\n")
         return self.entry(QUICKSTART_RECORDS="yes", **settings)
 
     def saved(self, entry: str) -> None:
         """grub-editenv(1) lists the saved entry."""
+        self.name = entry
         tool = self.place / "grub-editenv"
         tool.write_text(
             f"#!/bin/sh\n[ \"$*\" = '- list' ] && [ -z '{entry}' ] || echo 'saved_entry={entry}'\n"
@@ -149,7 +157,6 @@ MENUS = {
     "by its name": ("hardened", STOCK + OWN, STOCK + OWN.replace(" ro", " ro lockdown=confidentiality")),
     "by its title": ("Hardened", STOCK + OWN, STOCK + OWN.replace(KERNEL, "/boot/vmlinuz-5")),
     "by its number": ("1", STOCK + OWN, STOCK + OWN.replace(" ro", " ro quickstart=off")),
-    "in a submenu": ("old>0", STOCK + OLD, STOCK + OLD.replace("vmlinuz-5", "vmlinuz-6")),
     "another first entry": ("0", STOCK, "menuentry 'Xen' {\n\tmultiboot2 /boot/xen.gz\n}\n" + STOCK),
     "another first entry in a line": ("0", STOCK, "menuentry 'EFI' { chainloader /x.efi }\n" + STOCK),
     "beside one whose class has its name": (
@@ -180,6 +187,7 @@ UNCLEAR = {
     "a number behind a condition": ("1", f"if [ $x = y ]; then\n{STOCK}fi\n{OWN}{STOCK}"),
     "a name in a condition": ("hardened", f"{STOCK}if [ $x = y ]; then\n{OWN}fi\n"),
     "a number that is too large": ("2", STOCK + OWN),
+    "a brace that stays open": ("0", STOCK + "menuentry 'x' {\n"),
 }
 
 
@@ -189,6 +197,43 @@ def test_a_default_entry_that_is_not_certain(disk: Disk, name: str) -> None:
     disk.write(menu)
     assert disk.installed(GRUB_DEFAULT=default) == ""
     assert "it is not certain which entry" in disk.said
+
+
+def test_settings_that_update_grub_has_not_seen(disk: Disk) -> None:
+    """`build --image` has taken the options of the old grub.cfg, and calls update-grub only then."""
+    disk.write(STOCK.replace("ro console", "ro lockdown=confidentiality console"))
+    assert disk.installed(before=HEADER + STOCK) == ""
+    assert "is not the one of which `build --image` has taken the options" in disk.said
+
+
+# In the way of grub-mkconfig, both readers of the menu take the same entry; in another one, there is no fast start.
+FORMS = {
+    "an entry in one line": ("1", f"menuentry 'Reboot' {{ reboot }}\n{STOCK}{OWN}"),
+    "two lines with a kernel": ("0", STOCK.replace("}\n", f"\tlinux {KERNEL} ro\n}}\n")),
+    "a name that begins with a number": ("1-hardened", STOCK + OWN.replace("hardened", "1-hardened")),
+    "in a submenu": ("old>0", STOCK + OLD),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_menu_of_another_form(disk: Disk, name: str) -> None:
+    default, menu = FORMS[name]
+    disk.write(menu)
+    assert disk.installed(GRUB_DEFAULT=default) == ""
+
+
+def test_a_condition_in_one_line(disk: Disk) -> None:
+    """What comes after it counts."""
+    hint = "\tif [ x$feature_platform_search_hint = xy ]; then true; fi\n\tinsmod"
+    disk.write(STOCK.replace("\tinsmod", hint))
+    assert disk.installed()
+    disk.write(STOCK.replace("\tinsmod", hint).replace("insmod part_gpt", "insmod part_msdos"))
+    assert disk.entry() == ""
+
+
+def test_an_entry_in_a_comment(disk: Disk) -> None:
+    disk.write(f"#menuentry 'Test' {{\n#}}\n# set default=1\n{STOCK}")
+    assert disk.installed()
 
 
 OTHERS = {

@@ -131,6 +131,10 @@ PLAIN, OWN = ENTRY.replace("NAME", "plain"), ENTRY.replace("NAME", "own").replac
     [
         (f"set default=0\n{PLAIN}if [ $x = y ]; then\n{OWN}fi\n", "plain"),
         (f"set default=1\nif [ $x = y ]; then\n{OWN}fi\n{PLAIN}{OWN}", None),
+        (f"set default=1\nmenuentry 'Reboot' {{ reboot }}\n{PLAIN}{OWN}", None),
+        (f"set default=1\nmenuentry 'Reboot'\n{{\n reboot\n}}\n{PLAIN}{OWN}", None),
+        (f"set default=0\n{PLAIN.replace('initrd', 'linux /boot/vmlinuz two')}", None),
+        (f"set default=2-own\n{PLAIN}{OWN.replace('own', '2-own')}", None),
         (f"set default=own\n{PLAIN}if [ $x = y ]; then\n{OWN}fi\n", None),
         (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then set default=own; fi\n", "plain"),
         (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then\n  set default=own\nfi\n", None),

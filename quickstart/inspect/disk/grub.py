@@ -13,6 +13,7 @@ _MOST_LINES = 20_000
 _MOST_CHARACTERS = 4096
 _DEFAULT = re.compile(r"""^\s*set\s+default=(?:"([^"]*)"|'([^']*)'|(\S*))\s*$""")
 _BLOCK = re.compile(r"^\s*(menuentry|submenu|function)\s.*\{\s*$")
+_HEADER = re.compile(r"^\s*(?:menuentry|submenu)\s")
 _TITLE = re.compile(r"""^\s*(?:menuentry|submenu)\s+(?:'([^']*)'|"([^"]*)"|(\S+))""")
 _ID = re.compile(r"""\s(?:\$\{?menuentry_id_option\}?|--id)\s+(?:'([^']*)'|"([^"]*)"|([^\s{]+))""")
 _KERNEL = ("linux", "linux16", "linuxefi")
@@ -26,7 +27,7 @@ _OF_QUICKSTART = "quickstart"
 class GrubEntry:
     """An entry of GRUB's menu that starts a kernel. ``kernel`` and ``initramfs`` are paths as GRUB sees them. Both
     paths are relative to the root of the file system that has GRUB's configuration. ``is_guarded`` says that a
-    condition decides whether the entry is in the menu.
+    condition decides whether the entry is in the menu, or which of its kernel lines counts.
     """
 
     title: str
@@ -47,11 +48,14 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
     The result is None when this module does not understand the menu. This is the case when the configuration's default
     is an expression, when the configuration has several defaults, or when the default is not an entry of the menu's
     first level. It is also the case when a condition decides whether the default entry, or an entry before a default
-    that is given as a number, is in the menu. Finally, it is the case when the configuration has more lines or longer
+    that is given as a number, is in the menu, or which kernel line of the entry counts. Finally, it is the case when an
+    entry is written in another form than by grub-mkconfig, or when the configuration has more lines or longer
     lines than grub-mkconfig writes.
     """
     lines = config.splitlines()
     if len(lines) > _MOST_LINES or any(len(line) > _MOST_CHARACTERS for line in lines):
+        return None
+    if any(_HEADER.match(line) and not _BLOCK.match(line) for line in lines):
         return None
     entries = list(_entries(lines))
     defaults = _defaults(lines)
@@ -66,6 +70,9 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
         return (
             before[number] if number < len(before) and not any(each.is_guarded for each in before) else None
         )
+    if wanted[:1].isdecimal():
+        # GRUB takes such a name for the number at its beginning.
+        return None
     entry = next((each for each in entries if wanted in (each.identifier, each.title)), None)
     return entry if entry and not entry.is_guarded else None
 
@@ -117,7 +124,9 @@ def _with_line(entry: GrubEntry, line: str) -> GrubEntry:
     # Not a regular expression: around a text with blanks, it would look for the text's end at each of them.
     word, kernel, *rest = (*line.split(None, 2), "", "")
     if word in _KERNEL and kernel:
-        return replace(entry, kernel=kernel, command_line=rest[0].rstrip())
+        # With two lines, GRUB's variables decide which of them counts.
+        is_second = entry.is_guarded or bool(entry.kernel)
+        return replace(entry, kernel=kernel, command_line=rest[0].rstrip(), is_guarded=is_second)
     if word in _INITRD:
         return replace(entry, initramfs=tuple(line.split()[1:]))
     return entry

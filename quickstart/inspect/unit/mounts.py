@@ -11,7 +11,7 @@ from quickstart.inspect.unit.dynamicuser import has_tmp_of_its_own
 from quickstart.inspect.unit.model import LateBind
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError, choice
-from quickstart.parse.guestpaths import simplified
+from quickstart.parse.guestpaths import in_run, simplified
 
 Record = tuple[str, ...]
 
@@ -208,9 +208,9 @@ def _binds(source: Source) -> Iterator[Record]:
         for word in source.words(name):
             optional = "optional" if word.startswith("-") else "required"
             what, where, how = _bind(source, name, word)
-            if what in _LOGS:
+            if in_run(what) in _LOGS:
                 continue
-            if f"{what}/".startswith(_LATE) or what in _LATE:
+            if f"{in_run(what)}/".startswith(_LATE) or what in _LATE:
                 raise source.refusal(
                     name, word, BadValueError(f"binds {what}, which is not there before the hand-off")
                 )
@@ -234,6 +234,6 @@ def late_binds(source: Source) -> tuple[LateBind, ...]:
     for name in ("BindPaths", "BindReadOnlyPaths"):
         for word in source.words(name):
             what, where, _ = _bind(source, name, word)
-            if what in _LOGS:
+            if in_run(what) in _LOGS:
                 found.append(LateBind(what, where, name == "BindReadOnlyPaths", not word.startswith("-")))
     return tuple(found)
