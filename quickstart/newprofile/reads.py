@@ -14,6 +14,7 @@ from quickstart.errors import NoProfileError
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import Kind
 from quickstart.model import Artefact, RootBudget
+from quickstart.model.words import Early
 from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
@@ -21,6 +22,8 @@ from quickstart.verify import boot
 
 _FILE = "reads.json"
 _LARGEST = 10
+# cloud-init's own word for a boot in which it does nothing. Init obeys it, too (docs/users/cloud-init.md).
+_WITHOUT_CLOUD_INIT = "cloud-init=disabled"
 _MARGIN_REQUESTS, _STEP_REQUESTS = 10, 10
 _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 
@@ -70,8 +73,12 @@ def measured(unit: str, key: str, build: Callable[[Path], Artefact], keep: bool,
 
 
 def _boot(artefact: Artefact, keep: bool, context: Context) -> boot.Verified | boot.Counted:
-    """The result of one trial boot."""
-    seen = boot.accounted_with_room(artefact, boot.Options(keep=keep), context)
+    """The result of one trial boot. In this boot, cloud-init does nothing. Otherwise, the first boot of an image with
+    cloud-init would be a stock boot.
+    """
+    is_first = artefact.cloud_init and artefact.early is not Early.ALWAYS
+    options = boot.Options(append=_WITHOUT_CLOUD_INIT if is_first else "", keep=keep)
+    seen = boot.accounted_with_room(artefact, options, context)
     if isinstance(seen, boot.Counted) and not seen.fallback:
         context.progress.note(
             f"who reads what before ready is unknown: {seen.error.message}. "
