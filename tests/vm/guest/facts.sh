@@ -11,14 +11,7 @@ attributes() {
 }
 # What is compared of every process of UNIT: its main one, and the others by name and user. `== UNIT WHEN ROLE PID FILE` goes before each.
 facts() {
-	# One call of systemctl, and one of tail for all files of a process: in an emulated machine, each process takes 20 ms and more.
-	systemctl show -p Type -p ActiveState -p DropInPaths -p MainPID -p ControlGroup "$1" >/run/facts-show
-	while IFS='=' read -r key value; do
-		case $key in
-		MainPID) main=$value ;;
-		ControlGroup) group=$value ;;
-		esac
-	done </run/facts-show
+	main=$(systemctl show -P MainPID "$1")
 	for _ in $(seq 100); do
 		# A unit of Type=simple counts as started before its program is executed.
 		case $(readlink "/proc/$main/exe") in */systemd*) sleep 0.1 ;; *) break ;; esac
@@ -26,19 +19,19 @@ facts() {
 	while read -r pid; do
 		role=main
 		[ "$pid" = "$main" ] || role=$(tr ' ' _ <"/proc/$pid/comm")/$(stat -c %u "/proc/$pid")
-		(
-			cd "/proc/$pid" || exit
-			tail -v -n +1 status limits cgroup oom_score_adj mountinfo cmdline environ
-		) | tr '\0' '\n' | sed "s#^==> \([a-z_]*\) <==\$#== $1 $2 $role $pid \1#"
+		for file in status limits cgroup oom_score_adj mountinfo cmdline environ; do
+			echo "== $1 $2 $role $pid $file"
+			tr '\0' '\n' <"/proc/$pid/$file"
+		done
 		echo "== $1 $2 $role $pid exe"
 		readlink "/proc/$pid/exe"
 		echo "== $1 $2 $role $pid streams"
 		stream=$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^JOURNAL_STREAM=.*://p')
 		# sshd writes its title over its environment, so its sockets cannot be told apart.
 		readlink "/proc/$pid/fd/0" "/proc/$pid/fd/1" "/proc/$pid/fd/2" | sed "s/^socket:\[${stream:-[0-9]*}\]\$/JOURNAL_STREAM/"
-	done <"/sys/fs/cgroup$group/cgroup.procs"
+	done <"/sys/fs/cgroup$(systemctl show -P ControlGroup "$1")/cgroup.procs"
 	echo "== $1 $2 unit 0 show"
-	cat /run/facts-show
+	systemctl show -p Type -p ActiveState -p DropInPaths -p MainPID "$1"
 	echo "== $1 $2 unit 0 attributes"
 	attributes "$1"
 	echo "== $1 $2 first 1 mountinfo"
