@@ -10,6 +10,7 @@ import pytest
 from quickstart.errors import TraceFullError, UntraceableError
 from quickstart.host.progress import Quiet
 from quickstart.model import Artefact, RootBudget, RootIo
+from quickstart.model.words import Early
 from quickstart.newprofile import reads
 from quickstart.newprofile.reads import Reads, root_budget
 from quickstart.store.context import Context
@@ -29,8 +30,12 @@ class Notes(Quiet):
         self.said.append(text)
 
 
-def look(monkeypatch: pytest.MonkeyPatch, *found: object) -> tuple[Any, list[str], list[str]]:
-    """What a trial gives whose boots end as ``found``: the result, the words that were appended, the notes."""
+def look(
+    monkeypatch: pytest.MonkeyPatch, *found: object, early: Early | None = None
+) -> tuple[Any, list[str], list[str]]:
+    """What a trial gives whose boots end as ``found``: the result, the words that were appended, the notes. With
+    ``early``, cloud-init is in the image.
+    """
     left, appended, notes = list(found), [], Notes()
 
     def booted(artefact: Artefact, options: boot.Options, context: Context) -> object:
@@ -39,7 +44,8 @@ def look(monkeypatch: pytest.MonkeyPatch, *found: object) -> tuple[Any, list[str
 
     monkeypatch.setattr(boot, "accounted_or_counted", booted)
     context = Context(cast(Any, None), notes)
-    return reads._boot(cast(Artefact, SimpleNamespace(memory_mib=1024)), False, context), appended, notes.said
+    artefact = SimpleNamespace(memory_mib=1024, cloud_init=early is not None, early=early)
+    return reads._boot(cast(Artefact, artefact), False, context), appended, notes.said
 
 
 def test_a_trace_that_is_full_too_early_gets_a_larger_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +54,17 @@ def test_a_trace_that_is_full_too_early_gets_a_larger_buffer(monkeypatch: pytest
     assert seen is verified
     assert appended == ["", "trace_buf_size=170M"]
     assert "was full 90.2 s after its start; once more" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("early", "word"),
+    [(Early.SEEN, "cloud-init=disabled"), (Early.ASK, "cloud-init=disabled"), (Early.ALWAYS, "")],
+)
+def test_cloud_init_does_nothing_in_the_trial(
+    monkeypatch: pytest.MonkeyPatch, early: Early, word: str
+) -> None:
+    """The first boot of such an image would be a stock boot."""
+    assert look(monkeypatch, object(), early=early)[1] == [word]
 
 
 @pytest.mark.parametrize("boots", [(UNTRACEABLE,), (FULL, FULL)])
