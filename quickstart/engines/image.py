@@ -181,8 +181,8 @@ def _make(plan: _Plan, disk: RootDisk, keep_present: Callable[[], bool], context
 def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
     """The input of ``pack``. The files of the disk become the reference image, and a boot of the disk is traced."""
     profile = plan.profile
-    brought = brought_home(plan.image, disk, profile.disk_mib * MIB, context)
-    reference = dataclasses.replace(brought.reference, origin=plan.origin)
+    brought = brought_home(plan.image, disk, plan.origin, profile.disk_mib * MIB, context)
+    reference = brought.reference
     root = ImageRoot(reference.tree)
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, profile.payload)
@@ -211,9 +211,13 @@ class Brought:
         )
 
 
-def brought_home(image: ImageDisk, disk: RootDisk, planned_bytes: int, context: Context) -> Brought:
-    """The files of ``disk``, the prepared copy of ``image``, as a reference image. ``planned_bytes`` is the size of the
-    root disk in the profile. Raises BadInputError for a disk whose next boot would be systemd's first boot.
+def brought_home(
+    image: ImageDisk, disk: RootDisk, origin: tuple[str, str], planned_bytes: int, context: Context
+) -> Brought:
+    """The files of ``disk``, the prepared copy of ``image``, as a reference image. ``origin`` is the kind and the hash
+    of the disk. ``planned_bytes`` is the size of the root disk in the profile.
+
+    Raises BadInputError for a disk whose next boot would be systemd's first boot.
     """
     used = examine_disk(disk.path)
     reference = reference_of_disk(used, _FROM_THE_IMAGE, planned_bytes, context)
@@ -223,7 +227,7 @@ def brought_home(image: ImageDisk, disk: RootDisk, planned_bytes: int, context: 
             f"/etc/machine-id of {image.source} asks for a first boot, in which systemd enables units by its presets",
             hint="make it an empty file in the image: then a copy still gets an identity of its own",
         )
-    return Brought(dataclasses.replace(reference, origin=(STAGE, image.digest)), used)
+    return Brought(dataclasses.replace(reference, origin=origin), used)
 
 
 def _check_early(profile: Profile) -> None:

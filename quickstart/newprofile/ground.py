@@ -12,7 +12,7 @@ from pathlib import Path
 from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import BuildOptions, TraceOptions
 from quickstart.engines.image import ImageOptions, brought_home, build_examined, image_key
-from quickstart.engines.ownsystem import examined, prepared
+from quickstart.engines.ownsystem import STAGE, examined, prepared
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.cpulimit import cpu_limit
@@ -86,7 +86,7 @@ def of_disk(path: Path, options: TraceOptions, context: Context) -> Iterator[Gro
     door.need_root(_ROOT_STEP)
     with examined(path, context) as image:
         disk = prepared(image, context)
-        brought = brought_home(image, disk, disk.size_bytes, context)
+        brought = brought_home(image, disk, (STAGE, image.digest), disk.size_bytes, context)
 
         def reads(profile: Profile) -> Reads:
             how = ImageOptions(image=path, out=Path("out"), keep=options.keep)

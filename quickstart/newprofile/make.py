@@ -100,14 +100,13 @@ def make(
     *,
     finds_ready: bool = False,
 ) -> Findings:
-    """Complete the profile ``draft`` for the image ``ground``, and write it to ``place.out``. After an error, nothing is
-    written.
+    """Complete the profile ``draft`` for the image ``ground``, and write it to ``place.out``, which ``check_place`` must
+    have accepted. After an error, nothing is written.
 
     With ``finds_ready``, the readiness request of ``draft`` is only a placeholder. The function then finds the real
     request in a boot (discover.py). Raises NoProfileError with every reason when the service cannot be started early or
     does not become ready.
     """
-    check_place(place)
     root = ground.root
     draft, wrapper, needed = _with_units(root, draft, context)
     unit, pre, run_start_pre = examine(root, draft)

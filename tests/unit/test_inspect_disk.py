@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from importlib import resources
 
 import pytest
 
@@ -107,42 +106,6 @@ REFUSED = {
 def test_it_is_refused(name: str) -> None:
     changes, reason = REFUSED[name]
     assert of({**RECORDS, **changes}).refusals == (reason,)
-
-
-def test_the_entry_of_quickstart_is_not_the_systems_own_default() -> None:
-    """A disk of `build --image` is built again from the entry that its system has chosen."""
-    script = resources.files("quickstart.image.targets.disk").joinpath("42_quickstart").read_text()
-    assert script.count("set default=quickstart\n") == 2
-    begin = "menuentry 'QuickStart' --class gnu-linux --id quickstart {"
-    assert begin in script.replace("$free", "")
-    ours = f"{begin}\n\tlinux /boot/vmlinuz ro\n\tinitrd /boot/quickstart/initramfs.img\n}}\n"
-    choice = script.rpartition("cat <<'END'\n")[2].removesuffix("END\n")
-    plain = default_entry(GRUB_CFG, b"")
-    assert plain is not None
-    assert default_entry(f"{GRUB_CFG}{ours}{choice}", b"quickstart_state=again\n") == plain
-
-
-ENTRY = "menuentry 'NAME' --id name {\n\tlinux /boot/vmlinuz NAME\n\tinitrd /boot/initrd\n}\n"
-PLAIN, OWN = ENTRY.replace("NAME", "plain"), ENTRY.replace("NAME", "own").replace("name", "own")
-
-
-@pytest.mark.parametrize(
-    ("menu", "wanted"),
-    [
-        (f"set default=0\n{PLAIN}if [ $x = y ]; then\n{OWN}fi\n", "plain"),
-        (f"set default=1\nif [ $x = y ]; then\n{OWN}fi\n{PLAIN}{OWN}", None),
-        (f"set default=1\nmenuentry 'Reboot' {{ reboot }}\n{PLAIN}{OWN}", None),
-        (f"set default=1\nmenuentry 'Reboot'\n{{\n reboot\n}}\n{PLAIN}{OWN}", None),
-        (f"set default=0\n{PLAIN.replace('initrd', 'linux /boot/vmlinuz two')}", None),
-        (f"set default=2-own\n{PLAIN}{OWN.replace('own', '2-own')}", None),
-        (f"set default=own\n{PLAIN}if [ $x = y ]; then\n{OWN}fi\n", None),
-        (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then set default=own; fi\n", "plain"),
-        (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then\n  set default=own\nfi\n", None),
-    ],
-)
-def test_a_condition_that_decides_the_default(menu: str, wanted: str | None) -> None:
-    found = default_entry(menu, b"")
-    assert (found.title if found else None) == wanted
 
 
 @pytest.mark.parametrize(
