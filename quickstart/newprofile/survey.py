@@ -42,8 +42,8 @@ class Survey:
     """The findings from the watched boot.
 
     ``listeners`` are the TCP listeners of the whole machine. ``loopback`` says that the service listens only on
-    127.0.0.1. In this case, ``ready_uptime_ns`` is 0, because the launch agent in the guest sends the readiness request
-    to the guest's external address and gets no answer.
+    127.0.0.1. If the readiness request went to the guest's external address in this case, nobody answered, and
+    ``ready_uptime_ns`` is 0.
     """
 
     loopback: bool
@@ -71,19 +71,20 @@ def watch(guest: Executes, unit: str, ready: Readiness, limit_s: float) -> Surve
         looks.append(look)
         del looks[:-MOST_LOOKS]
         if stamp is None and listens_inside_only(looks, ready):
-            return _survey(looks[-1], None)
+            return _survey(looks[-1], None, ready)
         if stamp is None and (why := failure(looks, unit, ready)):
             raise NoProfileError(unit, [why, *_journal(looks[-1])], hint=advice(why, ready))
         stamp = stamp or _pause(guest)
     if stamp is None:
         problems = [f"it was not ready after {limit_s:g} s", *_last_words(guest, looks, ready)]
         raise NoProfileError(unit, problems, hint="is it what --ready asks for? --timeout waits longer")
-    return _survey(_look(guest, unit, ready, look_s)[0], stamp)
+    return _survey(_look(guest, unit, ready, look_s)[0], stamp, ready)
 
 
-def _survey(look: Look, stamp: ReadyStamp | None) -> Survey:
+def _survey(look: Look, stamp: ReadyStamp | None, ready: Readiness) -> Survey:
     return Survey(
-        loopback=stamp is None,
+        # A request to 127.0.0.1, which discover.py may have chosen, is answered from there.
+        loopback=ready.loopback or stamp is None,
         used_mib=look.used_mib,
         listeners=look.listeners,
         unit_file_state=look.unit.get("UnitFileState", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 import pytest
@@ -80,6 +81,13 @@ def test_ready_during_a_look_or_between_two(ready_at: float) -> None:
     assert (found.loopback, found.answer, found.ready_uptime_ns) == (False, "connected", 5_000_000_000)
     # Looked at once more when it was ready.
     assert (found.listeners, found.used_mib, found.unit_file_state) == ((("0.0.0.0", 7),), 100, "enabled")  # noqa: S104
+
+
+def test_an_answer_from_127_0_0_1_is_of_a_service_inside() -> None:
+    """The request that was found in a boot went there (cups)."""
+    guest = Guest(said("activating"), said(port="0007", address="0100007F"), ready_at=1)
+    found = watch(guest, "app.service", replace(READY, loopback=True), 60)
+    assert (found.loopback, found.answer, found.ready_uptime_ns) == (True, "connected", 5_000_000_000)
 
 
 def test_who_listens_inside_only_is_not_waited_for() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,16 +251,6 @@ def test_ask_starts_early_where_nothing_brings_user_data(
         assert (said["program"], said["same-pid"]) == ("/fast/usr/sbin/nginx", "yes")
         assert said["cloud-init"].endswith("status: disabled")
         assert (said["running"], said["failed"]) == ("running", "")
-    # Somebody gives the machine a seed.
-    commands = out / "commands"
-    commands.write_text(f"mkdir {PurePosixPath('/', SEED).parent}\nmkdir /{SEED}\n")
-    host("debugfs", "-w", "-f", commands, out / "root.raw")
-    commands.unlink()
-    called, said = boot(out)
-    assert (
-        called.result["fallback"] == f"{ASKED}/{SEED} may be a seed of cloud-init; the stock init takes over"
-    )
-    assert said["program"] == "/usr/sbin/nginx"
     host("rm", "-r", out)
 
 
