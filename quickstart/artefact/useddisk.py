@@ -8,6 +8,7 @@ inspect/foreign). Device nodes, FIFOs and sockets are not copied.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -65,9 +66,12 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
         )
 
 
-def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: Context) -> ReferenceImage:
+def reference_of_disk(
+    disk: UsedDisk, label: str, planned_bytes: int, context: Context, boot: UsedDisk | None = None
+) -> ReferenceImage:
     """The content of ``disk`` as a reference image. If the store does not have this image, the content of ``disk``
-    is copied into the store. Copying needs root, so that files keep their owners.
+    is copied into the store. Copying needs root, so that files keep their owners. ``boot`` is the file system that the
+    machine mounts on /boot, unless /boot is a directory of ``disk``.
 
     ``planned_bytes`` is the size of the disk in the profile. The data of the copy has a limit, which is the larger of
     ``planned_bytes`` and the bytes that the disk's file uses on this host. Raises BadInputError when the data of the
@@ -79,18 +83,16 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
         "recipe": source_digest(
             "quickstart.artefact.useddisk", "quickstart.inspect.foreign", "quickstart.store.treehash"
         ),
+        **({"boot": boot.digest} if boot else {}),
     }
 
     def make(directory: Path) -> None:
         tree = directory / "root"
-        with (
-            context.progress.step(f"reference: copy what is on {disk.path.name}"),
-            unchanged(disk.path, disk.seen),
-            foreign_members(disk.path, "ext4") as members,
-        ):
-            # A FIFO stays on the disk, too: nobody packs one.
-            wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
-            bring_home(wanted, tree, _limits(disk.path, planned_bytes), str(disk.path))
+        with context.progress.step(f"reference: copy what is on {disk.path.name}"):
+            _bring_home(disk, tree, planned_bytes)
+            if boot:
+                _bring_home(boot, directory / "boot", planned_bytes)
+                _mount_over(directory / "boot", tree / "boot")
         # This check is here because a complete copy stays in the store, and a later hint would name this
         # copy, which nobody can repair.
         if (lacks := entry.lacking(ImageRoot(tree))) is not None:
@@ -103,6 +105,21 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
 
     made = context.store.get_or_make("reference", inputs, make)
     return entry.load(made.path, (USED_DISK, disk.digest))
+
+
+def _bring_home(disk: UsedDisk, tree: Path, planned_bytes: int) -> None:
+    with unchanged(disk.path, disk.seen), foreign_members(disk.path, "ext4") as members:
+        # A FIFO stays on the disk, too: nobody packs one.
+        wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
+        bring_home(wanted, tree, _limits(disk.path, planned_bytes), str(disk.path))
+
+
+def _mount_over(content: Path, place: Path) -> None:
+    """Put the tree ``content`` at ``place``, where a mount would hide what the root volume has there."""
+    if place.is_symlink() or not place.is_dir():
+        raise BadInputError("/boot of the disk is no directory", hint="make it one in the machine")
+    shutil.rmtree(place)
+    content.rename(place)
 
 
 def _limits(disk: Path, planned_bytes: int) -> Limits:

@@ -220,7 +220,8 @@ def brought_home(
     Raises BadInputError for a disk whose next boot would be systemd's first boot.
     """
     used = examine_disk(disk.path)
-    reference = reference_of_disk(used, _FROM_THE_IMAGE, planned_bytes, context)
+    boot = examine_disk(disk.boot) if disk.boot else None
+    reference = reference_of_disk(used, _FROM_THE_IMAGE, planned_bytes, context, boot)
     if is_unborn(ImageRoot(reference.tree)):
         # Every boot would differ from what is recorded, until systemd has written the file.
         raise BadInputError(

@@ -25,7 +25,7 @@ from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import with_options
 from quickstart.initramfs.recorded import record_files
-from quickstart.inspect.disk.own import check_image_disk, entry_line, own_words
+from quickstart.inspect.disk.own import check_image_disk, entry_line, kernel_path, own_words
 from quickstart.launch.appliance.appliance import appliance, fetch, look, started
 from quickstart.model import MIB
 from quickstart.model.disk import Inspected, Partition
@@ -38,7 +38,7 @@ from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 
 STAGE = "image"
-_ROOT = "root.raw"
+_ROOT, _BOOT = "root.raw", "boot.raw"
 _MAC = "52:54:00:71:73:0c"
 _MEMORY_MIB = 1024
 _SYSTEM_S = 900.0
@@ -69,7 +69,12 @@ class ImageDisk:
 
     @property
     def root(self) -> Partition:
-        return _root_of(self.found)
+        return _partition(self.found, self.found.root)
+
+    @property
+    def boot(self) -> Partition | None:
+        """The partition that the system mounts on /boot, unless /boot is a directory of the root file system."""
+        return None if self.found.boot is None else _partition(self.found, self.found.boot)
 
 
 @contextmanager
@@ -120,11 +125,11 @@ def _appliance(disk: Path, context: Context) -> Iterator[Executes]:
         yield guest
 
 
-def _root_of(found: Inspected) -> Partition:
-    root = next((each for each in found.facts.partitions if each.number == found.root), None)
-    if root is None:
-        raise GuestError("the disk has no root partition any more")
-    return root
+def _partition(found: Inspected, number: int | None) -> Partition:
+    partition = found.partition(number)
+    if partition is None:
+        raise GuestError("the disk has another partition table now")
+    return partition
 
 
 def _check_places(found: Inspected, size_bytes: int) -> None:
@@ -166,6 +171,8 @@ def _prepare(image: ImageDisk, place: Path, context: Context) -> None:
         execute_in(disk, image, "prepare", files, context)
     with opened_regular(disk) as fd:
         _copy(fd, image.root.size_bytes, place / _ROOT, image.root.begin_bytes)
+        if image.boot:
+            _copy(fd, image.boot.size_bytes, place / _BOOT, image.boot.begin_bytes)
 
 
 def _prepared_in(place: Path, image: ImageDisk) -> RootDisk:
@@ -175,6 +182,7 @@ def _prepared_in(place: Path, image: ImageDisk) -> RootDisk:
         superblock=read_superblock(place / _ROOT),
         whole=place / WHOLE_DISK,
         at_bytes=image.root.begin_bytes,
+        boot=place / _BOOT if image.boot else None,
         options=own_words(image.found),
     )
 
@@ -190,13 +198,14 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
     files: dict[str, bytes | Path] = {
         "install": _script("install"),
         "initramfs.img": packed.initramfs.path,
-        "entry": f"{entry.kernel}\n{line}\n{entry.kernel} {entry.command_line}".rstrip().encode() + b"\n",
+        "entry": f"{kernel_path(image.found)}\n{line}\n{entry.kernel} {entry.command_line}".rstrip().encode()
+        + b"\n",
         **{f"packed/{name}": data for name, data in record_files(packed.initramfs.path).items()},
     }
     with context.progress.step("install the initramfs in the copy"):
         execute_in(disk, image, "install", files, context)
-    root = _root_of(look_into(disk, context))
-    config = root.content.files.get(entry.config, b"") if root.content else b""
+    content = _partition(look_into(disk, context), entry.partition).content
+    config = content.files.get(entry.config, b"") if content else b""
     if b"--id quickstart {" not in config:
         raise GuestError(
             f"update-grub of {image.source} has written no entry for QuickStart",
@@ -256,7 +265,7 @@ def _fetched(guest: Executes, found: Inspected, work: Path) -> tuple[Path, Path]
         (entry.initramfs[0], initrd, _INITRAMFS_BYTES),
     ):
         with copy.open("xb") as file:
-            fetch(guest, _root_of(found), path, file, most_bytes)
+            fetch(guest, _partition(found, entry.partition), path, file, most_bytes)
     return kernel, initrd
 
 

@@ -139,3 +139,7 @@ class Inspected:
     has_cloud_init: bool
     grows_root: bool
     refusals: tuple[str, ...]
+
+    def partition(self, number: int | None) -> Partition | None:
+        """The partition with this number."""
+        return next((each for each in self.facts.partitions if each.number == number), None)

@@ -13,7 +13,8 @@ class RootDisk:
     """The tree of the reference image as a file system image, which is raw ext4 without a partition table.
 
     With ``whole``, the file system is a partition of the disk ``whole``, from byte ``at_bytes`` on, and ``path`` is a
-    copy of the partition. ``options`` are the words that the disk's own boot loader gives to the kernel, except the
+    copy of the partition. ``boot`` is a copy of the partition that the system mounts on /boot, or None when /boot is a
+    directory of the root file system. ``options`` are the words that the disk's own boot loader gives to the kernel, except the
     words that name the root volume or a console.
     """
 
@@ -22,6 +23,7 @@ class RootDisk:
     superblock: Superblock
     whole: Path | None = None
     at_bytes: int = 0
+    boot: Path | None = None
     options: tuple[str, ...] = ()
 
     @property

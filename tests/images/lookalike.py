@@ -1,12 +1,17 @@
-"""Make a disk as Debian's cloud images of bookworm are: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as
-15, GRUB for BIOS and UEFI, cloud-init, and netplan on systemd-networkd and systemd-resolved. The system installs its own
-boot loader, in a VM with the disk.
+"""Make disks as vendors do. Each has Debian bookworm with GRUB, cloud-init, and netplan on systemd-networkd and
+systemd-resolved. The system installs its own boot loader, in a VM with the disk.
+
+The layout CLOUD is that of Debian's cloud images: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15,
+GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
+its file systems.
 """
 
 from __future__ import annotations
 
+import enum
 import io
 import os
+import struct
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +21,7 @@ from quickstart.guest import executing
 from quickstart.host.holes import data_chunks
 from quickstart.image.ext4 import write_disk
 from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition, gpt
-from quickstart.model import MIB, FileRules, Profile, Readiness
+from quickstart.model import MIB, FileRules, Profile, Readiness, ReferenceImage
 from quickstart.model.machine import machine
 from quickstart.model.words import Early, ReadyKind
 from quickstart.reference.debootstrap import make_reference
@@ -25,11 +30,14 @@ from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 
 # The disk ends with the root, so that growroot has nothing to do while it is set up.
-ROOT_AT_MIB, ROOT_MIB = 128, 2048
-DISK_MIB = ROOT_AT_MIB + ROOT_MIB + 1
+ROOT_MIB, BOOT_MIB = 2048, 256
 ROOT_UUID = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0a01"
 ROOT_PART = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0b01"
 _DISK_ID = uuid.UUID("5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0c01")
+_MBR = struct.Struct("<440xIxx64sH")
+_MBR_ENTRY = struct.Struct("<B3sB3sII")
+_LINUX = 0x83
+_SECTORS_PER_MIB = 2048
 _SET_UP_S = 900.0
 
 PACKAGES = (
@@ -68,8 +76,24 @@ _DIFFERENCES = Variant(
     },
     ran=(("systemctl", "enable", "systemd-networkd.service", "systemd-resolved.service"),),
 )
+
+
+class Layout(enum.StrEnum):
+    """The partitions and the boot loader of a look-alike."""
+
+    CLOUD = "cloud"
+    APART = "apart"
+
+
+_GRUB = """\
+GRUB_CMDLINE_LINUX="console=tty0 console=ttyS0,115200"
+GRUB_TERMINAL="console serial"
+GRUB_TIMEOUT=0
+GRUB_DISABLE_LINUX_UUID=true
+"""
 # What the image's own installer has done on a vendor's machine.
-_SET_UP = f"""\
+_SET_UP = {
+    Layout.CLOUD: f"""\
 set -ex
 mount -o remount,rw /dev/vda1 /
 mkfs.vfat -F 32 -n ESP -i 5a1f3a60 /dev/vda15
@@ -80,28 +104,91 @@ PARTUUID={ROOT_PART} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
 UUID=5A1F-3A60 /boot/efi vfat defaults 0 0
 END
 cat >/etc/default/grub.d/20_look_alike.cfg <<END
-GRUB_CMDLINE_LINUX="console=tty0 console=ttyS0,115200"
-GRUB_TERMINAL="console serial"
-GRUB_TIMEOUT=0
-GRUB_DISABLE_LINUX_UUID=true
-GRUB_DISABLE_LINUX_PARTUUID=false
+{_GRUB}GRUB_DISABLE_LINUX_PARTUUID=false
 END
-rm -f /etc/network/interfaces
-ln -sf /run/systemd/resolve/resolv.conf /etc/resolv.conf
 grub-install --target=i386-pc /dev/vda
 grub-install --target=x86_64-efi --removable --no-nvram --efi-directory=/boot/efi
+""",
+    Layout.APART: f"""\
+set -ex
+mount -o remount,rw /dev/vda2 /
+mkfs.ext4 -q -L BOOT /dev/vda1
+e2label /dev/vda2 cloudimg-rootfs
+mount /dev/vda1 /mnt
+cp -a /boot/. /mnt
+umount /mnt
+find /boot -mindepth 1 -delete
+mount /dev/vda1 /boot
+cat >/etc/fstab <<END
+LABEL=cloudimg-rootfs / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
+LABEL=BOOT /boot ext4 defaults 0 2
+END
+cat >/etc/default/grub.d/20_look_alike.cfg <<END
+{_GRUB}GRUB_DISABLE_LINUX_PARTUUID=true
+GRUB_DEVICE=LABEL=cloudimg-rootfs
+END
+grub-install --target=i386-pc /dev/vda
+""",
+}
+_END = """\
+rm -f /etc/network/interfaces
+ln -sf /run/systemd/resolve/resolv.conf /etc/resolv.conf
 update-grub
-umount /boot/efi
+! mountpoint -q /boot/efi || umount /boot/efi
+! mountpoint -q /boot || umount /boot
 sync
-mount -o remount,ro /dev/vda1 /
+mount -o remount,ro /
 """
 
 
 @dataclass(frozen=True)
 class LookAlike:
-    """A disk, in raw format, and the kernel with the initramfs that it was set up with."""
+    """A disk, in raw format."""
 
     disk: Path
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A partition table: its bytes for the beginning and the end of the disk. The root is at ``root_at_mib``."""
+
+    root_at_mib: int
+    first: bytes
+    last: bytes
+
+
+def root_at_mib(layout: Layout) -> int:
+    """Where the root partition begins."""
+    return 128 if layout is Layout.CLOUD else 1 + BOOT_MIB
+
+
+def disk_mib(layout: Layout) -> int:
+    """A MiB behind the root has the second copy of a GPT."""
+    return root_at_mib(layout) + ROOT_MIB + 1
+
+
+def _table(layout: Layout) -> _Table:
+    at_mib, size_bytes = root_at_mib(layout), disk_mib(layout) * MIB
+    if layout is Layout.CLOUD:
+        table = gpt(partitions(), size_bytes, _DISK_ID)
+        return _Table(at_mib, table.first, table.last)
+    return _Table(at_mib, _mbr(((1, BOOT_MIB), (at_mib, ROOT_MIB))), b"")
+
+
+def _mbr(places_mib: tuple[tuple[int, int], ...]) -> bytes:
+    """A table of Linux partitions, of which the first one is marked as active."""
+    entries = b"".join(
+        _MBR_ENTRY.pack(
+            0 if number else 0x80,
+            b"\xfe\xff\xff",
+            _LINUX,
+            b"\xfe\xff\xff",
+            begin * _SECTORS_PER_MIB,
+            size * _SECTORS_PER_MIB,
+        )
+        for number, (begin, size) in enumerate(places_mib)
+    )
+    return _MBR.pack(0x5A1F3A60, entries.ljust(64, b"\0"), 0xAA55)
 
 
 def partitions() -> tuple[GptPartition, ...]:
@@ -119,46 +206,50 @@ def partitions() -> tuple[GptPartition, ...]:
         )
 
     return (
-        partition(1, ROOT_AT_MIB, ROOT_MIB, ROOT_X86_64),
+        partition(1, root_at_mib(Layout.CLOUD), ROOT_MIB, ROOT_X86_64),
         partition(14, 1, 3, BIOS_BOOT),
         partition(15, 4, 124, ESP),
     )
 
 
-def look_alike(context: Context) -> LookAlike:
+def look_alike(context: Context, layout: Layout = Layout.CLOUD) -> LookAlike:
     """The disk, from the store or made now."""
     reference = make_reference(_profile(), context, _DIFFERENCES, guest_package=False)
-    inputs = {"image": reference.image_hash, "recipe": source_digest("tests.images", "quickstart.image")}
+    inputs = {
+        "image": reference.image_hash,
+        "layout": layout.value,
+        "recipe": source_digest("tests.images", "quickstart.image"),
+    }
 
     def make(directory: Path) -> None:
         disk, root = directory / "disk.raw", directory / "root.raw"
         write_disk(reference.tree, root, ROOT_MIB, ROOT_UUID, "")
-        _assemble(disk, root)
+        _assemble(disk, root, layout)
         root.unlink()
-        _set_up(disk, reference.kernel, reference.initrd, context)
+        _set_up(disk, layout, reference, context)
 
     made = context.store.get_or_make("look-alike", inputs, make)
     return LookAlike(made.path / "disk.raw")
 
 
-def _assemble(disk: Path, root: Path) -> None:
-    table = gpt(partitions(), DISK_MIB * MIB, _DISK_ID)
+def _assemble(disk: Path, root: Path, layout: Layout) -> None:
+    table = _table(layout)
     with disk.open("xb", buffering=0) as file, root.open("rb") as source:
-        file.truncate(DISK_MIB * MIB)
+        file.truncate(disk_mib(layout) * MIB)
         file.write(table.first)
         file.seek(-len(table.last), os.SEEK_END)
         file.write(table.last)
         for offset, chunk in data_chunks(source.fileno(), ROOT_MIB * MIB):
-            file.seek(ROOT_AT_MIB * MIB + offset)
+            file.seek(table.root_at_mib * MIB + offset)
             file.write(chunk)
     disk.chmod(0o600)
 
 
-def _set_up(disk: Path, kernel: Path, initrd: Path, context: Context) -> None:
+def _set_up(disk: Path, layout: Layout, reference: ReferenceImage, context: Context) -> None:
     described = machine(
         "look-alike",
-        kernel=kernel,
-        initrds=(initrd,),
+        kernel=reference.kernel,
+        initrds=(reference.initrd,),
         cmdline=command_line(),
         memory_mib=1024,
         mac="52:54:00:71:73:0b",
@@ -166,8 +257,8 @@ def _set_up(disk: Path, kernel: Path, initrd: Path, context: Context) -> None:
         keeps_writes=True,
     )
     out = io.BytesIO()
-    with launcher_for(kernel, context).launch(described, None) as launched:
-        status = executing(launched).execute(_SET_UP, out, out, _SET_UP_S, 16 * MIB)
+    with launcher_for(reference.kernel, context).launch(described, None) as launched:
+        status = executing(launched).execute(_SET_UP[layout] + _END, out, out, _SET_UP_S, 16 * MIB)
     if status != 0:
         raise AssertionError(
             f"setting the disk up ended with {status}:\n{out.getvalue().decode(errors='replace')}"
@@ -177,7 +268,7 @@ def _set_up(disk: Path, kernel: Path, initrd: Path, context: Context) -> None:
 def command_line() -> str:
     """Nothing of the system runs but a shell, which loads the driver of the agent's port."""
     shell = '/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"'
-    return f"console=ttyS0 panic=-1 root=PARTUUID={ROOT_PART} ro init={shell}"
+    return f"console=ttyS0 panic=-1 root=UUID={ROOT_UUID} ro init={shell}"
 
 
 def _profile() -> Profile:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import pytest
@@ -19,7 +19,7 @@ from quickstart.host.holes import CHUNK_BYTES, copy_range
 from quickstart.host.progress import Quiet
 from quickstart.host.unchanged import digest_of_data
 from quickstart.inspect.disk.facts import disk_facts
-from quickstart.inspect.disk.own import check_image_disk, entry_line, own_words
+from quickstart.inspect.disk.own import check_image_disk, entry_line, kernel_path, own_words
 from quickstart.inspect.disk.records import parse_records
 from quickstart.inspect.disk.verdict import inspected
 from quickstart.model.disk import BootEntry, InitramfsMaker, Inspected, Loader
@@ -52,7 +52,8 @@ def with_root(kind: str) -> Inspected:
 
 REFUSED = {
     "xfs": (with_root("xfs"), "the root file system is xfs"),
-    "boot": (dataclasses.replace(FOUND, boot=2), "/boot is a partition of its own"),
+    "boot": (dataclasses.replace(FOUND, boot=15), "the file system of /boot is vfat"),
+    "menu": (dataclasses.replace(FOUND, boot=14), "GRUB's menu is not in the partition of /boot"),
     "loader": (dataclasses.replace(FOUND, loaders=(Loader.UKI,)), "the boot loader is not GRUB"),
     "dracut": (
         dataclasses.replace(FOUND, initramfs_maker=InitramfsMaker.DRACUT),
@@ -70,6 +71,23 @@ def test_what_is_refused_is_named(name: str) -> None:
     with pytest.raises(BadInputError) as caught:
         check_image_disk(DISK, found)
     assert any(said_of_it in line for line in caught.value.details)
+
+
+def test_the_kernel_of_a_separate_boot() -> None:
+    """GRUB's paths begin at the root of the partition."""
+    entry = FOUND.entry
+    assert isinstance(entry, BootEntry)
+    assert kernel_path(FOUND) == PurePosixPath("/boot/vmlinuz-6.1.0-1")
+    own = dataclasses.replace(entry, partition=2, kernel="/vmlinuz-6.1.0-1")
+    partition = dataclasses.replace(FOUND.facts.partitions[0], number=2)
+    facts = dataclasses.replace(FOUND.facts, partitions=(*FOUND.facts.partitions, partition))
+    apart = dataclasses.replace(FOUND, facts=facts, boot=2, entry=own)
+    assert kernel_path(apart) == PurePosixPath("/boot/vmlinuz-6.1.0-1")
+    check_image_disk(DISK, apart)
+    inside = dataclasses.replace(own, kernel="/boot/vmlinuz-6.1.0-1")
+    with pytest.raises(BadInputError) as caught:
+        check_image_disk(DISK, dataclasses.replace(apart, entry=inside))
+    assert any("not a kernel in /boot with one" in line for line in caught.value.details)
 
 
 def test_the_words_that_each_boot_needs() -> None:

@@ -75,6 +75,10 @@ REFUSED = {
         {FSTAB: f"PARTUUID={ROOT_PART} / ext4 rw 0 1\n/dev/sdb1 /boot ext4 rw 0 1\n".encode()},
         "fstab's line for /boot is no partition of this disk",
     ),
+    "boot by hand": (
+        {FSTAB: f"PARTUUID={ROOT_PART} / ext4 rw 0 1\nLABEL=ESP /boot vfat defaults,noauto 0 1\n".encode()},
+        "fstab's line for /boot has noauto, so a boot cannot tell GRUB that it is complete",
+    ),
     "full": ({"space 1": b"4096 498138 100 100\n"}, "/boot has 0 MiB free, and 96 MiB are needed"),
     "not unmounted": (
         {"unclean 1": b"mount: Read-only file system\n"},

@@ -4,57 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from quickstart.artefact.directory import load
-from quickstart.cli.firmware import free_port
-from quickstart.cli.output import Display, Plain
-from quickstart.engines.boot import machine_of
-from quickstart.engines.image import ImageOptions, build_image
-from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_into
 from quickstart.host.door import tool_path
-from quickstart.launch.forward import status_line
-from quickstart.model import MIB, Artefact
-from quickstart.model.machine import by_firmware
+from quickstart.model import MIB
 from quickstart.model.words import Firmware, ReadyKind
 from quickstart.profile import load_profile
-from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.guests import launched
-from tests.images.lookalike import ROOT_MIB, look_alike
+from tests.images.lookalike import ROOT_MIB, Layout, look_alike
 from tests.vm.conftest import host, quickstart
+from tests.vm.imaging import Made, image_made
 from tests.vm.test_inspect import digest
 
 pytestmark = pytest.mark.full
 
-BOOT_S, BUILD_S = 900.0, 3600.0
-PROFILE = """\
-schema = 1
-name = "web"
-description = "nginx of a disk that somebody else has made"
-suite = "bookworm"
-packages = ["nginx-light"]
-unit = "nginx.service"
-
-[start]
-pre = false
-early = "always"
-
-[ready]
-kind = "http"
-port = 80
-path = "/"
-status = 200
-timeout_s = 900
-
-[memory]
-machine_mib = 1024
-budget_mib = 48
-"""
+BUILD_S = 3600.0
 TRUNCATE = (
     "mount -n -o remount,rw /; truncate -s 1M /boot/quickstart/initramfs.img; sync; mount -n -o remount,ro /"
 )
@@ -96,61 +64,10 @@ sort /run/said | uniq -c
 """
 
 
-class Made:
-    """A disk of `build --image`, with the disk that it was made of."""
-
-    def __init__(self, artefact: Artefact, image: ImageDisk, store: Store) -> None:
-        self.artefact, self.image, self.store = artefact, image, store
-        self.context = Context(store, Display(Plain(stderr=True)))
-
-    def boot(self, firmware: Firmware, until: bytes = b" login:") -> bytes:
-        """The console of a boot that answers the profile's request, and then shows ``until``. The machine is shut
-        down in order. Without an answer, the console until the machine ended by itself.
-        """
-        port = free_port()
-        machine = by_firmware(machine_of(self.artefact, stock=False, snapshot=False, port=port), firmware)
-        with launched(machine, None, self.store) as guest:
-            answered, end_s = False, time.monotonic() + BOOT_S
-            while time.monotonic() < end_s:
-                said = guest.console.read(0).data
-                answered = answered or " 200" in status_line(port, "/")
-                if guest.wait(0.5) or (answered and until in said):
-                    break
-            else:
-                raise AssertionError(guest.console_tail())
-            if answered:
-                assert guest.power_off(BOOT_S)
-            return guest.console.read(0).data
-
-    def state(self) -> str:
-        """What GRUB has noted of the last try."""
-        found = look_into(self.artefact.disk, self.context)
-        content = next(each for each in found.facts.partitions if each.number == found.root).content
-        assert content is not None
-        lines = content.files["/boot/grub/grubenv"].decode().splitlines()
-        return next((each.partition("=")[2] for each in lines if each.startswith("quickstart_state=")), "")
-
-    def execute(self, script: str, files: Mapping[str, bytes] | None = None) -> None:
-        """Run a script in the disk's own system, as `build --image` does. It has to end with status 0. ``files`` are
-        beside it, in /run/quickstart-image.
-        """
-        given = {"script": script.encode(), **(files or {})}
-        execute_in(self.artefact.disk, self.image, "script", given, self.context)
-
-
 @pytest.fixture(scope="module")
 def made(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    place = tmp_path_factory.mktemp("image")
-    (place / "profile.toml").write_text(PROFILE)
-    context = Context(store, Display(Plain(stderr=True)))
-    disk = look_alike(context).disk
-    before = digest(disk)
-    options = ImageOptions(image=disk, out=place / "out")
-    built = build_image(load_profile(str(place)), options, context)
-    assert not build_image(load_profile(str(place)), options, context).made
-    with examined(disk, context) as image:
-        yield Made(built.artefact, image, store)
-    assert digest(disk) == before
+    with image_made(store, tmp_path_factory.mktemp("image"), Layout.CLOUD) as made:
+        yield made
 
 
 def test_it_boots_by_itself_fast_and_again(made: Made) -> None:

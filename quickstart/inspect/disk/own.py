@@ -38,6 +38,17 @@ def own_words(found: Inspected) -> tuple[str, ...]:
     return tuple(word for word in line.split() if not _OF_THE_ENTRY.fullmatch(word))
 
 
+def kernel_path(found: Inspected) -> PurePosixPath:
+    """The path at which the system has the kernel of the default entry.
+
+    Raises ValueError when there is no default entry.
+    """
+    if found.entry is None:
+        raise ValueError("the disk has no default entry")
+    is_apart = found.boot is not None and found.entry.partition == found.boot
+    return PurePosixPath("/boot" if is_apart else "/", found.entry.kernel.lstrip("/"))
+
+
 def entry_line(line: str, root_uuid: str) -> str:
     """The kernel's command line for a boot with our initramfs. The function makes this command line from ``line``, the
     command line of the boot loader's default entry. The command line names the root volume by its UUID, because our
@@ -50,13 +61,13 @@ def entry_line(line: str, root_uuid: str) -> str:
 
 def _not_yet(found: Inspected) -> Iterator[str]:
     """The reasons why `build --image` does not support a disk so far, although nothing is wrong with the disk."""
-    root = next((each for each in found.facts.partitions if each.number == found.root), None)
+    root, boot = found.partition(found.root), found.partition(found.boot)
     if root is None:
         return
     if root.kind != "ext4":
         yield f"the root file system is {brief(root.kind)}, and `build --image` knows only ext4 so far"
-    if found.boot is not None:
-        yield "/boot is a partition of its own, which `build --image` does not know so far"
+    if boot is not None and boot.kind != "ext4":
+        yield f"the file system of /boot is {brief(boot.kind)}, and `build --image` knows only ext4 so far"
     if not _GRUB & set(found.loaders):
         yield "the boot loader is not GRUB, the only one that `build --image` knows so far"
     if found.initramfs_maker is not InitramfsMaker.INITRAMFS_TOOLS:
@@ -66,6 +77,10 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         return
     if strange := [word for word in entry.command_line.split() if not _WORD.fullmatch(word)]:
         yield f"the command line of the default entry has a word with quotes or other special characters: {brief(strange[0])}"
-    if PurePosixPath(entry.kernel).parent != PurePosixPath("/boot") or len(entry.initramfs) != 1:
+    is_apart = boot is not None and entry.partition == boot.number
+    if boot is not None and not is_apart:
+        yield "GRUB's menu is not in the partition of /boot"
+    directory = PurePosixPath("/" if is_apart else "/boot")
+    if PurePosixPath(entry.kernel).parent != directory or len(entry.initramfs) != 1:
         count = len(entry.initramfs)
         yield f"the default entry starts {brief(entry.kernel)} with {count} initramfs files, not a kernel in /boot with one"

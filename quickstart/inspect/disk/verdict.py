@@ -113,9 +113,10 @@ def _found(facts: DiskFacts) -> _Found:
     root = roots[0] if len(roots) == 1 else None
     if root is None or root.content is None:
         return _Found(root=None, boot=None, esp=_esp(facts), root_name="")
-    lines = dict(_fstab(root.content))
-    boot = _named(facts, lines["/boot"]) if "/boot" in lines else root
-    return _Found(root=root, boot=boot, esp=_esp(facts), root_name=lines.get("/", ""))
+    lines = {each.place: each for each in _fstab(root.content)}
+    boot = _named(facts, lines["/boot"].device) if "/boot" in lines else root
+    root_name = lines["/"].device if "/" in lines else ""
+    return _Found(root=root, boot=boot, esp=_esp(facts), root_name=root_name)
 
 
 def _roots(facts: DiskFacts) -> list[Partition]:
@@ -133,16 +134,23 @@ def _esp(facts: DiskFacts) -> Partition | None:
     return next((each for each in facts.partitions if each.type_id in _ESP and each.kind == "vfat"), None)
 
 
-def _fstab(content: Content) -> Iterator[tuple[str, str]]:
-    """The lines of fstab(5), each as (mount point, device). When several lines have the same mount point, only the
-    first line counts.
-    """
+@dataclass(frozen=True)
+class _Line:
+    """A line of fstab(5)."""
+
+    place: str
+    device: str
+    options: frozenset[str]
+
+
+def _fstab(content: Content) -> Iterator[_Line]:
+    """The lines of fstab(5). When several lines have the same mount point, only the first line counts."""
     seen: set[str] = set()
     for line in _text(content, "/etc/fstab").splitlines():
         words = line.split()
         if len(words) >= 2 and not words[0].startswith("#") and words[1] not in seen:
             seen.add(words[1])
-            yield words[1], words[0]
+            yield _Line(words[1], words[0], frozenset(",".join(words[3:4]).split(",")))
 
 
 def _named(facts: DiskFacts, name: str) -> Partition | None:
@@ -310,6 +318,7 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
         yield f"fstab's line for / ({name}) is not partition {root.number}, which has the system"
     if found.boot is None:
         yield "fstab's line for /boot is no partition of this disk"
+    yield from _of_boot_line(root.content or _NO_CONTENT)
     for each in (root,) if found.boot in (None, root) else (root, found.boot):
         if each is not None and not each.is_clean:
             name = "the file system" if each.number == WHOLE_DISK else f"partition {each.number}"
@@ -320,6 +329,13 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
     content = found.boot.content if found.boot else None
     if content is not None and content.free_bytes < _LEAST_FREE_BYTES:
         yield f"/boot has {content.free_bytes >> 20} MiB free, and {_LEAST_FREE_BYTES >> 20} MiB are needed"
+
+
+def _of_boot_line(content: Content) -> Iterator[str]:
+    """A boot that is complete writes this to GRUB's environment file, which is in /boot."""
+    for line in _fstab(content):
+        if line.place == "/boot" and (options := sorted(line.options & {"noauto", "ro"})):
+            yield f"fstab's line for /boot has {options[0]}, so a boot cannot tell GRUB that it is complete"
 
 
 def _of_system(root: Partition) -> Iterator[str]:
