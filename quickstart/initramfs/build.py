@@ -46,6 +46,8 @@ from quickstart.store.store import source_digest
 BUILD_DIGITS = 32
 # tmpfiles.d(5) of systemd's own: /run/nologin during a boot.
 _NOLOGIN = PurePosixPath("/usr/lib/tmpfiles.d/systemd-nologin.conf")
+# `quickstart disable` makes this link (reference/guestpkg/scripts/quickstart).
+_STAMP, _OFF = PurePosixPath("/.quickstart"), "1:off"
 # The limit for each part without the start set. Our parts have 6 MiB, and half of this are modules.
 _BESIDE_BYTES = 64 * MIB
 # For programs and libraries, zstd takes 0.3 s, gzip 0.1 s and lz4 0.1 s. For the worst data that we have found, zstd
@@ -200,6 +202,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         superblock=recipe.disk.superblock,
         root_fstype=fstype,
         root_options=options,
+        is_disabled=root.link_target(_STAMP) == _OFF,
         interface=recipe.interface,
         unit=recipe.unit,
         ready=recipe.profile.ready,

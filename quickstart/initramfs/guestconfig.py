@@ -120,7 +120,8 @@ class GuestConfig:
     sends a client identifier, and otherwise empty (see dhcpclient.client_with_identifier). ``metric`` is the metric of
     the default route that this client sets. ``sent`` says which options the image's own DHCP client sends (see
     dhcpclient.sent_by_client). ``given`` says what the application needs before it is ready, such as the machine-id and
-    the name servers.
+    the name servers. ``is_disabled`` says whether somebody has called `quickstart disable` in the machine whose
+    disk is the image.
     """
 
     build: str
@@ -154,6 +155,7 @@ class GuestConfig:
     metric: str = ""
     sent: Sent = NOTHING_SENT
     given: Given = field(default_factory=Given)
+    is_disabled: bool = False
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -197,7 +199,8 @@ def config_text(config: GuestConfig) -> str:
         "ROOT_UUID": config.superblock.uuid,
         "ROOT_FSTYPE": config.root_fstype,
         "ROOT_OPTIONS": config.root_options,
-        "BUILD_MOUNTS": str(config.superblock.mount_count),
+        # Init looks for the link of `quickstart disable` only on a volume that differs from the build's.
+        "BUILD_MOUNTS": "" if config.is_disabled else str(config.superblock.mount_count),
         "BUILD_WTIME": str(config.superblock.write_time_s),
         "INTERFACE": config.interface,
         **_unit_values(config.unit),

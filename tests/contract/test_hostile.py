@@ -158,6 +158,19 @@ def split(archive: Initramfs) -> tuple[bytes, bytes]:
     return whole[: archive.part_a_bytes], whole[archive.part_a_bytes :]
 
 
+@pytest.mark.parametrize(
+    ("target", "mounts"), [("1:off", b"BUILD_MOUNTS=''\n"), ("1:0:0:0", b"BUILD_MOUNTS=0\n")]
+)
+def test_a_disabled_system_is_never_as_built(
+    image: ImageRoot, profile: Profile, tmp_path: Path, target: str, mounts: bytes
+) -> None:
+    """Init looks for the link of `quickstart disable` only on a volume that differs from the build's."""
+    (image.base / ".quickstart").symlink_to(target)
+    found = compute([trace(*everything(image))], image, RULES)
+    part_a, _ = split(built(image, found, profile, tmp_path / "initramfs.img"))
+    assert mounts in part_a
+
+
 # ---------------------------------------------------------------- names
 
 

@@ -59,6 +59,12 @@ def test_ec2_alone_in_config() -> None:
     assert "\nEC2_ALONE=yes\n" in config_text(replace(CONFIG, ec2_alone=True))
 
 
+def test_a_disabled_image_is_never_as_built() -> None:
+    """Otherwise, a disk that `rebuild` has packed would start fast in spite of `quickstart disable`."""
+    assert "\nBUILD_MOUNTS=0\n" in config_text(CONFIG)
+    assert "\nBUILD_MOUNTS=''\n" in config_text(replace(CONFIG, is_disabled=True))
+
+
 def test_udev_s_directory_in_config() -> None:
     assert "\nUDEV_DATA=''\n" in config_text(CONFIG)
     assert "\nUDEV_DATA=/run/udev/data\n" in config_text(replace(CONFIG, given=Given(udev=True)))

@@ -47,6 +47,15 @@ def test_an_upgraded_machine_starts_fast_again(used: Path) -> None:
     assert json.loads(again.out)["result"]["reason"] == "the root volume was as packed, file by file"
 
 
+def test_a_disabled_machine_stays_disabled(used: Path) -> None:
+    """Although nobody has mounted the volume since the rebuild."""
+    assert quickstart("run", used, *STAY, "--exec", f"{TOOL} disable").status == 0
+    assert quickstart("rebuild", used, "--json", timeout_s=BUILD_S).result["made"]
+    called = quickstart("run", used, "--snapshot", "--check", "--json", timeout_s=BUILD_S)
+    disabled = "fallback 1: disabled by /usr/sbin/quickstart disable; the stock init takes over"
+    assert called.result["fallback"] == disabled
+
+
 def test_a_machine_that_was_cut_off_is_refused(used: Path) -> None:
     cut = quickstart(
         "run",
