@@ -371,6 +371,22 @@ def test_a_socket_that_is_to_be_bound_before_a_service(root: Path, listens: str,
     assert early(root) == ((f"{OWN}/sockets.target.wants/new.socket",) if named else NOTHING)
 
 
+def test_a_socket_behind_a_link_of_the_volume(root: Path) -> None:
+    """The link may lead to what the application's unit hides."""
+    put(root, f"{PACKAGES}/new.socket", "[Socket]\nListenStream=/var/lib/way/x.sock\n")
+    put(root, f"{PACKAGES}/new.service", "[Service]\nExecStart=/bin/new\n")
+    texts = [enabled_text(ImageRoot(root), "app.service", hidden=hidden) for hidden in ((), ("/run/x",))]
+    link(root, f"{OWN}/sockets.target.wants/new.socket")
+    for known, is_link, named in ((texts[0], True, False), (texts[1], False, False), (texts[1], True, True)):
+        (root / "known").write_bytes(known)
+        way = root / "var/lib/way"
+        way.parent.mkdir(parents=True, exist_ok=True)
+        way.unlink(missing_ok=True)
+        if is_link:
+            way.symlink_to("/run")
+        assert early(root) == ((f"{OWN}/sockets.target.wants/new.socket",) if named else NOTHING)
+
+
 def test_sockets_of_other_kinds(root: Path) -> None:
     put(root, f"{PACKAGES}/new.socket", "[Socket]\nListenNetlink=kobject-uevent 1\nListenSpecial=/dev/x\n")
     link(root, f"{OWN}/sockets.target.wants/new.socket")

@@ -78,6 +78,47 @@ def test_what_cannot_be_hidden_before_it_is_there_is_refused(base: Path, name: s
             made(base, f"{name}={prefix}{path}")
 
 
+PULLED = {
+    "by a service": {"other.service": "[Unit]\nRequires=off.socket\n[Service]\nExecStart=/usr/bin/other"},
+    "by Sockets=": {"other.service": "[Service]\nExecStart=/usr/bin/other\nSockets=off.socket"},
+    "by a drop-in": {"sockets.target.d/more.conf": "[Unit]\nWants=off.socket"},
+    "by upholds": {"multi-user.target.upholds/off.socket": "../off.socket"},
+    "an instance": {
+        "off@.socket": "[Socket]\nListenStream=/run/%i.sock",
+        "sockets.target.wants/off@off.socket": "../off@.socket",
+    },
+    "by its name": {
+        "off.socket.d/own.conf": "[Socket]\nListenStream=\nListenStream=/run/%p.sock",
+        "sockets.target.wants/off.socket": "../off.socket",
+    },
+}
+
+
+@pytest.mark.parametrize("how", PULLED)
+def test_a_socket_that_another_unit_pulls_in_is_bound_as_well(base: Path, how: str) -> None:
+    for name, text in PULLED[how].items():
+        file = base / PLACE[1:] / name
+        file.parent.mkdir(exist_ok=True)
+        if text.startswith("../"):
+            file.symlink_to(text)
+        else:
+            put(base, f"{PLACE}/{name}", f"{text}\n")
+    put(base, f"{PLACE}/basic.target", "[Unit]\nWants=sockets.target\n")
+    put(base, f"{PLACE}/multi-user.target", "[Unit]\nRequires=basic.target\n")
+    wants = base / PLACE[1:] / "multi-user.target.wants"
+    wants.mkdir()
+    (wants / "other.service").symlink_to("../other.service")
+    with pytest.raises(UnsupportedUnitError, match=r"hides or restricts /run/off\.sock, which systemd"):
+        made(base, "InaccessiblePaths=-/run/off.sock")
+
+
+def test_a_socket_whose_path_is_not_known_is_refused(base: Path) -> None:
+    socket(base, "late", "ListenStream=/run/%b.sock")
+    assert made(base, "InaccessiblePaths=-/home") == []
+    with pytest.raises(UnsupportedUnitError, match=r"late\.socket listens on /run/%b\.sock, which only"):
+        made(base, "InaccessiblePaths=-/run/other.sock")
+
+
 def test_a_unit_that_names_nothing_of_the_kind_is_as_before(base: Path) -> None:
     for path in (
         "/run/off.sock",

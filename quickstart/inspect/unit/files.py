@@ -238,9 +238,10 @@ def _instance(name: str, unit: str) -> str:
 
 
 def _template(unit: str) -> str:
-    """The template NAME@.service of an instance NAME@INSTANCE.service. The result is empty for other units."""
-    stem, at, instance = unit.removesuffix(".service").partition("@")
-    return f"{stem}@.service" if at and instance else ""
+    """The template NAME@.TYPE of an instance NAME@INSTANCE.TYPE. The result is empty for other units."""
+    stem, _, kind = unit.rpartition(".")
+    name, at, instance = stem.partition("@")
+    return f"{name}@.{kind}" if at and instance else ""
 
 
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:

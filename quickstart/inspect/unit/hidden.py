@@ -14,7 +14,6 @@ until systemd adopts them, and they could keep the connection.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -23,7 +22,9 @@ from quickstart.inspect.imageroot import MAX_LINKS, ImageRoot
 from quickstart.inspect.unit.files import assignments, directives, unit_texts
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.neighbours import enabled_sockets
+from quickstart.inspect.unit.pulled import pulled_by, started_of
 from quickstart.inspect.unit.values import BadValueError, file_mode
+from quickstart.inspect.unit.words import Names
 from quickstart.parse.guestpaths import in_run, simplified
 from quickstart.parse.printable import brief
 
@@ -82,12 +83,12 @@ def hidden_directories(
     wanted = _restricted(root, records)
     if not wanted:
         return ()
-    early = (PurePosixPath(path) for path in _sockets(root, bound))
+    early = (PurePosixPath(path) for path in _sockets(root, unit, bound))
     made = {*_made(records), *(str(each) for path in early for each in (path, *path.parents)), *_STARTERS}
     closed = {path for path in wanted if "inaccessible" in wanted[path]}
     # A command with `!` runs as root, whatever the unit's user.
     is_unprivileged = _is_unprivileged(root, records) and not any("!" in each.flags for each in commands)
-    late = _sockets(root, {path.name for path in enabled_sockets(root)}.difference(bound))
+    late = _sockets(root, unit, _started_sockets(root).difference(bound))
     found: dict[str, Record] = {}
     for path in sorted(wanted):
         above = {str(each) for each in PurePosixPath(path).parents}
@@ -162,9 +163,21 @@ def _made(records: Iterable[Record]) -> Iterator[str]:
             yield from map(str, (path, *path.parents))
 
 
-def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
+def _started_sockets(root: ImageRoot) -> frozenset[str]:
+    """The socket units that a boot starts. They are the enabled ones, and those that another started unit pulls in by
+    its directives. systemd binds all of them before the application, because of sockets.target.
+    """
+    known = pulled_by(root)
+    started = started_of(root, (name for name in known.by if name.endswith(".socket")), known)
+    return started | {path.name for path in enabled_sockets(root)}
+
+
+def _sockets(root: ImageRoot, unit: str, units: Collection[str]) -> Mapping[str, str]:
     """The paths of the sockets and FIFOs of the socket units ``units``. Each path has the mode that systemd gives to
     new directories above the socket or FIFO.
+
+    Raises UnsupportedUnitError for a path with a specifier that only the running machine knows. ``unit`` names the unit
+    that would start early in this message.
     """
     found: dict[str, str] = {}
     for name in sorted(units):
@@ -178,9 +191,19 @@ def _sockets(root: ImageRoot, units: Collection[str]) -> Mapping[str, str]:
         except BadValueError:
             mode = "0755"
         values = (value.split() if key == _LINKS else [value] for key, value in assigned if key in _LISTENS)
-        paths = (re.sub("^%t/", "/run/", path) for value in values for path in value)
+        paths = (_expanded(unit, name, path) for value in values for path in value)
         found |= {str(_place(root, simplified(path))): mode for path in paths if path.startswith("/")}
     return found
+
+
+def _expanded(unit: str, socket: str, path: str) -> str:
+    try:
+        return Names(socket).expand(path)
+    except UnsupportedUnitError as error:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: it hides or restricts paths in memory, and {brief(socket)} listens on"
+            f" {brief(path)}, which only the running machine knows"
+        ) from error
 
 
 def _is_unprivileged(root: ImageRoot, records: Collection[Record]) -> bool:

@@ -29,7 +29,7 @@ _USUAL_GOALS = frozenset({"multi-user.target", "graphical.target"})
 # This directive only requires that the unit already runs.
 _NEVER_STARTS = "Requisite"
 # What these units start besides what they pull in.
-_TRIGGERING = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit"}
+_TRIGGERING = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit", "[Service]": "Sockets"}
 _TRIGGERS = ("socket", "path", "timer")
 # These trigger a unit when something happens, and not always in a boot.
 _OCCASIONS = (".path", ".timer")
