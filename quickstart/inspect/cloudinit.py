@@ -55,6 +55,29 @@ _SETTING = re.compile(
     r"[ \t]*(?:#.*)?"
 )
 _ABOUT_DATASOURCES = re.compile(r"""(?<![\w$-])datasource(?:_list|["']?[ \t]*(?::|$))""")
+# What the image's own configuration may say at its first level without a change to what the application finds in a
+# machine without user data: Debian's own cloud.cfg and the files of its cloud images, and logs.
+_HARMLESS = frozenset(
+    (
+        *("users", "disable_root", "preserve_hostname", "manage_etc_hosts"),
+        *("apt", "apt_preserve_sources_list", "apt_pipelining"),
+        *("cloud_init_modules", "cloud_config_modules", "cloud_final_modules", "system_info"),
+        *(
+            "datasource_list",
+            "datasource",
+            "ssh_pwauth",
+            "ssh_deletekeys",
+            "ssh_genkeytypes",
+            "no_ssh_fingerprints",
+        ),
+        *("disable_root_opts", "mount_default_fields", "syslog_fix_perms", "growpart", "resize_rootfs"),
+        *("_log", "log_cfgs", "output", "final_message", "warnings", "disable_ec2_metadata"),
+    )
+)
+_KEY = re.compile(r"(\w+)[ \t]*:(?:[ \t].*)?")
+# Items of a list may stand at the first level, below their key.
+_ITEM = re.compile(r"-(?:[ \t].*)?|---|\.\.\.")
+_NO_NETWORK = re.compile(r"network[ \t]*:[ \t]*\{[ \t]*config[ \t]*:[ \t]+disabled[ \t]*\}[ \t]*(?:#.*)?")
 _ASKED = frozenset(("NoCloud", "ConfigDrive", "Ec2", "None"))
 # ds-identify reads it, and may then find a datasource in another way.
 _IDENTIFY = PurePosixPath("/etc/cloud/ds-identify.cfg")
@@ -138,6 +161,8 @@ def unasked(root: ImageRoot) -> str:
                 f"{path} says something about datasources in a form that QuickStart does not know; "
                 "a list has the form `datasource_list: [ NoCloud, Ec2, None ]`, in one line"
             )
+        if key := _other_work(text):
+            return f"{path} has `{brief(key)}`, which may matter to the application in the first boot"
     for path, only in _chosen(root):
         if not only <= _ASKED:
             return f"{path} chooses the datasource {brief(min(only))}, which init does not ask"
@@ -161,6 +186,20 @@ def _chosen(root: ImageRoot) -> Iterator[tuple[PurePosixPath, frozenset[str]]]:
             only = frozenset(_NAME.findall(chosen[1]) if chosen else ()) - {"None"}
             if len(only) == 1:
                 yield path, only
+
+
+def _other_work(text: str) -> str:
+    """The first key at the first level of a file of cloud-init's configuration that is not known to be harmless, or the
+    first line that is no plain key. For example, `mounts` and `network` are keys for work that a stock boot does before
+    the application, also without any user data. The result is empty when there is no such line.
+    """
+    for line in text.splitlines():
+        if line[:1] in ("", " ", "\t", "#") or _ITEM.fullmatch(line) or _NO_NETWORK.fullmatch(line):
+            continue
+        key = _KEY.fullmatch(line)
+        if key is None or key[1] not in _HARMLESS:
+            return key[1] if key else line
+    return ""
 
 
 def _has_other_form(text: str) -> bool:

@@ -188,6 +188,10 @@ UNCLEAR = {
     "a name in a condition": ("hardened", f"{STOCK}if [ $x = y ]; then\n{OWN}fi\n"),
     "a number that is too large": ("2", STOCK + OWN),
     "a brace that stays open": ("0", STOCK + "menuentry 'x' {\n"),
+    "another file": ("0", "source $prefix/first.cfg\n" + STOCK),
+    "another file, in a line": ("hardened", "if true; then configfile /x; fi\n" + STOCK + OWN),
+    "a function with an entry": ("0", f"function more {{\n{OWN}}}\nmore\n{STOCK}"),
+    "a loop": ("0", f"for x in a b; do\n{OWN}done\n{STOCK}"),
 }
 
 
@@ -234,6 +238,40 @@ def test_a_condition_in_one_line(disk: Disk) -> None:
 def test_an_entry_in_a_comment(disk: Disk) -> None:
     disk.write(f"#menuentry 'Test' {{\n#}}\n# set default=1\n{STOCK}")
     assert disk.installed()
+
+
+def test_a_file_that_comes_after_the_default_entry(disk: Disk) -> None:
+    """As 41_custom has it."""
+    disk.write(STOCK + "if [ -f  ${config_directory}/custom.cfg ]; then\n  source x\nfi\n" + OWN)
+    assert disk.installed()
+    assert disk.installed(GRUB_DEFAULT="hardened") == ""
+    disk.write(STOCK + OLD.replace("Advanced", "Advanced options for Debian") + OWN)
+    assert disk.installed(GRUB_DEFAULT="hardened")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("search --fs-uuid --set=root AAAA", "search --fs-uuid --set=root BBBB"),
+        ("set root=(hd0,1)", "set root=(hd1,1)"),
+    ],
+)
+def test_the_volume_of_an_own_entry(disk: Disk, before: str, after: str) -> None:
+    """Only the system's own script names volumes that it has looked up itself."""
+    own = OWN.replace("\tlinux", f"\t{before}\n\tlinux")
+    text = f"{STOCK}### BEGIN /etc/grub.d/40_custom ###\n{own}"
+    disk.write(text)
+    assert disk.installed(GRUB_DEFAULT="hardened")
+    disk.write(text.replace(before, after))
+    assert disk.entry(GRUB_DEFAULT="hardened") == ""
+
+
+def test_a_command_behind_the_name_of_the_disk(disk: Disk) -> None:
+    text = STOCK.replace("\tlinux", "\tset root='hd0,gpt1'\n\tlinux")
+    disk.write(text)
+    assert disk.installed()
+    disk.write(text.replace("gpt1'", "gpt1'; cutmem 1 2"))
+    assert disk.entry() == ""
 
 
 OTHERS = {
@@ -296,6 +334,9 @@ def test_users_of_grub(disk: Disk) -> None:
     assert "menuentry 'QuickStart' --class gnu-linux --unrestricted --id quickstart {\n" in disk.installed()
     disk.write(free + STOCK)
     assert "menuentry 'QuickStart' --class gnu-linux --id quickstart {\n" in disk.installed(GRUB_DEFAULT="1")
+    for header in ("${menuentry_id_option} 'own' --unrestricted", "--class debian\t--unrestricted\t--id x"):
+        disk.write(STOCK.replace("$menuentry_id_option 'gnulinux-simple-1'", header))
+        assert " --unrestricted --id quickstart {\n" in disk.installed()
 
 
 @pytest.mark.parametrize("name", ["quickstart/initramfs.img", "quickstart/entry", "quickstart/settings"])

@@ -176,7 +176,7 @@ CHOICES = [
         "",
     ),
     (
-        "datasource: # of AWS\n\n  Ec2:\n    timeout: 5\n    apply_network_config: false # no\n# x\nmounts: []\n",
+        "datasource: # of AWS\n\n  Ec2:\n    timeout: 5\n    apply_network_config: false # no\n# x\ngrowpart:\n  mode: auto\n",
         "",
     ),
     *(
@@ -221,6 +221,22 @@ CHOICES = [
     ("datasource:\n  NoCloud:\n    seedfrom: http://10.0.0.1/\n", DATA),
     ("datasource:\n  Ec2:\n    metadata_urls: ['http://10.0.0.1/']\n", DATA),
     ("manage_etc_hosts: true\n", ""),
+    # Debian's own form of a list below its key, and how many images switch cloud-init's network off.
+    ("---\nusers:\n- default\n", ""),
+    ("network: {config: disabled}  # by networkd\n", ""),
+    *(
+        (text, f"has `{key}`, which may matter to the application in the first boot")
+        for key, text in (
+            ("network", "network:\n  version: 2\n"),
+            ("network", "network: {config: disabled, version: 2}\n"),
+            ("mounts", "users:\n  - default\nmounts:\n  - [ /dev/vdb, /var/lib/mysql ]\n"),
+            ("write_files", "write_files: []\n"),
+            ("runcmd", "runcmd:\n - [ nft, -f, /etc/nft.conf ]\n"),
+            ("{mounts: []}", "{mounts: []}\n"),
+            ('"mounts": []', '"mounts": []\n'),
+            ("? mounts", "? mounts\n: []\n"),
+        )
+    ),
 ]
 
 

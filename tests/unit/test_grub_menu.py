@@ -38,6 +38,13 @@ PLAIN, OWN = ENTRY.replace("NAME", "plain"), ENTRY.replace("NAME", "own").replac
         (f"set default=2-own\n{PLAIN}{OWN.replace('own', '2-own')}", None),
         (f"set default=own\n{PLAIN}if [ $x = y ]; then\n{OWN}fi\n", None),
         (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then set default=own; fi\n", "plain"),
+        (f"set default=0\nsource $prefix/x\n{PLAIN}", None),
+        (f"set default=plain\nif true; then configfile /x; fi\n{PLAIN}", None),
+        (f"set default=0\nfunction more {{\n{OWN}}}\nmore\n{PLAIN}", None),
+        (f"set default=0\nfor x in a b; do\n{OWN}done\n{PLAIN}", None),
+        (f"set default=0\n{PLAIN}source $prefix/x\n{OWN}", "plain"),
+        (f"set default=own\n{PLAIN}source $prefix/x\n{OWN}", None),
+        (f"set default=0\n# source x\nfunction gfx {{\n\tset x=y\n}}\n{PLAIN}", "plain"),
         (f"set default=0\n{PLAIN}{OWN}if keystatus --shift; then\n  set default=own\nfi\n", None),
     ],
 )

@@ -16,8 +16,20 @@ _BLOCK = re.compile(r"^\s*(menuentry|submenu|function)\s.*\{\s*$")
 _HEADER = re.compile(r"^\s*(?:menuentry|submenu)\s")
 _TITLE = re.compile(r"""^\s*(?:menuentry|submenu)\s+(?:'([^']*)'|"([^"]*)"|(\S+))""")
 _ID = re.compile(r"""\s(?:\$\{?menuentry_id_option\}?|--id)\s+(?:'([^']*)'|"([^"]*)"|([^\s{]+))""")
+_FUNCTION = "function"
 _KERNEL = ("linux", "linux16", "linuxefi")
 _INITRD = ("initrd", "initrd16", "initrdefi")
+# Commands that may add entries to the menu, which are not in the configuration.
+_ADDING = frozenset(
+    (
+        *("source", ".", "configfile", "for", "while", "until", "eval", "normal", "blscfg"),
+        *("extract_entries_source", "extract_entries_configfile", "legacy_source", "legacy_configfile"),
+        *("extract_legacy_entries_source", "extract_legacy_entries_configfile"),
+        *("syslinux_source", "syslinux_configfile"),
+        *("extract_syslinux_entries_source", "extract_syslinux_entries_configfile"),
+    )
+)
+_WORDS = re.compile(r"[^\s;]+")
 _SAVED = ("${saved_entry}", "$saved_entry")
 # Where image/targets/disk/42_quickstart has written to the configuration, this is not the system's own default.
 _OF_QUICKSTART = "quickstart"
@@ -27,7 +39,8 @@ _OF_QUICKSTART = "quickstart"
 class GrubEntry:
     """An entry of GRUB's menu that starts a kernel. ``kernel`` and ``initramfs`` are paths as GRUB sees them. Both
     paths are relative to the root of the file system that has GRUB's configuration. ``is_guarded`` says that a
-    condition decides whether the entry is in the menu, or which of its kernel lines counts.
+    condition decides whether the entry is in the menu, or which of its kernel lines counts. It also says that a command
+    before the entry may add other entries.
     """
 
     title: str
@@ -48,8 +61,9 @@ def default_entry(config: str, environment: bytes) -> GrubEntry | None:
     The result is None when this module does not understand the menu. This is the case when the configuration's default
     is an expression, when the configuration has several defaults, or when the default is not an entry of the menu's
     first level. It is also the case when a condition decides whether the default entry, or an entry before a default
-    that is given as a number, is in the menu, or which kernel line of the entry counts. Finally, it is the case when an
-    entry is written in another form than by grub-mkconfig, or when the configuration has more lines or longer
+    that is given as a number, is in the menu, or which kernel line of the entry counts. It is the case when a command
+    before the default entry may add entries, for example from another file. Finally, it is the case when an entry is
+    written in another form than by grub-mkconfig, or when the configuration has more lines or longer
     lines than grub-mkconfig writes.
     """
     lines = config.splitlines()
@@ -99,7 +113,7 @@ def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
     counts submenus as entries. In the result, a submenu is an entry without a kernel.
     """
     blocks: list[str] = []
-    entry, conditions = _NO_ENTRY, 0
+    entry, conditions, is_added = _NO_ENTRY, 0, False
     for line in lines:
         words = line.split()
         if not blocks and words[:1] == ["if"] and words[-1:] == ["then"]:
@@ -107,14 +121,20 @@ def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
         elif not blocks and words == ["fi"]:
             conditions -= 1
         match = _BLOCK.match(line)
+        if set(blocks) <= {_FUNCTION} and not line.lstrip().startswith("#"):
+            # Whoever calls the function adds the entries that it has.
+            is_added |= bool(match and blocks and match[1] != _FUNCTION)
+            is_added |= not match and not _ADDING.isdisjoint(_WORDS.findall(line))
         if match:
             if not blocks:
                 title, identifier = _first(_TITLE.match(line)), _first(_ID.search(line))
-                entry = replace(_NO_ENTRY, title=title, identifier=identifier, is_guarded=conditions != 0)
+                entry = replace(
+                    _NO_ENTRY, title=title, identifier=identifier, is_guarded=conditions != 0 or is_added
+                )
             blocks.append(match[1])
         elif line.strip() == "}" and blocks:
             kind = blocks.pop()
-            if not blocks and kind != "function":
+            if not blocks and kind != _FUNCTION:
                 yield entry
         elif blocks == ["menuentry"]:
             entry = _with_line(entry, line)
