@@ -236,6 +236,7 @@ def execute_in(
         mac=_MAC,
         disk=disk,
         keeps_writes=True,
+        reports_full_disk=True,
     )
     given = {
         "busybox": door.tool_path("busybox"),

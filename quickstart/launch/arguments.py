@@ -133,8 +133,10 @@ def _disk_arguments(machine: Machine, fd: int | None) -> tuple[str, ...]:
         words = ("-add-fd", f"fd={fd},set={_DISK_SET}", "-drive", drive)
     # A firmware would otherwise look for a boot loader elsewhere, too, and wait for a network.
     first = ",bootindex=0" if machine.firmware else ""
+    # Nobody gives more space to a guest whose writes are discarded, or that a build waits for.
+    full = ",werror=report" if machine.snapshot or machine.reports_full_disk else ""
     # Each request of the guest must be one request to the volume, but by default, QEMU merges neighbouring requests.
-    return (*words, "-device", f"virtio-blk-pci,drive={ROOT},addr=4,request-merging=off{first}")
+    return (*words, "-device", f"virtio-blk-pci,drive={ROOT},addr=4,request-merging=off{full}{first}")
 
 
 def _drive(disk_format: str) -> str:

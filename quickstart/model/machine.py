@@ -30,6 +30,9 @@ class Machine:
     all. For a volume of an NBD server, ``disk_format`` is raw and ``snapshot`` is false. ``uuid`` is the guest's UUID
     in SMBIOS, or empty. ``file_bytes`` lists files with the sizes in bytes that they must have.
 
+    When the host has no space for a write of the guest, QEMU stops the guest until there is space again. With
+    ``reports_full_disk``, and with ``snapshot``, the guest gets an error instead (qemu(1), werror).
+
     With ``firmware``, the machine boots from its disk alone. Then ``kernel``, ``initrds`` and ``cmdline`` are not
     used, and the guest has no launch agent.
     """
@@ -51,6 +54,7 @@ class Machine:
     file_bytes: tuple[tuple[Path, int], ...] = ()
     firmware: Firmware | None = None
     read_only: bool = False
+    reports_full_disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ def machine(
     disk: Path | None,
     disk_format: DiskFormat = DiskFormat.RAW,
     keeps_writes: bool = False,
+    reports_full_disk: bool = False,
     access: NetworkAccess = CLOSED,
     uuid: str = "",
     file_bytes: tuple[tuple[Path, int], ...] = (),
@@ -98,6 +103,7 @@ def machine(
         disk=disk,
         disk_format=disk_format,
         snapshot=not keeps_writes,
+        reports_full_disk=reports_full_disk,
         mac=mac,
         forward_port=access.port,
         guest_port=guest_port,

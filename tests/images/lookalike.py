@@ -31,6 +31,7 @@ from quickstart.store.store import source_digest
 
 # The disk ends with the root, so that growroot has nothing to do while it is set up.
 ROOT_MIB, BOOT_MIB = 2048, 256
+DISK_NAME = "disk.raw"
 ROOT_UUID = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0a01"
 ROOT_PART = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0b01"
 _DISK_ID = uuid.UUID("5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0c01")
@@ -222,14 +223,14 @@ def look_alike(context: Context, layout: Layout = Layout.CLOUD) -> LookAlike:
     }
 
     def make(directory: Path) -> None:
-        disk, root = directory / "disk.raw", directory / "root.raw"
+        disk, root = directory / DISK_NAME, directory / "root.raw"
         write_disk(reference.tree, root, ROOT_MIB, ROOT_UUID, "")
         _assemble(disk, root, layout)
         root.unlink()
         _set_up(disk, layout, reference, context)
 
     made = context.store.get_or_make("look-alike", inputs, make)
-    return LookAlike(made.path / "disk.raw")
+    return LookAlike(made.path / DISK_NAME)
 
 
 def _assemble(disk: Path, root: Path, layout: Layout) -> None:

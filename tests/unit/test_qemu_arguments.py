@@ -113,6 +113,15 @@ def test_a_request_of_the_guest_is_one_to_the_disk() -> None:
     assert len(block) == 1 and "request-merging=off" in block[0]
 
 
+@pytest.mark.parametrize(
+    ("more", "is_told"), [({}, False), ({"snapshot": True}, True), ({"reports_full_disk": True}, True)]
+)
+def test_a_guest_whose_host_has_no_space(more: dict[str, bool], is_told: bool) -> None:
+    """Without an error, QEMU would stop the guest, and a build would wait for its time limit."""
+    (block,) = (each for each in arguments(**more)["-device"] if each.startswith("virtio-blk"))
+    assert (",werror=report" in block) == is_told
+
+
 def test_the_number_of_cpus() -> None:
     assert arguments(vcpus=2)["-smp"] == ["2"]
 
@@ -175,7 +184,7 @@ ALLOWED = {
     "-drive": DRIVES,
     "-netdev": re.compile(r"user,id=net,restrict=(on|off)(,hostfwd=tcp:127\.0\.0\.1:[0-9]+-:[0-9]+)?"),
     "-device": re.compile(
-        "virtio-blk-pci,drive=root,addr=4,request-merging=off"
+        "virtio-blk-pci,drive=root,addr=4,request-merging=off(,werror=report)?"
         "|virtio-net-pci,netdev=net,mac=[0-9a-f:]{17},addr=3,romfile="
     ),
 }

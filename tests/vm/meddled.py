@@ -1,10 +1,11 @@
 """A build like the command's that kills itself, or shrinks a file system to what it holds, when a step begins.
 
-    python -m tests.vm.meddled OUT kill|kill-at-work|fill PLACE [STEP DELAY_S]
+    python -m tests.vm.meddled OUT kill|kill-at-work|fill PLACE [STEP DELAY_S [IMAGE PROFILE]]
 
 ``STEP`` is a step's name (progress.Progress), or "after " and its name for its end. Without a step, the build
-is not disturbed. The store is $QUICKSTART_CACHE. `fill` remounts the tmpfs at ``PLACE``. On stdout, as JSON
-lines: each step, and before a kill the processes below this one.
+is not disturbed. With ``IMAGE``, it is a build of this disk (`build --image`). The store is $QUICKSTART_CACHE.
+`fill` remounts the tmpfs at ``PLACE``. On stdout, as JSON lines: each step, and before a kill the processes below
+this one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from quickstart.cli.output import Verb, run_verb
 from quickstart.engines import boot as pipeline
+from quickstart.engines.image import ImageOptions, build_image
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -93,14 +95,27 @@ def fill(place: Path) -> None:
     os._exit(99)
 
 
-def main(out: str, action: str, place: str, step: str = "", delay_s: str = "0") -> int:
+def main(
+    out: str,
+    action: str,
+    place: str,
+    step: str = "",
+    delay_s: str = "0",
+    image: str = "",
+    profile: str = "nginx",
+) -> int:
     act = partial(fill, Path(place)) if action == "fill" else partial(kill, action == "kill-at-work")
     meddler = Meddler(step, float(delay_s), act)
 
     def work(verb: Verb) -> int:
-        options = pipeline.BuildOptions(out=Path(out), force=True)
         with Store(default_root(), meddler.note) as store:
-            pipeline.build(load_profile("nginx"), options, Context(store, meddler))
+            context = Context(store, meddler)
+            if image:
+                of_image = ImageOptions(image=Path(image), out=Path(out), force=True)
+                build_image(load_profile(profile), of_image, context)
+            else:
+                options = pipeline.BuildOptions(out=Path(out), force=True)
+                pipeline.build(load_profile(profile), options, context)
         return 0
 
     return run_verb("build", False, work)

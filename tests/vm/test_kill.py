@@ -62,8 +62,17 @@ class Ground:
         words = ("build", "--no-trial", "--profile", "nginx", "-o", self.out, *words)
         return quickstart(*words, timeout_s=BUILD_S, env=self.environment)
 
-    def meddle(self, action: str, step: str = "", delay_s: float = 0, under: Sequence[str] = ()) -> Called:
-        """A build that is killed or gets a full disk (tests/vm/meddled.py); the disk has room again when it has ended."""
+    def meddle(
+        self,
+        action: str,
+        step: str = "",
+        delay_s: float = 0,
+        under: Sequence[str] = (),
+        image: Sequence[str | Path] = (),
+    ) -> Called:
+        """A build that is killed or gets a full disk (tests/vm/meddled.py); the disk has room again when it has ended.
+        ``image`` is a disk with a profile, for `build --image`.
+        """
         words: list[str | Path] = [
             "-m",
             "tests.vm.meddled",
@@ -71,6 +80,7 @@ class Ground:
             action,
             self.place,
             *([step, str(delay_s)] if step else []),
+            *image,
         ]
         done = subprocess.run(
             [*under, sys.executable, *words],
@@ -84,9 +94,11 @@ class Ground:
         mount("-o", f"remount,size={self.size_mib}m", self.place)
         return Called(done.returncode, done.stdout, done.stderr)
 
-    def kill(self, step: str, delay_s: float = 0, action: str = "kill") -> list[int]:
+    def kill(
+        self, step: str, delay_s: float = 0, action: str = "kill", image: Sequence[str | Path] = ()
+    ) -> list[int]:
         """SIGKILL in a step: all that the build had started, which is returned, ends with it, and no mount of its own stays."""
-        killed = self.meddle(action, step, delay_s)
+        killed = self.meddle(action, step, delay_s, image=image)
         assert killed.status == -signal.SIGKILL, killed.err
         said = [json.loads(line) for line in killed.out.splitlines()]
         assert {"step": step} in said
@@ -95,9 +107,9 @@ class Ground:
         self.assert_no_mounts()
         return below
 
-    def fill(self, step: str, called: str, delay_s: float = 0) -> None:
+    def fill(self, step: str, called: str, delay_s: float = 0, image: Sequence[str | Path] = ()) -> None:
         """A disk that is full from a step on: status 3 and one message that names the place, ``called`` so; nothing half-made."""
-        failed = self.meddle("fill", step, delay_s)
+        failed = self.meddle("fill", step, delay_s, image=image)
         assert failed.status == 3, failed.err
         said = [json.loads(line) for line in failed.out.splitlines()]
         assert {"step": step} in said
