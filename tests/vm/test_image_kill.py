@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from quickstart.cli.output import Display, Plain
 from quickstart.engines.image import ImageOptions, build_image
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
-from quickstart.store.store import Store, default_root
+from quickstart.store.store import Entry, Store, default_root
 from tests.images.lookalike import DISK_NAME, look_alike
 from tests.vm.conftest import BUILD_S, quickstart
 from tests.vm.imaging import PROFILE
@@ -38,17 +38,32 @@ STEPS = (
 )
 
 
+class NotingStore(Store):
+    """The ordinary store. ``used`` are the entries that a build needs."""
+
+    def __init__(self) -> None:
+        super().__init__(default_root())
+        self.used: set[Path] = set()
+
+    def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
+        entry = super().get_or_make(stage, inputs, make)
+        self.used.add(entry.path)
+        return entry
+
+
 @pytest.fixture(scope="module")
-def ground(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """A store of the tests' own with all that a build needs, made by a build in the ordinary store."""
     place = tmp_path_factory.mktemp("image-kill")
     (place / "profile.toml").write_text(PROFILE)
-    context = Context(store, Display(Plain(stderr=True)))
-    options = ImageOptions(image=look_alike(context).disk, out=place / "first")
-    build_image(load_profile(str(place)), options, context)
-    with ground_of(place / "disk", SIZE_MIB) as ground:
-        for stage in ("agent", "appliance", "verdicts", IMAGE, REFERENCE, "trace"):
-            copy(default_root() / stage, ground.store)
+    with NotingStore() as store, ground_of(place / "disk", SIZE_MIB) as ground:
+        context = Context(store, Display(Plain(stderr=True)))
+        disk = look_alike(context).disk
+        store.used.clear()
+        build_image(load_profile(str(place)), ImageOptions(image=disk, out=place / "first"), context)
+        for entry in sorted(store.used):
+            (ground.store / entry.parent.name).mkdir(exist_ok=True)
+            copy(entry, ground.store / entry.parent.name)
         yield ground
 
 
