@@ -8,13 +8,13 @@ inspect/foreign). Device nodes, FIFOs and sockets are not copied.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.artefact.directory import USED_DISK
 from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular
+from quickstart.host.files import remove_tree
 from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
 from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.foreign.home import Limits, bring_home, foreign_members
@@ -118,7 +118,7 @@ def _mount_over(content: Path, place: Path) -> None:
     """Put the tree ``content`` at ``place``, where a mount would hide what the root volume has there."""
     if place.is_symlink() or not place.is_dir():
         raise BadInputError("/boot of the disk is no directory", hint="make it one in the machine")
-    shutil.rmtree(place)
+    remove_tree(place)
     content.rename(place)
 
 

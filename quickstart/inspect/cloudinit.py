@@ -193,12 +193,21 @@ def _other_work(text: str) -> str:
     first line that is no plain key. For example, `mounts` and `network` are keys for work that a stock boot does before
     the application, also without any user data. The result is empty when there is no such line.
     """
+    is_inside = False
     for line in text.splitlines():
-        if line[:1] in ("", " ", "\t", "#") or _ITEM.fullmatch(line) or _NO_NETWORK.fullmatch(line):
+        is_blank = line.strip()[:1] in ("", "#")
+        if (
+            is_blank
+            or _ITEM.fullmatch(line)
+            or _NO_NETWORK.fullmatch(line)
+            or (is_inside and line[0] in " \t")
+        ):
             continue
+        # The first key may be indented, and then all others are.
+        is_inside = True
         key = _KEY.fullmatch(line)
         if key is None or key[1] not in _HARMLESS:
-            return key[1] if key else line
+            return key[1] if key else line.strip()
     return ""
 
 

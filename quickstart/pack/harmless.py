@@ -14,8 +14,8 @@ _SERVICES = {
     "devices, modules, disks": """
         blk-availability dm-event dracut-shutdown e2scrub_reap kmod kmod-static-nodes lvm2-lvmpolld lvm2-monitor
         lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config systemd-backlight@* systemd-binfmt
-        systemd-fsck-root systemd-fsckd systemd-growfs-root systemd-growfs@- systemd-hibernate-clear systemd-hibernate-resume
-        systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
+        systemd-fsck-root systemd-fsck@* systemd-fsckd systemd-growfs-root systemd-growfs@-
+        systemd-hibernate-clear systemd-hibernate-resume systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
         systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd systemd-zram-setup@*
         udev""",
     "the console": """
@@ -53,10 +53,11 @@ _ON_DEMAND_SERVICES = """
     avahi-daemon bind9 chrony cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
     cloud-init-network dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi open-vm-tools openntpd rpcbind systemd-homed
     systemd-timesyncd systemd-userdbd unbound unscd vgauth"""
-# Init mounts these itself, or no application uses them.
+# Init mounts these itself, or no application uses them. The tracer of the reference boot makes run-quickstart\x2dtrace.
 _MOUNTS = r"""
     - boot boot-efi efi tmp dev-hugepages dev-mqueue proc-fs-nfsd proc-sys-fs-binfmt_misc proc-xen sys-fs-*
-    sys-kernel-* run-credentials run-credentials-* run-lock run-rpc_pipefs run-user run-user-* run-vmblock\x2dfuse"""
+    sys-kernel-* run-credentials run-credentials-* run-lock run-quickstart\x2dtrace run-rpc_pipefs run-user
+    run-user-* run-vmblock\x2dfuse"""
 # systemd-ssh-generator(8): where ssh listens for the machine's own users and its host.
 _GENERATED_SOCKETS = frozenset(("sshd-unix-local.socket", "sshd-vsock.socket"))
 _ON_DEMAND = frozenset(f"{name}.service" for name in _ON_DEMAND_SERVICES.split())

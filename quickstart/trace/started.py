@@ -4,6 +4,7 @@ the machine's network settings. This module has no side effects.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 
@@ -22,6 +23,8 @@ _MOST_WORDS = 1 << 18
 _MOST_DROP_INS = 64
 # The root's mounts, one over the other, and what there is of the network.
 _MOST_LINES = 1024
+_WORD = re.compile(r'(?<![^ ])(?:([^ "\\]+)|"((?:[^"\\]|\\["\\`$])+)")(?![^ ])')
+_ESCAPED = re.compile(r'\\(["\\`$])')
 
 
 def parse_units(text: str) -> Loaded:
@@ -113,7 +116,14 @@ def _units(text: str) -> Iterator[LoadedUnit]:
 
 
 def _words(value: str) -> tuple[str, ...]:
-    return tuple(word for word in value.split(" ") if word)
+    """The words of a list. systemctl writes a word with a backslash or another special character between double quotes,
+    and such a character behind a backslash (shell_maybe_quote in systemd's src/basic/escape.c). Raises TraceError for a
+    word of another form.
+    """
+    if _WORD.sub("", value).strip(" "):
+        raise _damaged()
+    found = _WORD.findall(value)
+    return tuple(plain or _ESCAPED.sub(r"\1", quoted) for plain, quoted in found)
 
 
 def _damaged() -> TraceError:

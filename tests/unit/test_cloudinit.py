@@ -235,6 +235,8 @@ CHOICES = [
             ("{mounts: []}", "{mounts: []}\n"),
             ('"mounts": []', '"mounts": []\n'),
             ("? mounts", "? mounts\n: []\n"),
+            ("mounts: []", "# x\n\n mounts: []\n users: []\n"),
+            ("mounts: []", "---\n mounts: []\n"),
         )
     ),
 ]

@@ -57,6 +57,39 @@ def test_what_prepares_the_machine_is_refused(tmp_path: Path, name: str, after: 
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "is_harmless"),
+    [
+        (r"filter@eth0\x2d1.service", False),
+        (r"srv-my\x2ddata.mount", False),
+        (r"systemd-cryptsetup@data\x2dcrypt.service", False),
+        (r"systemd-fsck@dev-disk-by\x2dlabel-BOOT.service", True),
+        (r"run-quickstart\x2dtrace.mount", True),
+    ],
+)
+def test_a_name_that_systemctl_writes_between_quotes(tmp_path: Path, name: str, is_harmless: bool) -> None:
+    """Id= has the name as it is, and After= has it as a shell would want it."""
+    quoted = '"' + name.replace("\\", "\\\\") + '"'
+    file = "" if name.endswith(".mount") else f"{PACKAGES}/{name.partition('@')[0]}@.service"
+    text = LOG.replace("basic.target -.mount", f"{quoted} basic.target -.mount").replace(
+        "== end",
+        f"\nId={name}\nAfter=\nInactiveExitTimestampMonotonic=1\nConditionTimestampMonotonic=1\n"
+        f"FragmentPath={file}\nDropInPaths=\n== end",
+    )
+    base = booted()
+    message = refused(tmp_path, replace(base, loaded=parse_units(text)))
+    assert (
+        message.startswith(f"app.service cannot be started early: the reference boot started {name} ")
+        is not is_harmless
+    )
+
+
+@pytest.mark.parametrize("word", ['"a', 'a"b"', '"a"b', "a\\x2db", '"a\\nb"', '""'])
+def test_a_word_in_another_form(word: str) -> None:
+    with pytest.raises(TraceError):
+        parse_units(LOG.replace("basic.target -.mount", f"basic.target {word}"))
+
+
 def test_a_unit_of_the_stack_may_come_before(tmp_path: Path) -> None:
     filtered = booted(network__pre_target="filter.service", filter_service="")
     assert refused(tmp_path, filtered, units=("filter.service", "app.service")) == ""

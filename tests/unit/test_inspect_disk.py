@@ -75,6 +75,10 @@ REFUSED = {
         {FSTAB: f"PARTUUID={ROOT_PART} / ext4 rw 0 1\n/dev/sdb1 /boot ext4 rw 0 1\n".encode()},
         "fstab's line for /boot is no partition of this disk",
     ),
+    "boot by its path": (
+        {FSTAB: f"PARTUUID={ROOT_PART} / ext4 rw 0 1\n/dev/sda15 /boot/ vfat rw 0 1\n".encode()},
+        "fstab's line for /boot names the device /dev/sda15: name it by UUID=, LABEL= or PARTUUID=",
+    ),
     "boot by hand": (
         {FSTAB: f"PARTUUID={ROOT_PART} / ext4 rw 0 1\nLABEL=ESP /boot vfat defaults,noauto 0 1\n".encode()},
         "fstab's line for /boot has noauto, so a boot cannot tell GRUB that it is complete",

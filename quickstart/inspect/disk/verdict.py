@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -148,9 +149,10 @@ def _fstab(content: Content) -> Iterator[_Line]:
     seen: set[str] = set()
     for line in _text(content, "/etc/fstab").splitlines():
         words = line.split()
-        if len(words) >= 2 and not words[0].startswith("#") and words[1] not in seen:
-            seen.add(words[1])
-            yield _Line(words[1], words[0], frozenset(",".join(words[3:4]).split(",")))
+        place = posixpath.normpath(words[1]) if len(words) >= 2 else ""
+        if place and not words[0].startswith("#") and place not in seen:
+            seen.add(place)
+            yield _Line(place, words[0], frozenset(",".join(words[3:4]).split(",")))
 
 
 def _named(facts: DiskFacts, name: str) -> Partition | None:
@@ -318,7 +320,8 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
         yield f"fstab's line for / ({name}) is not partition {root.number}, which has the system"
     if found.boot is None:
         yield "fstab's line for /boot is no partition of this disk"
-    yield from _of_boot_line(root.content or _NO_CONTENT)
+    elif found.boot is not root:
+        yield from _of_boot_line(root.content or _NO_CONTENT)
     for each in (root,) if found.boot in (None, root) else (root, found.boot):
         if each is not None and not each.is_clean:
             name = "the file system" if each.number == WHOLE_DISK else f"partition {each.number}"
@@ -332,8 +335,12 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
 
 
 def _of_boot_line(content: Content) -> Iterator[str]:
-    """A boot that is complete writes this to GRUB's environment file, which is in /boot."""
+    """What fstab's line for /boot must not say. A boot that is complete writes this to GRUB's environment file, which is
+    in /boot. The build mounts /boot in a machine in which the disk may have another name.
+    """
     for line in _fstab(content):
+        if line.place == "/boot" and line.device.startswith("/dev/"):
+            yield f"fstab's line for /boot names the device {brief(line.device)}: name it by UUID=, LABEL= or PARTUUID="
         if line.place == "/boot" and (options := sorted(line.options & {"noauto", "ro"})):
             yield f"fstab's line for /boot has {options[0]}, so a boot cannot tell GRUB that it is complete"
 
