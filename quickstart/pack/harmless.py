@@ -15,9 +15,9 @@ _SERVICES = {
         blk-availability dm-event dracut-shutdown e2scrub_reap kmod kmod-static-nodes lvm2-lvmpolld lvm2-monitor
         lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config systemd-backlight@* systemd-binfmt
         systemd-fsck-root systemd-fsck@* systemd-fsckd systemd-growfs-root systemd-growfs@-
-        systemd-hibernate-clear systemd-hibernate-resume systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
-        systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd systemd-zram-setup@*
-        udev""",
+        systemd-hibernate-clear systemd-hibernate-resume systemd-hwdb-update systemd-modules-load
+        systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill systemd-udev-load-credentials
+        systemd-udev-settle systemd-udev-trigger systemd-udevd systemd-zram-setup@* udev""",
     "the console": """
         console-setup keyboard-setup plymouth-quit plymouth-quit-wait plymouth-read-write plymouth-start
         systemd-ask-password-console systemd-ask-password-plymouth systemd-ask-password-wall

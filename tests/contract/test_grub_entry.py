@@ -136,6 +136,18 @@ def test_the_entry_and_the_choice(disk: Disk) -> None:
     assert disk.said == f"Found QuickStart's initramfs for {KERNEL}\n"
 
 
+def test_the_menu_of_a_real_disk(disk: Disk) -> None:
+    """As bookworm's grub-mkconfig writes it, before our script runs."""
+    text = (Path(__file__).parents[1] / "logs/bookworm.grub.cfg").read_text()
+    before, _, behind = text.replace("/vmlinuz-6.1.0-56-cloud-amd64", KERNEL).partition(
+        "### BEGIN /etc/grub.d/41"
+    )
+    assert "source" in behind
+    (disk.boot / "grub/grub.cfg.new").write_text(before)
+    assert disk.installed(), disk.said
+    assert disk.installed() == disk.entry()
+
+
 CHANGES = {
     "hardening": {"GRUB_CMDLINE_LINUX": "console=ttyS0 lockdown=confidentiality"},
     "off": {"GRUB_CMDLINE_LINUX_DEFAULT": "quickstart=off"},
@@ -191,6 +203,15 @@ UNCLEAR = {
     "another file": ("0", "source $prefix/first.cfg\n" + STOCK),
     "another file, in a line": ("hardened", "if true; then configfile /x; fi\n" + STOCK + OWN),
     "a function with an entry": ("0", f"function more {{\n{OWN}}}\nmore\n{STOCK}"),
+    "an entry in a condition of one line": (
+        "0",
+        f'if [ "$x" != no ]; then menuentry "R" {{ true; }}; fi\n{STOCK}',
+    ),
+    "an entry behind a command": ("0", f"true; menuentry 'R' {{\n\ttrue\n}}\n{STOCK}"),
+    "a quoted command": ("0", f'"source" $prefix/own.cfg\n{STOCK}'),
+    "a command of two parts": ("0", f"so\\urce $prefix/own.cfg\n{STOCK}"),
+    "a command in a variable": ("0", f"set c=source\nif true; then $c /x; fi\n{STOCK}"),
+    "a boot outside of entries": ("0", f"linux /x\nboot\n{STOCK}"),
     "a loop": ("0", f"for x in a b; do\n{OWN}done\n{STOCK}"),
 }
 
@@ -245,7 +266,8 @@ def test_a_file_that_comes_after_the_default_entry(disk: Disk) -> None:
     disk.write(STOCK + "if [ -f  ${config_directory}/custom.cfg ]; then\n  source x\nfi\n" + OWN)
     assert disk.installed()
     assert disk.installed(GRUB_DEFAULT="hardened") == ""
-    disk.write(STOCK + OLD.replace("Advanced", "Advanced options for Debian") + OWN)
+    words = 'if [ "${next_entry}" ] ; then\n  echo "wait for it"\nfi\nset x="a ${y}"; export x\n'
+    disk.write(words + STOCK + OLD.replace("Advanced", "Advanced options for Debian") + OWN)
     assert disk.installed(GRUB_DEFAULT="hardened")
 
 

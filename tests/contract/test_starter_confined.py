@@ -33,6 +33,24 @@ def test_a_proc_of_its_own(starter: Path, tmp_path: Path) -> None:
     assert lines[-1] != "0"
 
 
+@pytest.mark.parametrize("restricted", ["/tmp/boot", "/tmp"])
+def test_what_is_mounted_later_over_a_path_that_is_read_only(
+    starter: Path, tmp_path: Path, restricted: str
+) -> None:
+    """systemd's boot.mount comes after the early start. Without a guard, it would be writable for the unit."""
+    records = (("mount", "read-only", "required", restricted), ("namespace", "shared"))
+    questions = {
+        "wrote": "mount -t tmpfs boot /tmp/boot && mkdir /tmp/boot/grub\n"
+        'nsenter -m -t "$MAIN" sh -c "echo evil >/tmp/boot/x" 2>/dev/null; ls /tmp/boot',
+        "sees": 'nsenter -m -t "$MAIN" ls /tmp/boot',
+    }
+    before = "mkdir /tmp/boot; echo own >/tmp/boot/own\n"
+    found = start(starter, tmp_path, ("guard", "/tmp/boot"), *records, SLEEP, before=before, **questions)
+    assert (found.answers["wrote"], found.answers["sees"]) == ("grub", "own")
+    found = start(starter, tmp_path, *records, SLEEP, before=before, **questions)
+    assert found.answers["wrote"].split() == ["grub", "x"]
+
+
 def test_what_may_be_executed(starter: Path, tmp_path: Path) -> None:
     """Of a path its own rule, and none of its neighbours'; a packed file laid over another is as that one."""
     before = (

@@ -124,6 +124,8 @@ cat >/etc/fstab <<END
 LABEL=cloudimg-rootfs / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
 LABEL=BOOT /boot ext4 defaults 0 2
 END
+mkdir /etc/systemd/system/nginx.service.d
+printf '[Service]\\nProtectSystem=full\\n' >/etc/systemd/system/nginx.service.d/own.conf
 cat >/etc/default/grub.d/20_look_alike.cfg <<END
 {_GRUB}GRUB_DISABLE_LINUX_PARTUUID=true
 GRUB_DEVICE=LABEL=cloudimg-rootfs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,17 @@ def test_the_entry_of_quickstart_is_not_the_systems_own_default() -> None:
     plain = default_entry(GRUB_CFG, b"")
     assert plain is not None
     assert default_entry(f"{GRUB_CFG}{ours}{choice}", b"quickstart_state=again\n") == plain
+
+
+def test_the_menu_of_a_real_disk() -> None:
+    """As bookworm's grub-mkconfig writes it."""
+    text = (Path(__file__).parents[1] / "logs/bookworm.grub.cfg").read_text()
+    found = default_entry(text, b"")
+    assert found is not None
+    assert (found.title, found.kernel) == ("Debian GNU/Linux", "/vmlinuz-6.1.0-56-cloud-amd64")
+    advanced = default_entry(text.replace('set default="0"', 'set default="1"'), b"")
+    assert advanced is not None
+    assert advanced.title == "Advanced options for Debian GNU/Linux"
 
 
 ENTRY = "menuentry 'NAME' --id name {\n\tlinux /boot/vmlinuz NAME\n\tinitrd /boot/initrd\n}\n"
@@ -42,6 +54,16 @@ PLAIN, OWN = ENTRY.replace("NAME", "plain"), ENTRY.replace("NAME", "own").replac
         (f"set default=plain\nif true; then configfile /x; fi\n{PLAIN}", None),
         (f"set default=0\nfunction more {{\n{OWN}}}\nmore\n{PLAIN}", None),
         (f"set default=0\nfor x in a b; do\n{OWN}done\n{PLAIN}", None),
+        (f'set default=0\nif [ "$x" != no ]; then menuentry "R" {{ true; }}; fi\n{PLAIN}', None),
+        (f"set default=0\ntrue; menuentry 'R' {{\n\ttrue\n}}\n{PLAIN}", None),
+        (f'set default=0\n"source" $prefix/x\n{PLAIN}', None),
+        (f"set default=0\nso\\urce $prefix/x\n{PLAIN}", None),
+        (f"set default=0\nset c=source\nif true; then $c /x; fi\n{PLAIN}", None),
+        (f"set default=0\nlinux /x\nboot\n{PLAIN}", None),
+        (
+            f'set default=0\nif [ "${{a}}" ] ; then\n  echo "wait for it"\nfi\nset x="a ${{y}}"\n{PLAIN}',
+            "plain",
+        ),
         (f"set default=0\n{PLAIN}source $prefix/x\n{OWN}", "plain"),
         (f"set default=own\n{PLAIN}source $prefix/x\n{OWN}", None),
         (f"set default=0\n# source x\nfunction gfx {{\n\tset x=y\n}}\n{PLAIN}", "plain"),

@@ -8,7 +8,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.mounted import fstab_options, refuse_mounts, tmp_options
+from quickstart.inspect.unit.mounted import fstab_options, late_places, refuse_mounts, tmp_options
 from quickstart.inspect.unit.read import read_unit
 from tests.unit.test_unit_sockets import UNITS, link, put
 
@@ -183,3 +183,59 @@ def test_a_line_that_init_follows(tmp_path: Path, line: str, place: str, options
 def test_a_line_for_tmp_that_is_not_the_last_word(tmp_path: Path, name: str) -> None:
     put(tmp_path, name, "[Mount]\nWhat=tmpfs\nWhere=/tmp\nType=tmpfs\n")
     assert "mounts /tmp, " in refused(tmp_path, "tmpfs /tmp tmpfs nosuid 0 0\n")
+
+
+BOOT = "LABEL=BOOT /boot ext4 defaults 0 2\nLABEL=ESP /boot/efi vfat defaults 0 1\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Unit]\nConditionPathExists=!/boot/app-off\n",
+        "[Unit]\nAssertPathExists=|/boot/efi/app\n",
+        "EnvironmentFile=-/boot/app.env\n",
+        "BindReadOnlyPaths=-/boot/app:/etc/app\n",
+        "ExecCondition=/usr/bin/test ! -e /boot/app-off\n",
+        "ExecStartPre=/bin/sh -c 'test -e \"/boot/x\"'\n",
+        "ExecStartPre=/usr/bin/app --config=/boot/app.conf\n",
+        "EnvironmentFile=/etc/app.env\n",
+        "ReadWritePaths=/boot\n",
+    ],
+)
+def test_a_file_in_a_file_system_that_comes_later(tmp_path: Path, line: str) -> None:
+    """An early start would look for it in the directory of the root volume."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/app.env").symlink_to("/boot/own.env")
+    assert refused(tmp_path, service=SERVICE + line) == ""
+    assert "mounts /boot" in refused(tmp_path, BOOT, SERVICE + line)
+    assert refused(tmp_path, BOOT, f"{SERVICE}ExecStartPre=/usr/bin/app /bootstrap x/boot/y\n") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "guarded"),
+    [
+        ("ProtectSystem=full", ["/boot"]),
+        ("ProtectSystem=strict", ["/boot"]),
+        ("ReadOnlyPaths=/boot/efi", ["/boot"]),
+        ("InaccessiblePaths=-/boot/grub", ["/boot"]),
+        ("NoExecPaths=/", ["/boot"]),
+        ("ReadOnlyPaths=/etc", []),
+        ("PrivateTmp=yes", []),
+    ],
+)
+def test_a_place_that_the_unit_may_not_write_to(tmp_path: Path, line: str, guarded: list[str]) -> None:
+    """What is mounted there later is kept away from the unit."""
+
+    def guards(fstab: str) -> list[str]:
+        assert refused(tmp_path, fstab, f"{SERVICE}{line}\n") == ""
+        unit = read_unit(ImageRoot(tmp_path), "app.service")
+        return [record[1] for record in unit.settings if record[0] == "guard"]
+
+    assert guards(BOOT) == guarded
+    assert guards("") == guards("LABEL=BOOT /boot ext4 noauto 0 2\n") == []
+    assert late_places(ImageRoot(tmp_path)) == ()
+
+
+def test_the_places_that_come_later(tmp_path: Path) -> None:
+    refused(tmp_path, "LABEL=ESP /efi vfat defaults 0 1\n" + BOOT)
+    assert [str(each) for each in late_places(ImageRoot(tmp_path))] == ["/boot", "/efi"]

@@ -209,6 +209,15 @@ void confine_later(void) {
     set_attributes(record->count > 1);
 }
 
+/* `guard PATH`: systemd mounts a file system here later, which the rules are for as well. Bind what is there now, by the rules, to itself;
+   as a private mount, it hides the other from this namespace. */
+static char *guard(const char *path) {
+    make_directories(path, 0755);
+    char *canonical = realpath(path, NULL);
+    if (!canonical || mount(canonical, canonical, NULL, MS_BIND, NULL) < 0) fail("%s cannot be bound to itself: %m", path);
+    return canonical;
+}
+
 /* `namespace shared|slave|private [nosuid]`: unshare, make the mounts of the `mount` records, then set the attributes of each. */
 void own_mounts(const struct record *record) {
     const char *how = record->words[0];
@@ -222,7 +231,11 @@ void own_mounts(const struct record *record) {
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0) fail("a mount namespace: %m");
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
     set_attributes(record->count > 1);
+    struct list guards = {0};
+    for (const struct record *r = NULL; (r = next_record(r, "guard"));) append(&guards, guard(r->words[0]));
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
     if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0) fail("propagation of mounts: %m");
+    for (size_t i = 0; i < guards.count; i++)
+        if (mount(NULL, guards.items[i], NULL, MS_PRIVATE, NULL) < 0) fail("%s: %m", guards.items[i]);
     umask(before);
 }

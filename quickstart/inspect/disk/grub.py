@@ -19,17 +19,22 @@ _ID = re.compile(r"""\s(?:\$\{?menuentry_id_option\}?|--id)\s+(?:'([^']*)'|"([^"
 _FUNCTION = "function"
 _KERNEL = ("linux", "linux16", "linuxefi")
 _INITRD = ("initrd", "initrd16", "initrdefi")
-# Commands that may add entries to the menu, which are not in the configuration.
+# Commands that may add entries to the menu, which are not in the configuration, or that start a system.
 _ADDING = frozenset(
     (
-        *("source", ".", "configfile", "for", "while", "until", "eval", "normal", "blscfg"),
+        *("menuentry", "submenu", "boot", "source", ".", "configfile", "for", "while", "until"),
+        *("eval", "normal", "blscfg"),
         *("extract_entries_source", "extract_entries_configfile", "legacy_source", "legacy_configfile"),
         *("extract_legacy_entries_source", "extract_legacy_entries_configfile"),
         *("syslinux_source", "syslinux_configfile"),
         *("extract_syslinux_entries_source", "extract_syslinux_entries_configfile"),
     )
 )
-_WORDS = re.compile(r"[^\s;]+")
+_VALUE = re.compile(r"\$\{[^}]*\}")
+_END_OF_COMMAND = re.compile(r"[;|&{}]")
+_BEFORE_COMMAND = frozenset((";", "if", "then", "elif", "else", "while", "until", "do", "!"))
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PUT_TOGETHER = frozenset("\"'\\$")
 _SAVED = ("${saved_entry}", "$saved_entry")
 # Where image/targets/disk/42_quickstart has written to the configuration, this is not the system's own default.
 _OF_QUICKSTART = "quickstart"
@@ -124,7 +129,7 @@ def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
         if set(blocks) <= {_FUNCTION} and not line.lstrip().startswith("#"):
             # Whoever calls the function adds the entries that it has.
             is_added |= bool(match and blocks and match[1] != _FUNCTION)
-            is_added |= not match and not _ADDING.isdisjoint(_WORDS.findall(line))
+            is_added |= not match and _adds(line)
         if match:
             if not blocks:
                 title, identifier = _first(_TITLE.match(line)), _first(_ID.search(line))
@@ -138,6 +143,23 @@ def _entries(lines: Sequence[str]) -> Iterator[GrubEntry]:
                 yield entry
         elif blocks == ["menuentry"]:
             entry = _with_line(entry, line)
+
+
+def _adds(line: str) -> bool:
+    """Whether a line outside of entries has a command that may add entries, or one that starts a system. The name of a
+    command may also be put together of parts. `42_quickstart` has the same rules.
+    """
+    words = _END_OF_COMMAND.sub(" ; ", _VALUE.sub("$v", line)).split()
+    is_command, is_said = True, False
+    for word in words:
+        is_said = word != ";" and (is_said or (is_command and word == "echo"))
+        if is_said:
+            continue
+        is_put_together = not _PUT_TOGETHER.isdisjoint(word) and not _ASSIGNED.match(word)
+        if word in _ADDING or (is_command and is_put_together):
+            return True
+        is_command = word in _BEFORE_COMMAND
+    return False
 
 
 def _with_line(entry: GrubEntry, line: str) -> GrubEntry:

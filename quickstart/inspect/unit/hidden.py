@@ -13,19 +13,20 @@ until systemd adopts them, and they could keep the connection.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
-from quickstart.inspect.imageroot import MAX_LINKS, ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments, directives, unit_texts
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.inspect.unit.mounted import late_places
 from quickstart.inspect.unit.neighbours import enabled_sockets
+from quickstart.inspect.unit.place import place_of
 from quickstart.inspect.unit.pulled import pulled_by, started_of
 from quickstart.inspect.unit.values import BadValueError, file_mode
 from quickstart.inspect.unit.words import Names
-from quickstart.parse.guestpaths import in_run, simplified
+from quickstart.parse.guestpaths import simplified
 from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
@@ -106,6 +107,19 @@ def hidden_directories(
     return tuple(found.values())
 
 
+def late_guards(root: ImageRoot, records: Iterable[Record]) -> Iterator[Record]:
+    """The `guard` records, one for each place below /boot or /efi at which a boot mounts a file system, if a mount of
+    ``records`` hides or restricts this place or a path above or below it. In an early start, systemd mounts the file
+    system later. Without a guard, the unit's processes could write to this file system until systemd adopts them.
+    """
+    restricted = [
+        PurePosixPath(words[2]) for kind, *words in records if kind == "mount" and words[0] in RESTRICTING
+    ]
+    for place in late_places(root):
+        if any(place.is_relative_to(path) or path.is_relative_to(place) for path in restricted):
+            yield "guard", str(place)
+
+
 def _refuse_covers(root: ImageRoot, unit: str, records: Iterable[Record]) -> None:
     """Raise UnsupportedUnitError when the unit binds a file over a path in memory (BindReadOnlyPaths=/dev/null:/run/x).
     A process that makes such a path anew first unlinks it, and the bind mount disappears together with the old file.
@@ -114,8 +128,8 @@ def _refuse_covers(root: ImageRoot, unit: str, records: Iterable[Record]) -> Non
     for kind, *words in records:
         if kind != "mount" or not words[0].startswith("bind"):
             continue
-        path, source = _place(root, words[2]), PurePosixPath(words[3])
-        if not str(path).startswith(_IN_MEMORY) or path == _place(root, words[3]):
+        path, source = place_of(root, words[2]), PurePosixPath(words[3])
+        if not str(path).startswith(_IN_MEMORY) or path == place_of(root, words[3]):
             continue
         file = root.resolve(source).canonical
         if file is None or not root.host(file).is_dir():
@@ -126,28 +140,12 @@ def _refuse_covers(root: ImageRoot, unit: str, records: Iterable[Record]) -> Non
             )
 
 
-def _place(root: ImageRoot, path: str) -> PurePosixPath:
-    """Where the guest path ``path`` leads in the running machine. systemd follows the links of the image, even to
-    places that exist only in the machine. So the result is a path in memory if a link of the image leads there.
-    """
-    place = PurePosixPath(in_run(path))
-    for _ in range(MAX_LINKS):
-        found = root.look_up(place)
-        place = PurePosixPath(found.existing, *found.missing)
-        target = root.link_target(found.existing / found.missing[0]) if found.missing else None
-        if target is None:
-            break
-        # The link dangles in the image. Behind an absolute target, the directories before it do not count.
-        place = PurePosixPath(found.existing, target, *found.missing[1:])
-    return PurePosixPath(in_run(posixpath.normpath(place)))
-
-
 def _restricted(root: ImageRoot, records: Iterable[Record]) -> Mapping[str, frozenset[str]]:
     """The paths in memory that mounts of ``records`` hide or restrict, each with the kinds of these mounts."""
     found: dict[str, set[str]] = {}
     for kind, *words in records:
         if kind == "mount" and words[0] in RESTRICTING:
-            path = str(_place(root, words[2]))
+            path = str(place_of(root, words[2]))
             if path.startswith(_IN_MEMORY):
                 found.setdefault(path, set()).add(words[0])
     return {path: frozenset(kinds) for path, kinds in found.items()}
@@ -192,7 +190,7 @@ def _sockets(root: ImageRoot, unit: str, units: Collection[str]) -> Mapping[str,
             mode = "0755"
         values = (value.split() if key == _LINKS else [value] for key, value in assigned if key in _LISTENS)
         paths = (_expanded(unit, name, path) for value in values for path in value)
-        found |= {str(_place(root, simplified(path))): mode for path in paths if path.startswith("/")}
+        found |= {str(place_of(root, simplified(path))): mode for path in paths if path.startswith("/")}
     return found
 
 

@@ -25,6 +25,7 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.order import words_of
+from quickstart.inspect.unit.place import place_of
 from quickstart.inspect.unit.pulled import is_started, started_of
 from quickstart.inspect.unit.words import unescape_name
 from quickstart.parse.printable import brief
@@ -80,6 +81,16 @@ _MADE_ALL_THE_SAME = (
     "x-systemd.required-by=",
     "x-systemd.wanted-by=",
 )
+# Directives that look for a file when the unit starts, or that give it to the unit (systemd.exec(5)).
+_USING = frozenset(
+    (
+        *("EnvironmentFile", "Environment", "PIDFile", "BindPaths", "BindReadOnlyPaths", "ReadWritePaths"),
+        *("StandardInput", "StandardOutput", "StandardError", "LoadCredential", "LoadCredentialEncrypted"),
+    )
+)
+_USING_PREFIXES = ("Condition", "Assert", "Exec")
+# A path in a word, also behind a prefix, behind the name of an option, and in the text of a command.
+_PATH = re.compile(r"""(?:^|(?<=[\s=:,!|@+\-"'(<>]))/[^\s:,"')]*""")
 _FOR_MOUNTS = frozenset({"RequiresMountsFor", "WantsMountsFor"})
 _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "LogsDirectory": "/var/log"}
 
@@ -99,17 +110,35 @@ class _Mount:
 def refuse_mounts(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts. The function allows
     the root volume and the file systems that init mounts. The function also allows a file system on /boot or /efi,
-    unless the unit needs this file system.
+    unless the unit needs this file system, or names a file in it. An early start would look for this file in the
+    directory of the root volume.
     """
     needed = sorted({str(path) for path in _needed(root, unit)})
+    looked_at = sorted({*needed, *(str(path) for path in _looked_at(root, unit))})
     for mount in (*_of_fstab(root), *_of_units(root)):
-        is_needed = _has_below(needed, str(mount.place))
-        if is_needed or (mount.is_certain and not _is_below(mount.place, _UNUSED)):
+        used = looked_at if _is_late(mount) else needed
+        if _has_below(used, str(mount.place)) or (mount.is_certain and not _is_late(mount)):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {mount.source} mounts {brief(str(mount.place))},"
                 " and an early start comes before that",
                 hint="remove the mount from the image, or add noauto to its line when the application has nothing there",
             )
+
+
+def late_places(root: ImageRoot) -> tuple[PurePosixPath, ...]:
+    """The places at and below /boot and /efi at which a boot mounts a file system, sorted. The result does not have
+    places below other places of the result.
+    """
+    found: list[PurePosixPath] = []
+    for place in sorted({each.place for each in (*_of_fstab(root), *_of_units(root)) if _is_late(each)}):
+        if not _is_below(place, tuple(found[-1:])):
+            found.append(place)
+    return tuple(found)
+
+
+def _is_late(mount: _Mount) -> bool:
+    """Whether an early start is allowed although systemd makes the mount only later."""
+    return mount.is_certain and _is_below(mount.place, _UNUSED)
 
 
 def _has_below(paths: Sequence[str], place: str) -> bool:
@@ -257,6 +286,16 @@ def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
             yield from (PurePosixPath(_DIRECTORIES[name]) / word for word in words_of(unit, value))
         elif name == "WorkingDirectory" and value.lstrip("-").startswith("/"):
             yield from (PurePosixPath(word) for word in words_of(unit, value.lstrip("-")))
+
+
+def _looked_at(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
+    """The paths in those directives of the unit that look for a file, or use it, when the unit starts."""
+    texts = unit_texts(root, unit)
+    for section in ("[Unit]", "[Service]"):
+        for name, value in assignments(texts, section):
+            if name in _USING or name.startswith(_USING_PREFIXES):
+                paths = (path for word in words_of(unit, value) for path in _PATH.findall(word))
+                yield from (place_of(root, path) for path in paths)
 
 
 def _is_below(place: PurePosixPath, above: tuple[PurePosixPath, ...]) -> bool:

@@ -35,7 +35,7 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.generators import refuse_generators
-from quickstart.inspect.unit.hidden import hidden_directories
+from quickstart.inspect.unit.hidden import hidden_directories, late_guards
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.instances import generating_conditions, working_instances
 from quickstart.inspect.unit.journal import journal_sockets
@@ -129,6 +129,7 @@ def read_unit(
             *bus_records(source, kind),
             *_main_process(source, kind),
             *hidden_directories(root, unit, own, bound, commands),
+            *late_guards(root, own),
             *comment_records(root),
             *resource_records(root, source),
             *mapping_records(root, source),
