@@ -79,9 +79,7 @@ def copied(store: Store, tmp_path: Path) -> Iterator[Path]:
 
 def put_back(disk: Path) -> None:
     root = disk.with_name("root.raw")
-    host(
-        "dd", f"if={root}", f"of={disk}", "bs=1M", f"seek={root_at_mib(Layout.CLOUD)}", "conv=notrunc"
-    )
+    host("dd", f"if={root}", f"of={disk}", "bs=1M", f"seek={root_at_mib(Layout.CLOUD)}", "conv=notrunc")
     root.unlink()
 
 
