@@ -19,6 +19,7 @@ from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments, unit_texts
 from quickstart.inspect.unit.order import Budget
+from quickstart.inspect.unit.words import names_in
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
 from quickstart.pack.harmless import (
@@ -92,7 +93,12 @@ def _asked_for(root: ImageRoot, application: LoadedUnit) -> frozenset[str]:
         texts = unit_texts(root, application.name)
     except UnsupportedUnitError:
         return application.after
-    own = {word for name, value in assignments(texts, "[Unit]") if name == "After" for word in value.split()}
+    own = {
+        word
+        for name, value in assignments(texts, "[Unit]")
+        if name == "After"
+        for word in names_in(application.name, value)
+    }
     return frozenset(name for name in application.after if name in own or not name.startswith("cloud-"))
 
 

@@ -51,6 +51,24 @@ def test_what_is_mounted_later_over_a_path_that_is_read_only(
     assert found.answers["wrote"].split() == ["grub", "x"]
 
 
+def test_a_guard_of_a_place_that_is_hidden_or_missing(starter: Path, tmp_path: Path) -> None:
+    """Nothing can be mounted where the rules hide the directory. A missing one is made, as systemd makes it."""
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "inaccessible", "required", "/tmp/boot"),
+        ("mount", "tmpfs-read-only", "required", "/tmp/other", "mode=0755"),
+        ("mount", "read-only", "required", "/tmp"),
+        *(("guard", f"/tmp/{name}") for name in ("boot/efi", "other/efi", "efi")),
+        ("namespace", "shared"),
+        SLEEP,
+        before="mkdir -p /tmp/boot/efi /tmp/other/efi\n",
+        sees='for each in boot/efi other/efi efi; do nsenter -m -t "$MAIN" test -d /tmp/$each; echo $?; done',
+        wrote='mount -t tmpfs x /tmp/efi; nsenter -m -t "$MAIN" sh -c "echo >/tmp/efi/x" 2>/dev/null; ls /tmp/efi',
+    )
+    assert (found.answers["sees"].split(), found.answers["wrote"]) == (["1", "1", "0"], "")
+
+
 def test_what_may_be_executed(starter: Path, tmp_path: Path) -> None:
     """Of a path its own rule, and none of its neighbours'; a packed file laid over another is as that one."""
     before = (

@@ -232,8 +232,32 @@ def test_a_place_that_the_unit_may_not_write_to(tmp_path: Path, line: str, guard
         return [record[1] for record in unit.settings if record[0] == "guard"]
 
     assert guards(BOOT) == guarded
-    assert guards("") == guards("LABEL=BOOT /boot ext4 noauto 0 2\n") == []
+    # Another unit may need it.
+    assert guards("LABEL=BOOT /boot ext4 noauto 0 2\n") == guarded
+    assert guards("") == []
     assert late_places(ImageRoot(tmp_path)) == ()
+
+
+def test_a_place_by_another_name(tmp_path: Path) -> None:
+    (tmp_path / "boot/efi").mkdir(parents=True)
+    (tmp_path / "efi").symlink_to("boot/efi")
+    (tmp_path / "var/lib/app").mkdir(parents=True)
+    (tmp_path / "boot/data").symlink_to("/var/lib/app")
+    line = "LABEL=ESP /boot/efi vfat defaults 0 1\n"
+    assert refused(tmp_path, line, f"{SERVICE}ReadOnlyPaths=/efi\n") == ""
+    unit = read_unit(ImageRoot(tmp_path), "app.service")
+    assert ("guard", "/boot/efi") in unit.settings
+    assert "mounts /var/lib/app" in refused(tmp_path, "LABEL=x /boot/data ext4 defaults 0 2\n")
+
+
+def test_a_directory_above_it_that_is_bound_elsewhere(tmp_path: Path) -> None:
+    for kind, is_refused in (("BindReadOnlyPaths", True), ("BindPaths", False)):
+        assert refused(tmp_path, BOOT, f"{SERVICE}{kind}=/:/host\n") == ""
+        if not is_refused:
+            read_unit(ImageRoot(tmp_path), "app.service")
+            continue
+        with pytest.raises(UnsupportedUnitError, match="binds / read-only, and /boot in it"):
+            read_unit(ImageRoot(tmp_path), "app.service")
 
 
 def test_the_places_that_come_later(tmp_path: Path) -> None:

@@ -210,12 +210,17 @@ void confine_later(void) {
 }
 
 /* `guard PATH`: systemd mounts a file system here later, which the rules are for as well. Bind what is there now, by the rules, to itself;
-   as a private mount, it hides the other from this namespace. */
-static char *guard(const char *path) {
-    make_directories(path, 0755);
-    char *canonical = realpath(path, NULL);
-    if (!canonical || mount(canonical, canonical, NULL, MS_BIND, NULL) < 0) fail("%s cannot be bound to itself: %m", path);
-    return canonical;
+   as a private mount, it hides the other from this namespace. Where the rules hide the place, nothing can be mounted on it. */
+static struct list guard_places(void) {
+    struct list guards = {0};
+    for (const struct record *r = NULL; (r = next_record(r, "guard"));) {
+        char *canonical = realpath(r->words[0], NULL);
+        if (!canonical && errno != ENOENT && errno != ENOTDIR) fail("%s: %m", r->words[0]);
+        if (!canonical) continue;
+        if (mount(canonical, canonical, NULL, MS_BIND, NULL) < 0) fail("%s cannot be bound to itself: %m", canonical);
+        append(&guards, canonical);
+    }
+    return guards;
 }
 
 /* `namespace shared|slave|private [nosuid]`: unshare, make the mounts of the `mount` records, then set the attributes of each. */
@@ -226,13 +231,15 @@ void own_mounts(const struct record *record) {
     make_inaccessible_nodes();
     /* tmpfiles.d would make it later, when we can no longer make it inaccessible. */
     make_directories("/run/user", 0755);
+    /* As systemd makes a mount point. */
+    for (const struct record *r = NULL; (r = next_record(r, "guard"));)
+        if (access(r->words[0], F_OK) < 0) make_directories(r->words[0], 0755);
     read_entries();
     /* Later mounts of the machine reach the unit, but mounts of the unit do not reach the machine. */
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0) fail("a mount namespace: %m");
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
     set_attributes(record->count > 1);
-    struct list guards = {0};
-    for (const struct record *r = NULL; (r = next_record(r, "guard"));) append(&guards, guard(r->words[0]));
+    struct list guards = guard_places();
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
     if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0) fail("propagation of mounts: %m");
     for (size_t i = 0; i < guards.count; i++)

@@ -48,6 +48,8 @@ _GRUB_FILES = ("grub/grub.cfg", "grub2/grub.cfg")
 _LEAST_UKI_BYTES = 4 << 20
 # Our kernel, both parts and some room for the next kernel's package.
 _LEAST_FREE_BYTES = 96 << 20
+# A table in a circle has more than two hundred.
+_MOST_OVERLAPS = 4
 _GRUB_IN_MBR = b"GRUB"
 _SLOW = "look for very many or very long lines in its menus and in /etc/fstab"
 
@@ -295,9 +297,14 @@ def _refusals(
 
 def _of_partitions(facts: DiskFacts) -> Iterator[str]:
     placed = sorted((each.begin_bytes, each.size_bytes, each.number) for each in facts.partitions)
-    for (begin, size, number), (following, _, other) in itertools.pairwise(placed):
-        if begin + size > following:
-            yield f"the partitions {number} and {other} overlap"
+    overlaps = [
+        f"the partitions {number} and {other} overlap"
+        for (begin, size, number), (following, _, other) in itertools.pairwise(placed)
+        if begin + size > following
+    ]
+    yield from overlaps[:_MOST_OVERLAPS]
+    if len(overlaps) > _MOST_OVERLAPS:
+        yield f"{len(overlaps) - _MOST_OVERLAPS} more pairs of partitions overlap"
     for each in facts.partitions:
         if each.begin_bytes + each.size_bytes > facts.size_bytes:
             yield f"partition {each.number} goes beyond the end of the disk"

@@ -32,6 +32,7 @@ from quickstart.parse.printable import brief
 Record = tuple[str, ...]
 
 RESTRICTING = ("inaccessible", "read-only", "no-exec")
+_READ_ONLY_BINDS = ("bind-read-only", "bind-all-read-only")
 _IN_MEMORY = ("/run/", "/dev/")
 _LINKS = "Symlinks"
 _LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO", _LINKS)
@@ -107,15 +108,23 @@ def hidden_directories(
     return tuple(found.values())
 
 
-def late_guards(root: ImageRoot, records: Iterable[Record]) -> Iterator[Record]:
+def late_guards(root: ImageRoot, unit: str, records: Iterable[Record]) -> Iterator[Record]:
     """The `guard` records, one for each place below /boot or /efi at which a boot mounts a file system, if a mount of
     ``records`` hides or restricts this place or a path above or below it. In an early start, systemd mounts the file
     system later. Without a guard, the unit's processes could write to this file system until systemd adopts them.
+
+    Raises UnsupportedUnitError when ``unit`` binds a directory above such a place read-only.
     """
-    restricted = [
-        PurePosixPath(words[2]) for kind, *words in records if kind == "mount" and words[0] in RESTRICTING
-    ]
+    mounts = [tuple(words) for kind, *words in records if kind == "mount"]
+    restricted = [place_of(root, words[2]) for words in mounts if words[0] in RESTRICTING]
     for place in late_places(root):
+        for words in mounts:
+            if words[0] in _READ_ONLY_BINDS and place.is_relative_to(place_of(root, words[3])):
+                raise UnsupportedUnitError(
+                    f"{unit} cannot be started early: it binds {brief(words[3])} read-only, and {place} in it is mounted"
+                    " only after an early start",
+                    hint='bind a directory without it, or set early = "never" in the profile',
+                )
         if any(place.is_relative_to(path) or path.is_relative_to(place) for path in restricted):
             yield "guard", str(place)
 

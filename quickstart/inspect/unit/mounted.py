@@ -24,10 +24,9 @@ from quickstart.inspect.unit.files import (
     unit_file,
     unit_texts,
 )
-from quickstart.inspect.unit.order import words_of
 from quickstart.inspect.unit.place import place_of
 from quickstart.inspect.unit.pulled import is_started, started_of
-from quickstart.inspect.unit.words import unescape_name
+from quickstart.inspect.unit.words import unescape_name, words_of
 from quickstart.parse.printable import brief
 
 _FSTAB = PurePosixPath("/etc/fstab")
@@ -126,11 +125,12 @@ def refuse_mounts(root: ImageRoot, unit: str) -> None:
 
 
 def late_places(root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The places at and below /boot and /efi at which a boot mounts a file system, sorted. The result does not have
-    places below other places of the result.
+    """The places at and below /boot and /efi at which a boot may mount a file system, sorted. A boot may make even a
+    mount with noauto, for another unit that needs it. The result does not have places below other places of the result.
     """
     found: list[PurePosixPath] = []
-    for place in sorted({each.place for each in (*_of_fstab(root), *_of_units(root)) if _is_late(each)}):
+    mounts = (each.place for each in (*_of_fstab(root), *_of_units(root)))
+    for place in sorted({each for each in mounts if _is_below(each, _UNUSED)}):
         if not _is_below(place, tuple(found[-1:])):
             found.append(place)
     return tuple(found)
@@ -231,7 +231,8 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
     # This is computed once for each place, because an fstab may have thousands of rows for one place.
     followed = {place for place in _MADE_BY_INIT if _followed_options(root, rows, place) is not None}
     for words in rows:
-        place = PurePosixPath(words[1].replace("\\040", " "))
+        # systemd-fstab-generator follows the links of the image.
+        place = place_of(root, words[1].replace("\\040", " "))
         options = frozenset(_options(words))
         if _is_below(place, _KERNELS) and options <= _usual_options(place):
             continue

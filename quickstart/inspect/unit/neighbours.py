@@ -20,9 +20,9 @@ from quickstart.inspect.unit.files import (
     names_with_directories,
     unit_texts,
 )
-from quickstart.inspect.unit.order import words_of
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.values import BadValueError, boolean
+from quickstart.inspect.unit.words import names_in
 
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
 # Without these systemd does not start the unit (systemd.unit(5)).
@@ -179,7 +179,7 @@ def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterato
     """
     for name, value in assignments(unit_texts(root, unit), "[Unit]"):
         if name in names:
-            yield from ((name, word) for word in value.split())
+            yield from ((name, word) for word in names_in(unit, value))
 
 
 def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
@@ -232,7 +232,7 @@ def _service_of(root: ImageRoot, socket: str) -> str:
         pass
     if "Service" not in found:
         return f"{socket.removesuffix(_SOCKET)}.service"
-    return next(iter(words_of(socket, found["Service"][-1])), "")
+    return next(iter(names_in(socket, found["Service"][-1])), "")
 
 
 def _file(root: ImageRoot, unit: str) -> PurePosixPath | None:

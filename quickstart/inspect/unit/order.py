@@ -26,7 +26,7 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script
-from quickstart.inspect.unit.words import Names, split_words
+from quickstart.inspect.unit.words import names_in
 
 # systemd.unit(5): links in these make one unit pull in another.
 PULLING = (".wants", ".requires", ".upholds")
@@ -175,7 +175,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
                 word
                 for key, value in assignments(texts, section)
                 if key == wanted
-                for word in words_of(name, value)
+                for word in names_in(name, value)
             )
     return found
 
@@ -204,17 +204,7 @@ def _named(unit: str, texts: Iterable[str], keys: Iterable[str]) -> Iterator[str
     """The words in the values of ``keys`` in the section [Unit] of ``texts``."""
     for key, value in assignments(tuple(texts), "[Unit]"):
         if key in keys:
-            yield from words_of(unit, value)
-
-
-def words_of(unit: str, value: str) -> list[str]:
-    """The words in ``value``, without quotes and with specifiers expanded. When ``value`` cannot be parsed, the
-    result is ``value`` split at blanks.
-    """
-    try:
-        return [Names(unit).expand(word) for word in split_words(unit, value)]
-    except UnsupportedUnitError:
-        return value.split()
+            yield from names_in(unit, value)
 
 
 def pulled_by_links(root: ImageRoot) -> _Order:
@@ -281,7 +271,7 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
     """
     for name in names:
         left.take(name, values)
-        for word in (word for value in values for word in words_of(name, value)):
+        for word in (word for value in values for word in names_in(name, value)):
             yield name, word
 
 

@@ -55,7 +55,7 @@ from quickstart.inspect.unit.policies import refuse_policies
 from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
-from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
+from quickstart.inspect.unit.slices import group_path, refuse_slices, slice_names
 from quickstart.inspect.unit.sockets import socket_conditions, sockets_of
 from quickstart.inspect.unit.source import Source, Systemd
 from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles, run_directories
@@ -120,7 +120,7 @@ def read_unit(
         start=start[0],
         conditions=conditions,
         start_post=start_post,
-        group=f"{slice_path(source)}/{unit}",
+        group=group_path(source),
         timeout_ms=_timeout_ms(source),
         settings=(
             *_conditions(root, unit, (*socket_units, *(each.unit for each in journal))),
@@ -129,7 +129,7 @@ def read_unit(
             *bus_records(source, kind),
             *_main_process(source, kind),
             *hidden_directories(root, unit, own, bound, commands),
-            *late_guards(root, own),
+            *late_guards(root, unit, own),
             *comment_records(root),
             *resource_records(root, source),
             *mapping_records(root, source),

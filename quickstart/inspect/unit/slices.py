@@ -18,15 +18,36 @@ from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError
 
 _ROOT = "-.slice"
+# Prefixes of names that the kernel, or systemd itself, has for files in a cgroup.
+_KERNELS = (
+    *("_", ".", "cgroup.", "cpu.", "cpuacct.", "cpuset.", "io.", "blkio.", "memory.", "devices.", "pids."),
+    *(
+        "bpf-firewall.",
+        "bpf-devices.",
+        "bpf-foreign.",
+        "bpf-socket-bind.",
+        "bpf-restrict-network-interfaces.",
+    ),
+)
+_KERNELS_FILES = frozenset(("notify_on_release", "release_agent", "tasks"))
 # A file's name is no longer (NAME_MAX of limits.h).
 _MAX_NAME = 255
 # Each slice is looked up, with its drop-ins. systemd's own slices are two levels deep.
 _MAX_DEPTH = 32
 
 
-def slice_path(source: Source) -> str:
-    """The path of the cgroup of the unit's slice. By default, all instances of a template share one slice."""
-    return "/".join(slice_names(source)[1:])
+def group_path(source: Source) -> str:
+    """The path of the unit's cgroup below the root of all cgroups. By default, all instances of a template share one
+    slice.
+    """
+    return "/".join(map(_escaped, (*slice_names(source)[1:], source.unit)))
+
+
+def _escaped(name: str) -> str:
+    """The name of a unit's cgroup. A name that could be the kernel's gets a `_` at its beginning (cg_escape in
+    systemd's src/basic/cgroup-util.c).
+    """
+    return f"_{name}" if name.startswith(_KERNELS) or name in _KERNELS_FILES else name
 
 
 def slice_names(source: Source) -> tuple[str, ...]:

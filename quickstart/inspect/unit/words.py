@@ -26,8 +26,11 @@ _ESCAPES = {
     "'": "'",
 }
 _CODED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
+_BYTES = re.compile(r"[\udc80-\udcff]+")
 _SPACE = " \t\n\r"
 SEPARATOR = ";"
+_QUOTES = frozenset("\"'")
+_QUOTING = _QUOTES | {"\\"}
 # systemd's own limit for a line (LONG_LINE_MAX of def.h). Here it also applies to a line with expanded specifiers.
 MAX_LINE_CHARACTERS = 1 << 20
 # Placeholders for %H and %l, whose values only the running machine knows. The starter replaces them. No text has
@@ -114,14 +117,60 @@ class Names:
 def unescape_name(name: str) -> str:
     """The original text of an escaped part of a unit's name (systemd-escape(1))."""
     plain = name.replace("-", "/")
-    return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), plain)
+    return _characters(re.sub(r"\\x([0-9a-fA-F]{2})", lambda match: _byte(int(match[1], 16)), plain))
+
+
+def _byte(value: int) -> str:
+    """A byte of a text. A byte above 0x7f is a part of a character, and stands for itself until `_characters`."""
+    return chr(value) if value < 0x80 else chr(0xDC00 + value)
+
+
+def _characters(text: str) -> str:
+    """``text``, in which the bytes that `_byte` has returned are the characters that they have in UTF-8. Other bytes
+    stay as they are, as in the name of a file (os.fsdecode).
+    """
+
+    def decoded(match: re.Match[str]) -> str:
+        return match[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+    return _BYTES.sub(decoded, text)
+
+
+def names_in(unit: str, value: str) -> list[str]:
+    """The names of units in ``value``, with specifiers expanded. systemd takes a quote or a backslash as a character of
+    the name (config_parse_unit_deps in its src/core/load-fragment.c). To be safe, the result also has the names as
+    another reader would take them, without quotes and escapes.
+    """
+    names = [_expanded(unit, word) for word in re.split(f"[{_SPACE}]+", value) if word]
+    if _QUOTING.isdisjoint(value):
+        return names
+    # No name has a quote.
+    return [*dict.fromkeys((*(each for each in names if _QUOTES.isdisjoint(each)), *words_of(unit, value)))]
+
+
+def _expanded(unit: str, word: str) -> str:
+    try:
+        return Names(unit).expand(word)
+    except UnsupportedUnitError:
+        return word
+
+
+def words_of(unit: str, value: str) -> list[str]:
+    """The words in ``value``, without quotes and with specifiers expanded. When ``value`` cannot be parsed, the
+    result is ``value`` split at blanks.
+    """
+    try:
+        return [Names(unit).expand(word) for word in split_words(unit, value)]
+    except UnsupportedUnitError:
+        return value.split()
 
 
 def split_words(unit: str, text: str) -> list[str]:
     """The words in ``text``, with quotes and escapes resolved. A `;` that is a word by itself is returned with a
     NUL at its end, so that it differs from a quoted `;`. No other word contains a NUL.
 
-    Raises UnsupportedUnitError for an escape that systemd does not know, and for an open quote.
+    Raises UnsupportedUnitError for an escape that systemd does not know, for escaped bytes that are no text, and for an
+    open quote.
     """
     words: list[str] = []
     current: list[str] | None = None
@@ -154,7 +203,10 @@ def split_words(unit: str, text: str) -> list[str]:
             current.append(char)
     if quote:
         raise UnsupportedUnitError(f"{unit}: `{brief(text)}` has an open quote")
-    return words if current is None else [*words, "".join(current)]
+    found = [_characters(word) for word in (words if current is None else [*words, "".join(current)])]
+    if any(map(_BYTES.search, found)):
+        raise UnsupportedUnitError(f"{unit}: `{brief(text)}` has bytes that are no text")
+    return found
 
 
 def _escape(unit: str, text: str, position: int, at_start: bool) -> tuple[str, int]:
@@ -162,7 +214,10 @@ def _escape(unit: str, text: str, position: int, at_start: bool) -> tuple[str, i
     coded = _CODED.match(text, position)
     if coded:
         value = int(coded[4], 8) if coded[4] else int(coded[1] or coded[2] or coded[3], 16)
-        if 0 < value < 0x110000 and not 0xD800 <= value < 0xE000:
+        is_byte = bool(coded[1] or coded[4])
+        if is_byte and 0 < value < 0x100:
+            return _byte(value), len(coded[0])
+        if not is_byte and 0 < value < 0x110000 and not 0xD800 <= value < 0xE000:
             return chr(value), len(coded[0])
     letter = text[position]
     if at_start and letter == ";" and text[position + 1 : position + 2] in ("", *_SPACE):
