@@ -16,6 +16,9 @@ from tests.contract.ordinary import is_host_root
 settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any host")
 
+# An ordinary user's PATH on Debian lacks the directories of mke2fs and chroot.
+os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+
 # linux/sched.h
 _CLONE_NEWNS = 0x20000
 # Now, while this process has one thread; pytest-xdist's workers are its children, and root as it is. Unit tests need none of it.

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.contract.starterbox import SLEEP, STATUS, field, start
+
+# Units have cgroups.
+pytestmark = pytest.mark.host_root
 
 GROUPS = """root:x:0:
 own:x:112:
