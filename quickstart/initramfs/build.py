@@ -34,7 +34,7 @@ from quickstart.inspect.unit.dhcpclient import (
 )
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.inspect.unit.mounted import fstab_options, tmp_options
+from quickstart.inspect.unit.mounted import fstab_options, late_places, tmp_options
 from quickstart.inspect.unit.pidone import raises_nr_open
 from quickstart.inspect.unit.sysctl import content_sums, kernel_settings
 from quickstart.inspect.unit.tmpfiles import packages_files_with_settings, written_settings
@@ -202,6 +202,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         superblock=recipe.disk.superblock,
         root_fstype=fstype,
         root_options=options,
+        late_places=late_places(root),
         is_disabled=root.link_target(_STAMP) == _OFF,
         interface=recipe.interface,
         unit=recipe.unit,

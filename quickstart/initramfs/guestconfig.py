@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import HiddenSetting, KernelSetting
 from quickstart.model import Readiness, Superblock
 from quickstart.model.words import Early, ReadyKind
+
+# What a shell takes for one word. A line of fstab for another place leads to a stock boot.
+_PLAIN_PLACE = re.compile(r"[A-Za-z0-9/_.-]+")
 
 
 class Served(enum.Enum):
@@ -121,7 +125,8 @@ class GuestConfig:
     the default route that this client sets. ``sent`` says which options the image's own DHCP client sends (see
     dhcpclient.sent_by_client). ``given`` says what the application needs before it is ready, such as the machine-id and
     the name servers. ``is_disabled`` says whether somebody has called `quickstart disable` in the machine whose
-    disk is the image.
+    disk is the image. ``late_places`` are the places at and below /boot and /efi at which systemd may mount a file system
+    after the early start (see mounted.late_places).
     """
 
     build: str
@@ -156,6 +161,7 @@ class GuestConfig:
     sent: Sent = NOTHING_SENT
     given: Given = field(default_factory=Given)
     is_disabled: bool = False
+    late_places: tuple[PurePosixPath, ...] = ()
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -214,6 +220,9 @@ def config_text(config: GuestConfig) -> str:
         "NETWORK": config.network,
         "EARLY": config.early,
         "USER_DATA": " ".join(config.user_data),
+        "LATE_PLACES": " ".join(
+            each for each in map(str, config.late_places) if _PLAIN_PLACE.fullmatch(each)
+        ),
         "EC2_ALONE": "yes" if config.ec2_alone else "",
         "IMAGE": config.image,
         "RAISES_NR_OPEN": "yes" if config.raises_nr_open else "",

@@ -69,7 +69,8 @@ def _names(unit: UnitStart) -> Iterator[str]:
     yield unit.unit
     yield from (socket.unit for socket in unit.sockets)
     yield _ROOT_SLICE
-    yield from unit.group.split("/")[:-1]
+    # A name that systemd has escaped begins with one more `_` (inspect/unit/slices.py).
+    yield from (part.removeprefix("_") for part in unit.group.split("/")[:-1])
 
 
 def _others(root: ImageRoot, loaded: LoadedUnit) -> Iterator[str]:

@@ -47,7 +47,7 @@ def asked(
     for place, text in (network or {}).items():
         (root / "newroot/etc" / place).parent.mkdir(parents=True, exist_ok=True)
         (root / "newroot/etc" / place).write_text(text)
-    given = f"EARLY={early} CLOUD_INIT=yes ROOT_OPTIONS=rw,data=ordered"
+    given = f"EARLY={early} CLOUD_INIT=yes ROOT_OPTIONS=rw,data=ordered LATE_PLACES=/boot/efi"
     script = f'. /cloud; {given}; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", script],
@@ -97,6 +97,13 @@ def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_pa
         ),
         ("nas:/x /srv nfs noauto,x-systemd.automount 0 0", False),
         ("proc /proc proc hidepid=2 0 0", False),
+        # The unit has no guard against these.
+        ("UUID=2 /boot ext4 defaults 0 2", False),
+        ("UUID=2 /efi vfat defaults 0 2", False),
+        ("UUID=2 /boot/efi/../x vfat defaults 0 2", False),
+        ("UUID=2 /boot/efi/x vfat defaults 0 2", True),
+        ("UUID=2 /srv ext4 noauto,auto 0 2", False),
+        ("UUID=2 /srv ext4 noauto,comment=systemd.automount 0 2", False),
         ("UUID=1 / ext4 rw 0 1\n/dev/vdb /srv ext4 defaults 0 2", False),
         ("/dev/vdb /srv/dev/data ext4 defaults 0 2", False),
         ("/dev/vdb /srv/none ext4 defaults 0 2", False),

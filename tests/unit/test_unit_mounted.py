@@ -251,12 +251,16 @@ def test_a_place_by_another_name(tmp_path: Path) -> None:
 
 
 def test_a_directory_above_it_that_is_bound_elsewhere(tmp_path: Path) -> None:
-    for kind, is_refused in (("BindReadOnlyPaths", True), ("BindPaths", False)):
-        assert refused(tmp_path, BOOT, f"{SERVICE}{kind}=/:/host\n") == ""
+    for kind, more, is_refused in (
+        ("BindReadOnlyPaths", "", True),
+        ("BindPaths", "", False),
+        ("BindPaths", "ReadOnlyPaths=/host\n", True),
+    ):
+        assert refused(tmp_path, BOOT, f"{SERVICE}{kind}=/:/host\n{more}") == ""
         if not is_refused:
             read_unit(ImageRoot(tmp_path), "app.service")
             continue
-        with pytest.raises(UnsupportedUnitError, match="binds / read-only, and /boot in it"):
+        with pytest.raises(UnsupportedUnitError, match="restricts a bind mount of /, and /boot in it"):
             read_unit(ImageRoot(tmp_path), "app.service")
 
 

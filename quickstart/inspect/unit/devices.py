@@ -33,7 +33,7 @@ def device_records(source: Source) -> Iterator[Record]:
 
 
 def _allowed(source: Source, value: str) -> Record:
-    pattern, _, access = value.partition(" ")
+    pattern, access = (*value.split(None, 1), "", "")[:2]
     pattern, access = source.names.expand(pattern), access.strip() or "rwm"
     if not _PATTERN.fullmatch(pattern) or not set(access) <= set("rwm"):
         raise source.refusal(

@@ -124,6 +124,19 @@ def parse_service(texts: tuple[str, ...]) -> Directives:
     return directives(assignments(texts, "[Service]"))
 
 
+# Directives that fill one list in systemd, so that an empty one clears the values of both (load-fragment-gperf.gperf.in in
+# systemd's src/core).
+_PAIRS = (
+    ("ReadWritePaths", "ReadWriteDirectories"),
+    ("ReadOnlyPaths", "ReadOnlyDirectories"),
+    ("InaccessiblePaths", "InaccessibleDirectories"),
+    ("BindPaths", "BindReadOnlyPaths"),
+    ("LoadCredential", "LoadCredentialEncrypted"),
+    ("SetCredential", "SetCredentialEncrypted"),
+)
+_CLEARED_TOGETHER = {name: pair for pair in _PAIRS for name in pair}
+
+
 def directives(found: tuple[tuple[str, str], ...]) -> Directives:
     """The values of each directive, without the values that an empty assignment clears."""
     kept: dict[str, list[str]] = {}
@@ -131,7 +144,7 @@ def directives(found: tuple[tuple[str, str], ...]) -> Directives:
         if value:
             kept.setdefault(name, []).append(value)
         else:
-            kept[name] = []
+            kept |= {each: [] for each in _CLEARED_TOGETHER.get(name, (name,))}
     return {name: tuple(values) for name, values in kept.items() if values}
 
 

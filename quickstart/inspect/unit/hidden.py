@@ -119,10 +119,15 @@ def late_guards(root: ImageRoot, unit: str, records: Iterable[Record]) -> Iterat
     restricted = [place_of(root, words[2]) for words in mounts if words[0] in RESTRICTING]
     for place in late_places(root):
         for words in mounts:
-            if words[0] in _READ_ONLY_BINDS and place.is_relative_to(place_of(root, words[3])):
+            if not words[0].startswith("bind") or not place.is_relative_to(place_of(root, words[3])):
+                continue
+            target = place_of(root, words[2])
+            if words[0] in _READ_ONLY_BINDS or any(
+                target.is_relative_to(path) or path.is_relative_to(target) for path in restricted
+            ):
                 raise UnsupportedUnitError(
-                    f"{unit} cannot be started early: it binds {brief(words[3])} read-only, and {place} in it is mounted"
-                    " only after an early start",
+                    f"{unit} cannot be started early: it restricts a bind mount of {brief(words[3])}, and {place} in it is"
+                    " mounted only after an early start",
                     hint='bind a directory without it, or set early = "never" in the profile',
                 )
         if any(place.is_relative_to(path) or path.is_relative_to(place) for path in restricted):

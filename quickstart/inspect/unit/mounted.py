@@ -76,6 +76,7 @@ _BEFORE_GENERATED = UNIT_PATHS[:3]
 # a process opens the mount point.
 _MADE_ALL_THE_SAME = (
     "x-systemd.automount",
+    "comment=systemd.automount",
     "x-systemd.before=",
     "x-systemd.required-by=",
     "x-systemd.wanted-by=",
@@ -90,6 +91,8 @@ _USING = frozenset(
 _USING_PREFIXES = ("Condition", "Assert", "Exec")
 # A path in a word, also behind a prefix, behind the name of an option, and in the text of a command.
 _PATH = re.compile(r"""(?:^|(?<=[\s=:,!|@+\-"'(<>]))/[^\s:,"')]*""")
+# fstab(5): a blank and other characters by their number.
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _FOR_MOUNTS = frozenset({"RequiresMountsFor", "WantsMountsFor"})
 _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "LogsDirectory": "/var/log"}
 
@@ -232,7 +235,7 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
     followed = {place for place in _MADE_BY_INIT if _followed_options(root, rows, place) is not None}
     for words in rows:
         # systemd-fstab-generator follows the links of the image.
-        place = place_of(root, words[1].replace("\\040", " "))
+        place = place_of(root, _OCTAL.sub(lambda found: chr(int(found[1], 8)), words[1]))
         options = frozenset(_options(words))
         if _is_below(place, _KERNELS) and options <= _usual_options(place):
             continue
@@ -240,7 +243,9 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
             continue
         # A disk with nofail that is missing now may exist on another machine. Its mount would then hide what was
         # written there.
-        is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)
+        is_left_out = "noauto" in options and not any(
+            each == "auto" or each.startswith(_MADE_ALL_THE_SAME) for each in options
+        )
         yield _Mount(place, f"{_FSTAB} ({brief(words[0])})", not is_left_out and words[2] != _PIPES)
 
 

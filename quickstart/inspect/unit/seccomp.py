@@ -201,14 +201,19 @@ def _families(source: Source) -> Iterator[Rule]:
         return
     inverted = values[0].startswith("~")
     chosen: set[int] = set()
+    was_none = False
     for value in values:
         if value == "none":
-            chosen, inverted = set(), False
+            chosen, inverted, was_none = set(), False, True
             continue
-        names = [name.removeprefix("AF_") for name in value.removeprefix("~").split()]
-        if any(name not in _FAMILIES for name in names):
+        if was_none and value.startswith("~"):
+            # The words of systemd's versions differ here.
+            raise source.refusal("RestrictAddressFamilies", value, BadValueError("comes after `none`"))
+        names = value.removeprefix("~").split()
+        # systemd ignores a word without the prefix.
+        if any(name[:3] != "AF_" or name[3:] not in _FAMILIES for name in names):
             raise source.refusal("RestrictAddressFamilies", value, BadValueError("has an unknown family"))
-        numbers = {_FAMILIES[name] for name in names}
+        numbers = {_FAMILIES[name[3:]] for name in names}
         chosen = chosen | numbers if value.startswith("~") == inverted else chosen - numbers
     numbers_in_order = tuple(sorted(chosen))
     test = (

@@ -47,7 +47,14 @@ def _escaped(name: str) -> str:
     """The name of a unit's cgroup. A name that could be the kernel's gets a `_` at its beginning (cg_escape in
     systemd's src/basic/cgroup-util.c).
     """
-    return f"_{name}" if name.startswith(_KERNELS) or name in _KERNELS_FILES else name
+    if not name.startswith(_KERNELS) and name not in _KERNELS_FILES:
+        return name
+    if name[0] not in "_." and name.count(".") > 1:
+        # systemd 252 escapes only a name that has nothing else before its last dot, and later versions escape all.
+        raise UnsupportedUnitError(
+            f"{name} cannot be started early: the name of its control group depends on the version of systemd"
+        )
+    return f"_{name}"
 
 
 def slice_names(source: Source) -> tuple[str, ...]:

@@ -1,0 +1,35 @@
+"""Directives whose values are lists: what an empty assignment clears, and words that systemd reads otherwise than one thinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from tests.unit.unitreader import SERVICE, read
+
+
+def test_an_empty_assignment_clears_the_values_of_both_names(tmp_path: Path) -> None:
+    """As in a drop-in for Debian's redis-server.service, which mixes the names."""
+    text = (
+        "ProtectSystem=strict\nReadWritePaths=-/var/lib/app\nReadWriteDirectories=-/etc/app\nBindPaths=/srv/a\n"
+        "ReadWritePaths=\nReadWritePaths=/var/log/app\nBindReadOnlyPaths=\nBindReadOnlyPaths=/srv/b\n"
+    )
+    mounts = [record[1:] for record in read(tmp_path, f"{SERVICE}{text}").settings if record[0] == "mount"]
+    assert [each[2] for each in mounts if each[0] == "read-write"] == ["/var/log/app"]
+    assert [each[3] for each in mounts if each[0].startswith("bind")] == ["/srv/b"]
+
+
+@pytest.mark.parametrize("families", ["AF_UNIX INET", "none ~AF_PACKET", "AF_UNIX AF_NOTHING"])
+def test_address_families_that_systemd_would_read_otherwise(tmp_path: Path, families: str) -> None:
+    lines = "".join(
+        f"RestrictAddressFamilies={each}\n" for each in families.replace("none ", "none\n").split("\n")
+    )
+    with pytest.raises(UnsupportedUnitError, match="RestrictAddressFamilies="):
+        read(tmp_path, f"{SERVICE}{lines}")
+
+
+def test_a_device_behind_a_tab(tmp_path: Path) -> None:
+    text = "DeviceAllow=/dev/null\tr\n"
+    assert ("device", "r", "/dev/null") in read(tmp_path, f"{SERVICE}{text}").settings
