@@ -22,7 +22,7 @@ from quickstart.initramfs.serving import is_library, served_files
 from quickstart.inspect.elf import own_directories
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.ldconf import LD_SO_CONF, library_directories
+from quickstart.inspect.ldconf import configuration, library_directories
 from quickstart.inspect.unit.apparmor import refuse_profiles
 from quickstart.inspect.unit.enabled import enabled_text, own_drop_ins
 from quickstart.inspect.unit.facts import VOLATILE, Deciding, deciding, way_to
@@ -160,8 +160,7 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
     - a library in a directory that ld.so searches earlier than the packed library's directory
     - a directory that ld.so searches earlier, if the directory does not exist yet
     """
-    files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
-    places = {PurePosixPath("/etc/ld.so.conf.d")}
+    files, places = _of_loader(root)
     programs, libraries = _canonical(root, STOCK_PATH), _canonical(root, library_directories(root))
     for file in served:
         order = libraries if is_library(file.path) else programs
@@ -183,6 +182,27 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
             files.update(links)
             places.add(place)
     return Deciding(tuple(files), tuple(places))
+
+
+def _of_loader(root: ImageRoot) -> tuple[set[PurePosixPath], set[PurePosixPath]]:
+    """The files and links that decide in which directories programs and libraries are searched, and the directories in
+    which the loader's configuration has further files.
+    """
+    found = configuration(root)
+    files = {path for each in found.files for path in way_to(root, each)}
+    places = {PurePosixPath("/etc/ld.so.conf.d")}
+    for directory in found.directories:
+        *links, place = way_to(root, directory)
+        files.update(links)
+        places.add(place)
+    # /opt/app/current may be another directory later.
+    for directory in (*STOCK_PATH, *library_directories(root)):
+        files.update(way_to(root, directory)[:-1])
+
+    def kept(path: PurePosixPath) -> bool:
+        return len(path.parts) > 1 and path.parts[1] not in VOLATILE
+
+    return set(filter(kept, files)), set(filter(kept, places))
 
 
 def _is_needed(file: StartFile) -> bool:

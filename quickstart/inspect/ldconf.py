@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError
@@ -35,23 +35,43 @@ def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
     Raises StartSetError when a configuration file cannot be read, or when the configuration has too many entries.
     """
     found: dict[PurePosixPath, None] = {}
-    for path in itertools.chain(_configured(root), DEFAULT_DIRECTORIES):
+    for path in itertools.chain(_configured(root, _Read()), DEFAULT_DIRECTORIES):
         found[path] = None
         if len(found) > _MAX_DIRECTORIES:
             raise _too_much(f"{_MAX_DIRECTORIES} directories")
     return tuple(found)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Configuration:
+    """What decides the search path of ld.so: the configuration files, as they are named, and the directories in which
+    an ``include`` entry looks for further files.
+    """
+
+    files: tuple[PurePosixPath, ...]
+    directories: tuple[PurePosixPath, ...]
+
+
+def configuration(root: ImageRoot) -> Configuration:
+    """The configuration of ld.so. Raises StartSetError as `library_directories` does."""
+    read = _Read()
+    for _ in _configured(root, read):
+        pass
+    return Configuration((LD_SO_CONF, *read.files), tuple(read.directories))
+
+
+@dataclass(kw_only=True)
 class _Read:
     """The totals over all configuration files read so far. ``plain`` is the number of ``include`` entries without
     wildcards, ``patterns`` is the number of ``include`` entries with wildcards, and ``characters`` is the number of
-    characters.
+    characters. ``files`` are the files that were included, and ``directories`` are those of the ``include`` entries.
     """
 
     plain: int = 0
     patterns: int = 0
     characters: int = 0
+    files: dict[PurePosixPath, None] = field(default_factory=dict)
+    directories: dict[PurePosixPath, None] = field(default_factory=dict)
 
     def lines(self, text: str) -> list[str]:
         """The lines of a file. Raises StartSetError when all files read so far have more text together than the
@@ -78,13 +98,12 @@ def _too_much(what: str) -> StartSetError:
     return StartSetError(f"{LD_SO_CONF} names or has more than {what}", hint="shorten it in the image")
 
 
-def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
+def _configured(root: ImageRoot, read: _Read) -> Iterator[PurePosixPath]:
     """The directories in all configuration files. The function reads each file once. The entries of an included file
     come in place of the line that includes the file. The function uses a loop instead of recursion, because includes
     may be nested to any depth.
     """
     seen: set[PurePosixPath] = set()
-    read = _Read()
     pending = [_statements(root, LD_SO_CONF, seen, read)]
     while pending:
         found = next(pending[-1], None)
@@ -114,7 +133,10 @@ def _statements(
         if words[0] == "include":
             for pattern in words[1:]:
                 read.count(pattern)
-                yield from ((path, True) for path in root.glob(conf.parent / pattern))
+                read.directories[(conf.parent / pattern).parent] = None
+                for path in root.glob(conf.parent / pattern):
+                    read.files[path] = None
+                    yield path, True
         elif words[0].startswith("/"):
             # "DIRECTORY=TYPE" was the libc5 way to say what is in it.
             yield PurePosixPath(words[0].partition("=")[0]), False

@@ -57,7 +57,7 @@ def test_the_main_process_gets_the_sockets(starter: Path, tmp_path: Path) -> Non
         sockets=SOCKETS,
         unix=ASK_UNIX,
         file="stat -c '%a %U %G %F' /run/app/app.sock; stat -c %a /run/app",
-        held="readlink /proc/$MAIN/fd/3 | tr -dc 0-9; echo; grep -c ' /run/app/app.sock$' /proc/net/unix",
+        held="readlink /proc/$MAIN/fd/3 | tr -dc 0-9; echo; grep -c ' 00010000 .* /run/app/app.sock$' /proc/net/unix",
     )
     assert names(found) == {"FDS": "3", "FDNAMES": "app.socket:app.socket:other", "PID": found.main_pid}
     assert found.answers["sockets"].split() == ["3", "4", "5"]

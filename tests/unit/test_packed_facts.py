@@ -196,6 +196,24 @@ def test_what_would_be_found_before_what_is_packed(root: ImageRoot) -> None:
     assert P("/etc/ld.so.conf.d/libc.conf") in {file.path for file in found.files}
 
 
+def test_what_decides_where_the_loader_looks(root: ImageRoot) -> None:
+    """Links on the way to a directory of ld.so.conf and behind its drop-ins, and files that it includes from elsewhere."""
+    put(root.base, "/etc/ld.so.conf", "include /opt/ld/*.conf\ninclude /etc/ld.so.conf.d/*.conf\n")
+    put(root.base, "/opt/ld/a.conf", "/opt/x/current/lib\n")
+    put(root.base, "/usr/lib/a/ld.so.conf", "/usr/lib/a\n")
+    (root.base / "opt/x/1/lib").mkdir(parents=True)
+    (root.base / "opt/x/current").symlink_to("/opt/x/1")
+    (root.base / "etc/ld.so.conf.d").mkdir()
+    (root.base / "etc/ld.so.conf.d/00gl.conf").symlink_to("/etc/alternatives/gl_conf")
+    (root.base / "etc/alternatives").mkdir()
+    (root.base / "etc/alternatives/gl_conf").symlink_to("/usr/lib/a/ld.so.conf")
+    found = watched(root, ("app.service",), StartSet((), ()), ())
+    names, places = set(map(str, found.names)), set(map(str, found.places))
+    assert {"/opt/x/current", "/opt/ld/a.conf", "/etc/ld.so.conf.d/00gl.conf"} <= names
+    assert {"/etc/alternatives/gl_conf", "/usr/lib/a/ld.so.conf"} <= names
+    assert {"/opt/ld", "/etc/ld.so.conf.d"} <= places
+
+
 @pytest.mark.parametrize("entry", ["/opt/app/lib", "$ORIGIN/../../opt/app/lib", "/opt/new/../app/lib"])
 def test_a_program_s_own_directories_are_looked_into_first(root: ImageRoot, entry: str) -> None:
     """LD_LIBRARY_PATH, by which libraries come from /fast, goes before DT_RUNPATH (ld.so(8))."""

@@ -30,6 +30,21 @@ def test_address_families_that_systemd_would_read_otherwise(tmp_path: Path, fami
         read(tmp_path, f"{SERVICE}{lines}")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CapabilityBoundingSet=CAP_SETUID CAP_NET_ADMIN\u00a0CAP_SYS_ADMIN",
+        "RestrictAddressFamilies=AF_UNIX AF_INET\u2003AF_PACKET",
+        "DeviceAllow=/dev/fuse\u00a0r",
+        "CapabilityBoundingSet=CAP_\u017fYS_ADMIN",
+        "DeviceAllow=/dev/shm/../fuse rw",
+    ],
+)
+def test_words_that_systemd_would_read_otherwise(tmp_path: Path, line: str) -> None:
+    with pytest.raises(UnsupportedUnitError):
+        read(tmp_path, f"{SERVICE}{line}\n")
+
+
 def test_a_device_behind_a_tab(tmp_path: Path) -> None:
     text = "DeviceAllow=/dev/null\tr\n"
     assert ("device", "r", "/dev/null") in read(tmp_path, f"{SERVICE}{text}").settings

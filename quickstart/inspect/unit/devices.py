@@ -4,6 +4,7 @@ starter starts the unit (systemd.resource-control(5)).
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 
@@ -35,7 +36,9 @@ def device_records(source: Source) -> Iterator[Record]:
 def _allowed(source: Source, value: str) -> Record:
     pattern, access = (*value.split(None, 1), "", "")[:2]
     pattern, access = source.names.expand(pattern), access.strip() or "rwm"
-    if not _PATTERN.fullmatch(pattern) or not set(access) <= set("rwm"):
+    # systemd ignores a path that is not normalized.
+    is_path = pattern.startswith("/") and pattern != posixpath.normpath(pattern)
+    if is_path or not _PATTERN.fullmatch(pattern) or not set(access) <= set("rwm"):
         raise source.refusal(
             "DeviceAllow", value, BadValueError("is no device with what of `rwm` is allowed")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from quickstart.parse.printable import brief
 
 T = TypeVar("T")
 # Directives whose words may have escapes. Commands are read elsewhere.
+_OTHER_BLANK = re.compile(r"[^\S \t\n\r]")
 _WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 
@@ -42,6 +44,17 @@ class Source:
     assigned: tuple[tuple[str, str], ...]
     manager: Directives
     systemd: Systemd = field(default_factory=Systemd)
+
+    def __post_init__(self) -> None:
+        """Raise UnsupportedUnitError for a value with a blank, such as a no-break space, that systemd takes for a
+        letter. The words of a list would differ.
+        """
+        for name, value in self.assigned:
+            if _OTHER_BLANK.search(value):
+                raise UnsupportedUnitError(
+                    f"{self.unit} cannot be started early: {name}={brief(value)} has a blank that systemd takes for a letter",
+                    hint="was it copied from a web page? Write an ordinary blank",
+                )
 
     @cached_property
     def found(self) -> Directives:

@@ -166,7 +166,8 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
 
 def capabilities(value: str) -> int:
     """The bit mask of the named capabilities."""
-    unknown = [name for name in value.split() if name.upper() not in CAPABILITY]
+    # The capital of some other letters is an ASCII letter.
+    unknown = [name for name in value.split() if not name.isascii() or name.upper() not in CAPABILITY]
     if unknown:
         raise BadValueError(f"has an unknown capability {unknown[0]}")
     return sum({CAPABILITY[name.upper()] for name in value.split()})
