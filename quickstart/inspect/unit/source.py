@@ -15,8 +15,9 @@ from quickstart.inspect.unit.words import Names, split_words
 from quickstart.parse.printable import brief
 
 T = TypeVar("T")
-# Directives whose words may have escapes. Commands are read elsewhere.
+# A blank that does not separate words for systemd (WHITESPACE in its src/basic/string-util.h).
 _OTHER_BLANK = re.compile(r"[^\S \t\n\r]")
+# Directives whose words may have escapes. Commands are read elsewhere.
 _WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 
