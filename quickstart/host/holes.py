@@ -22,7 +22,18 @@ def copy_range(source: int, begin_bytes: int, size_bytes: int, target: int) -> N
         skipped = max(0, begin_bytes - offset)
         data = chunk[skipped : end_bytes - offset]
         for begin, end in _written(data):
-            os.pwrite(target, data[begin:end], offset + skipped - begin_bytes + begin)
+            write_at(target, data[begin:end], offset + skipped - begin_bytes + begin)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> int:
+    """Write all of ``data`` to the file ``fd`` at ``offset``, and return the number of bytes. pwrite(2) may write only a
+    part, for example when the file system becomes full. Then the next call says so.
+    """
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(fd, rest, offset)
+        rest, offset = rest[count:], offset + count
+    return len(data)
 
 
 def _written(data: bytes) -> Iterator[tuple[int, int]]:

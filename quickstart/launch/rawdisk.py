@@ -17,7 +17,7 @@ from quickstart.errors import ArtefactError, BadInputError, CommandError, HostLa
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.files import free_bytes, full_disk_named, temporary_directory
-from quickstart.host.holes import data_chunks
+from quickstart.host.holes import data_chunks, write_at
 from quickstart.host.unchanged import changed, seen
 from quickstart.image.qcow2 import data_bytes, virtual_bytes
 from quickstart.launch import jail
@@ -106,8 +106,7 @@ def _copied(fd: int, disk: Path, cell: jail.Jail) -> Path:
             left_bytes -= len(chunk)
             if left_bytes < 0:
                 raise _no_room(disk)
-            target.seek(offset)
-            target.write(chunk)
+            write_at(target.fileno(), chunk, offset)
         target.truncate(before.size_bytes)
     if seen(fd) != before:
         raise changed(disk)

@@ -204,3 +204,13 @@ def test_a_profile_that_never_starts_early_is_refused_before_anything_is_read(tm
     options = ImageOptions(image=tmp_path / "none", out=tmp_path / "out")
     with pytest.raises(BadInputError, match="never"):
         build_image(profile, options, cast(Context, None))
+
+
+def test_a_write_that_stops_in_the_middle_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """pwrite(2) writes what there is room for, and says only the next time that the disk is full."""
+    data, real = os.urandom(10_000), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, piece, offset: real(fd, piece[:4096], offset))
+    (tmp_path / "source").write_bytes(data)
+    with (tmp_path / "source").open("rb") as source, (tmp_path / "copy").open("xb") as target:
+        copy_range(source.fileno(), 0, len(data), target.fileno())
+    assert (tmp_path / "copy").read_bytes() == data

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError
 from quickstart.host import door
+from quickstart.host.holes import write_at
 from quickstart.host.identity import unprivileged
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
@@ -360,7 +361,7 @@ class _Home:
                     raise self._refused(member.path, "has pieces that overlap or lie beyond its end")
                 end = offset + length
                 while offset < end:
-                    offset += os.pwrite(fd, next(data), offset)
+                    offset += write_at(fd, next(data), offset)
             os.ftruncate(fd, member.size_bytes)
             self._dress(fd, member)
         finally:
