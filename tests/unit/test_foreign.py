@@ -225,3 +225,20 @@ def test_attributes_of_any_bytes(area: bytes, first: int) -> None:
     except BadInputError:
         return
     assert sum(map(len, found.values())) <= len(area) ** 2
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.REGTYPE]
+)
+def test_a_negative_size_gives_no_room_for_headers(kind: bytes) -> None:
+    """It would count backwards, and raise the limit for all headers."""
+    info = tarfile.TarInfo("x")
+    info.type = kind
+    # tarfile itself writes no negative size: the field is a number in base 256.
+    head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    head[124:136] = b"\xff" + (2**88 - 2**60).to_bytes(11, "big")
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    with pytest.raises(BadInputError, match="negative size"):
+        for _ in read_archive(io.BytesIO(bytes(head) + bytes(10240))):
+            pass

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Self, cast
 from quickstart.errors import BadInputError
 from quickstart.inspect.foreign.members import CHUNK_BYTES, DEVICES, Kind, Member
 from quickstart.model import MIB
+from quickstart.parse.printable import brief
 
 _XATTR, _ACL = "SCHILY.xattr.", "SCHILY.acl."
 _HINT = "is it cut?"
@@ -28,6 +29,7 @@ _GLOBAL_RECORDS, _GLOBAL_BYTES = 64, 4096
 _HEADER_BYTES, _SPARE_BYTES, _SHARE_BYTES = MIB, 16 * MIB, 2048
 # A record has 10 KiB as a rule.
 _PADDING_BYTES = 16 * MIB
+_NEGATIVE = tarfile.ReadError("a header has a negative size")
 # tarfile searches for "\d+ hdrcharset", and begins anew at each digit. A field of numbers has at most 155 of them.
 _DIGITS = re.compile(rb"\d{200}")
 
@@ -49,6 +51,9 @@ class _Headers:
         self._left_bytes += _SHARE_BYTES
 
     def read(self, count: int) -> bytes:
+        # A header in base 256 may have a negative size, which would count backwards.
+        if count < 0:
+            raise _NEGATIVE
         # The bytes are counted before they are read, because the stream may be gigabytes of zeros.
         self._left_bytes -= count
         if count > _HEADER_BYTES or self._left_bytes < 0:
@@ -104,11 +109,14 @@ class _Strict(tarfile.TarInfo):
         # Called for the header behind each global one, before tarfile gives a copy to a member.
         _check_globals(archive.pax_headers)
         try:
-            return super().fromtarfile(archive)
+            found = super().fromtarfile(archive)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
+        if found.size < 0:
+            raise _NEGATIVE
+        return found
 
 
 def _check_globals(headers: Mapping[str, str]) -> None:
@@ -209,7 +217,7 @@ def _kind(info: tarfile.TarInfo) -> Kind:
     ):
         if is_it():
             return kind
-    raise BadInputError(f"cannot be unpacked whole: {info.name!r} is of an unknown kind ({info.type!r})")
+    raise BadInputError(f"cannot be unpacked whole: {brief(info.name)} is of an unknown kind ({info.type!r})")
 
 
 def _data(headers: _Headers, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
