@@ -15,6 +15,7 @@ from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.image.kerneloptions import added
+from quickstart.parse.printable import in_full
 
 
 @click.command()
@@ -47,7 +48,7 @@ def audit(out: Path, as_json: bool) -> None:
 def _show(console: Console, out: Path, found: auditing.Findings, words: tuple[str, ...]) -> None:
     for each in found.first:
         style = "red" if each.severity == auditing.ERROR else None
-        say(console, f"{each.severity}: {each.object}: {each.what}", style)
+        say(console, f"{each.severity}: {in_full(each.object)}: {in_full(each.what)}", style)
         say(console, f"{'':4}→ {each.mend}", style)
     if found.left_out:
         say(console, f"and {found.left_out} more findings, which are not shown")

@@ -22,7 +22,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import BadInputError, GuestEndedError, GuestError
 from quickstart.guest import Guest, Powered, powered, with_console
-from quickstart.launch.forward import status_line
+from quickstart.launch.forward import status_of
 from quickstart.model import Artefact, Network
 from quickstart.model.machine import by_firmware
 from quickstart.model.words import Firmware, ReadyKind, Target
@@ -124,7 +124,6 @@ def _answered(verb: Verb, artefact: Artefact, guest: Guest, options: RunOptions)
     """
     limit_s = options.timeout_s or artefact.ready.timeout_s
     begin_ns = time.monotonic_ns()
-    wanted = f" {artefact.ready.status}"
     with (
         followed(with_console(guest).console) if options.console else nullcontext(),
         verb.display().step(f"boot {artefact.profile_name} by its own boot loader"),
@@ -134,7 +133,7 @@ def _answered(verb: Verb, artefact: Artefact, guest: Guest, options: RunOptions)
                 raise GuestEndedError(
                     "the machine ended before it was ready", console_tail=with_console(guest).console_tail()
                 )
-            if wanted in status_line(guest.url_port or 0, artefact.ready.path):
+            if status_of(guest.url_port or 0, artefact.ready.path) == artefact.ready.status:
                 return time.monotonic_ns() - begin_ns
             time.sleep(_PAUSE_S)
     raise GuestError(

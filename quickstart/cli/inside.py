@@ -21,7 +21,7 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.host.cpulimit import INSIDE_LIMIT_S, cpu_limit
 from quickstart.parse.faults import first_ones
-from quickstart.parse.printable import brief
+from quickstart.parse.printable import brief, in_full
 
 # What of a file is in memory at once, some four times.
 _JSON_BYTES = 32 << 20
@@ -64,7 +64,7 @@ def list_members(out: Path, path: str, as_json: bool) -> None:
 def _show(console: Console, found: list[inside.Member]) -> None:
     for each in found:
         arrow = f" -> {each.target}" if each.target else ""
-        line = f"{each.part} {stat.filemode(each.mode)} {each.size_bytes:>9} /{each.name}{arrow}"
+        line = f"{each.part} {stat.filemode(each.mode)} {each.size_bytes:>9} /{in_full(each.name)}{in_full(arrow)}"
         say(console, line)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.cells import chop_cells
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -23,7 +24,7 @@ from quickstart.artefact import output
 from quickstart.errors import QuickStartError
 from quickstart.host import door, userns
 from quickstart.host.files import settle_temporary_directory
-from quickstart.parse.printable import brief, shown
+from quickstart.parse.printable import brief, in_full, shown
 from quickstart.store.kept import check_place
 from quickstart.store.store import default_root
 
@@ -42,10 +43,29 @@ _OF_FILES = {
     **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY), _IN_THE_WAY),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NOT_OURS),
+    errno.EFBIG: (3, "set TMPDIR to a file system that has files as large as the disk"),
 }
+# What a file system may say of a file that is open already. Then Python does not know the file's name.
+_OF_FILE_SYSTEMS = frozenset(
+    (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG),
+        *(
+            errno.EIO,
+            errno.ESTALE,
+            errno.EUCLEAN,
+            errno.ENODEV,
+            errno.ENXIO,
+            errno.ETIMEDOUT,
+            errno.EREMOTEIO,
+        ),
+    )
+)
 # Limits for an error, because its message may have words from an image, a guest or an artefact.
 _MOST_LINE_CHARACTERS = 4096
 _MOST_DETAILS = 200
+# The beginning of each row that may have the words of another program, and the least room behind it.
+_MARK = "  | "
+_LEAST_CELLS = 20
 
 
 class Plain(Console):
@@ -188,11 +208,9 @@ def run_verb(
 
 
 def _failed_on_a_file(verb: Verb, error: OSError) -> int:
-    """Print ``error`` and return its exit code, if ``error`` names a file, or is about a full disk or a missing
-    permission. Raise any other error again, because it comes from a mistake in QuickStart's code.
-
-    The file that ``error`` names may come from somebody else. So an error about this file ends the verb with a message
-    and not with a traceback.
+    """Print ``error`` and return its exit code. The file that ``error`` is about may come from somebody else, and so may
+    its file system. So an error about this file ends the verb with a message and not with a traceback. Raise an error
+    that no file system gives again, because it comes from a mistake in QuickStart's code.
     """
     # When a rename fails because something is in the way, this is at the second of the two names.
     path = error.filename2 or error.filename
@@ -202,7 +220,7 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
         # getcwd(2) fails in a directory that was removed, for example in an OUT that a build has replaced.
         return _failed(verb, "the current directory was removed", "cd to another one", "OSError", 3)
     code, hint = _OF_FILES.get(error.errno or 0, _OTHER)
-    if not named and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+    if not named and error.errno not in _OF_FILE_SYSTEMS:
         raise error
     # If the error is a fault of QuickStart after all, --verbose shows where.
     _LOG.info("%s", error, exc_info=error)
@@ -213,18 +231,28 @@ def _failed_on_a_file(verb: Verb, error: OSError) -> int:
 def _line(text: str) -> str:
     """``text`` as one line. A text of more than _MOST_LINE_CHARACTERS characters is cut off and ends with an ellipsis.
     Line breaks and other control characters come from untrusted names. So these characters are replaced by escape
-    sequences. Escape sequences that are already in ``text`` stay the same.
+    sequences, and so are blanks behind a blank: with them, a terminal that wraps the line could show its end as a line
+    of its own. Escape sequences that are already in ``text`` stay the same.
     """
     most = _MOST_LINE_CHARACTERS
-    return shown(text if len(text) <= most else f"{text[:most]}…")
+    return in_full(text if len(text) <= most else f"{text[:most]}…")
 
 
 def _details(details: Sequence[str]) -> list[str]:
     """The first _MOST_DETAILS of ``details`` as lines. If there are more details, a last line has their number."""
     # What a program has printed may have tabs.
-    lines = [_line(each.expandtabs()) for each in details[:_MOST_DETAILS]]
+    lines = [shown(each.expandtabs()[:_MOST_LINE_CHARACTERS]) for each in details[:_MOST_DETAILS]]
     more = len(details) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
+
+
+def _rows(line: str, console: Console) -> list[str]:
+    """``line`` in pieces that each fit into a row of the terminal, behind the mark. If ``console`` is no terminal, the
+    whole line is the only piece.
+    """
+    if not console.is_terminal:
+        return [line]
+    return chop_cells(line, max(_LEAST_CELLS, console.width - len(_MARK))) or [line]
 
 
 def _failed(
@@ -234,7 +262,7 @@ def _failed(
 
     Only this function prints errors, so it escapes the untrusted text in all errors. Each detail begins with the mark
     ``|``. A detail may be a line that another program printed. Without the mark, a user could mistake this line for a
-    hint of QuickStart, and follow the hint.
+    hint of QuickStart, and follow the hint. On a terminal, each row of a long detail has the mark, for the same reason.
     """
     message, hint, lines = _line(message), _line(hint) if hint else hint, _details(details)
     if verb.json:
@@ -245,7 +273,8 @@ def _failed(
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     say(verb.console, f"quickstart {verb.name}: {message}", style="red")
     for line in lines:
-        say(verb.console, f"  | {line}", style="red")
+        for row in _rows(line, verb.console):
+            say(verb.console, f"{_MARK}{row}", style="red")
     if hint:
         say(verb.console, f"  {hint}")
     return code

@@ -67,10 +67,13 @@ def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
 def read_bounded(path: Path, limit_bytes: int) -> bytes:
     """The content of the regular file at ``path``. Raises BadInputError when the file is larger than ``limit_bytes``."""
     with opened_regular(path) as fd:
-        return _content(fd, path, limit_bytes)
+        return content_of(fd, path, limit_bytes)
 
 
-def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
+def content_of(fd: int, path: Path, limit_bytes: int) -> bytes:
+    """The content of the open regular file ``fd``. ``path`` is the name of the file in the message. Raises BadInputError
+    when the file is larger than ``limit_bytes``.
+    """
     size_bytes = os.fstat(fd).st_size
     if size_bytes > limit_bytes:
         raise BadInputError(f"{path} has {size_bytes} bytes; at most {limit_bytes} are read")
@@ -115,7 +118,7 @@ def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, st
         if place is None:
             raise BadInputError(f"{path} is no file")
         _check_mode(way, os.fstat(place).st_mode)
-        return _content(place, way, limit_bytes), doubt
+        return content_of(place, way, limit_bytes), doubt
 
 
 def _check_mode(path: Path, mode: int) -> None:

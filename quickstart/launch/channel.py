@@ -17,6 +17,7 @@ from typing import BinaryIO
 from quickstart.errors import GuestError
 from quickstart.guest import Exit, Hello, Message, Output
 from quickstart.model import Beacon, Counters, ReadyStamp
+from quickstart.parse.printable import brief
 
 PROTOCOL = 2
 _MAX_LINE_BYTES = 4096
@@ -66,7 +67,7 @@ class Decoder:
 def _number(words: list[str], index: int) -> int:
     word = words[index] if index < len(words) else ""
     if not (word.isascii() and word.isdecimal() and len(word) < _MAX_DIGITS):
-        raise GuestError(f"the guest's agent said {' '.join(words)!r}")
+        raise _not_understood(words)
     return int(word)
 
 
@@ -102,7 +103,11 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
             return Output(stream, body)
         case ["exit", _]:
             return Exit(_number(words, 1))
-    raise GuestError(f"the guest's agent said {' '.join(words)!r}")
+    raise _not_understood(words)
+
+
+def _not_understood(words: list[str]) -> GuestError:
+    return GuestError(f"the guest's agent said {brief(' '.join(words))}")
 
 
 class Channel:

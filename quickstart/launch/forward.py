@@ -47,6 +47,12 @@ def status_line(port: int, path: str, limit_s: float = _STEP_S) -> str:
     return f"HTTP/{version} {status} {shown}".rstrip()
 
 
+def status_of(port: int, path: str) -> int | None:
+    """The status of the answer to an HTTP request GET for ``path`` through ``port``, or None when no answer arrived."""
+    words = status_line(port, path).split(" ", 2)
+    return int(words[1]) if len(words) > 1 else None
+
+
 def _first_bytes(port: int, path: str, limit_s: float) -> bytes:
     end_s = time.monotonic() + limit_s
     data = b""

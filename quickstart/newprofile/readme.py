@@ -123,19 +123,19 @@ def _unit(found: Findings) -> Iterator[str]:
     yield f"## {unit.unit}"
     yield ""
     for companion in unit.companions:
-        yield f"`{companion.unit}` starts before it (Type={companion.type}; `{command(companion.start)}`)."
+        yield f"{_code(companion.unit)} starts before it (Type={companion.type}; {_code(command(companion.start))})."
         yield ""
-    pid_file = f", PID file `{unit.pid_file}`" if unit.pid_file else ""
-    yield f"Type={unit.type}{pid_file}; `{command(unit.start)}`."
+    pid_file = f", PID file {_code(str(unit.pid_file))}" if unit.pid_file else ""
+    yield f"Type={unit.type}{pid_file}; {_code(command(unit.start))}."
     if found.wrapper:
-        yield f"It does the work of `{found.wrapper}`, which starts nothing itself."
+        yield f"It does the work of {_code(found.wrapper)}, which starts nothing itself."
     for line in found.pre:
         runs = "runs in the early start" if found.profile.run_start_pre else "is left out: it only checks"
-        yield f"ExecStartPre `{line}` {runs}."
+        yield f"ExecStartPre {_code(line)} {runs}."
     for bind in unit.late_binds:
-        yield f"`{bind.source}` is bound to `{bind.target}` when systemd adopts the process, not before."
+        yield f"{_code(str(bind.source))} is bound to {_code(str(bind.target))} when systemd adopts the process, not before."
     for each in unit.start_post:
-        yield f"ExecStartPost `{command(each)}` runs once it has started."
+        yield f"ExecStartPost {_code(command(each))} runs once it has started."
     yield ""
     yield "| directive | in the early start |"
     yield "|---|---|"
@@ -143,6 +143,11 @@ def _unit(found: Findings) -> Iterator[str]:
         left_out = name == "ExecStartPre" and not found.profile.run_start_pre
         yield f"| {name} | {'left out' if left_out else fate} |"
     yield ""
+
+
+def _code(text: str) -> str:
+    """``text`` as a code span of Markdown, in which nothing is interpreted. A backtick would end the span."""
+    return "`" + text.replace("`", "\N{PRIME}").replace("|", "\N{BROKEN BAR}") + "`"
 
 
 def command(each: UnitCommand) -> str:
@@ -154,7 +159,7 @@ def _boot(found: Findings) -> Iterator[str]:
     survey, trace = found.survey, found.traces[0]
     yield "## What the stock boot showed"
     yield ""
-    answer = f"`{survey.answer}` came" if survey.answer else "The service listened"
+    answer = f"{_code(survey.answer)} came" if survey.answer else "The service listened"
     yield f"- {answer}, with {survey.used_mib} MiB of memory in use in the whole machine."
     yield f"- TCP is listened to at {listened(survey.listeners) or 'no port'} (by any service of the machine)."
     yield f"- The unit had {trace.processes} processes, which left {len(trace.events)} events in the trace."
@@ -189,7 +194,7 @@ def _files(found: Findings) -> Iterator[str]:
         yield ""
         yield "Kept out of memory, and on the root volume as ever:"
         yield ""
-        yield from _listed([f"{each.path} ({each.rule})" for each in start_set.excluded], plain=True)
+        yield from _listed([f"{each.path} ({each.rule})" for each in start_set.excluded])
     yield ""
 
 
@@ -212,12 +217,15 @@ def _reads(found: Findings) -> Iterator[str]:
         yield ""
         yield "| file | read by | KiB |"
         yield "|---|---|---|"
-        yield from (f"| `{path}` | {program} | {size / 1024:.0f} |" for path, program, size in reads.files)
+        yield from (
+            f"| {_code(str(path))} | {_code(program)} | {size / 1024:.0f} |"
+            for path, program, size in reads.files
+        )
     yield ""
 
 
-def _listed(names: Sequence[str], plain: bool = False) -> Iterator[str]:
-    yield from (f"- {each}" if plain else f"- `{each}`" for each in names[:_LISTED])
+def _listed(names: Sequence[str]) -> Iterator[str]:
+    yield from (f"- {_code(each)}" for each in names[:_LISTED])
     if len(names) > _LISTED:
         yield f"- and {len(names) - _LISTED} more: `quickstart trace --profile DIR -o OUT`, `quickstart why OUT PATH`"
     if not names:

@@ -15,13 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
-from quickstart.host.beneath import opened_regular
+from quickstart.host.beneath import content_of, opened_regular, read_bounded
 from quickstart.inspect.globs import matches
 from quickstart.model import Profile
+from quickstart.parse.printable import brief
 from quickstart.verify.boot import Verified
 from quickstart.verify.ledger import lacking
 
 ROUNDS = 4
+# Ten thousand paths have less than 1 MiB. The list may have come with somebody else's OUT.
+_LIST_BYTES = 16 << 20
 _HEAD = "# What `quickstart verify --until-clean` found lacking, one path a line: quickstart build --include takes it.\n"
 
 
@@ -92,17 +95,17 @@ def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
     Raises BadInputError when the list cannot be read, and when a line is not an absolute path.
     """
     try:
-        return _includes(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
+        return _includes(path, read_bounded(path, _LIST_BYTES))
     except OSError as error:
         raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
+def _includes(path: Path, content: bytes) -> tuple[PurePosixPath, ...]:
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(), 1):
         if line and not line.startswith("#"):
             if not line.startswith("/"):
-                raise BadInputError(f"{path}:{number}: {line!r} is no absolute path")
+                raise BadInputError(f"{path}:{number}: {brief(line)} is no absolute path")
             found.append(PurePosixPath(line))
     return tuple(found)
 
@@ -122,8 +125,7 @@ def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
                     f"{path} belongs to another user, who would decide what is packed",
                     hint="remove it, or move OUT to a directory of yours",
                 )
-            with os.fdopen(os.dup(fd), encoding="utf-8", errors="surrogateescape") as file:
-                return _includes(path, file.read())
+            return _includes(path, content_of(fd, path, _LIST_BYTES))
     except FileNotFoundError:
         return ()
     except OSError as error:

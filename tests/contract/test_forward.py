@@ -12,7 +12,7 @@ import pytest
 
 from quickstart.errors import BadInputError
 from quickstart.launch import forward
-from quickstart.launch.forward import demand_port, status_line
+from quickstart.launch.forward import demand_port, status_line, status_of
 
 
 @contextmanager
@@ -98,3 +98,9 @@ def test_a_port_of_root_s(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> 
     if first:
         with pytest.raises(BadInputError, match=f"port {first - 1} is root's"):
             demand_port(first - 1)
+
+
+def test_only_the_status_itself_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for line, status in (("HTTP/1.1 404 it is 200 here", 404), ("HTTP/1.0 200", 200), ("", None)):
+        monkeypatch.setattr("quickstart.launch.forward.status_line", lambda port, path, line=line: line)
+        assert status_of(80, "/") == status

@@ -256,3 +256,11 @@ def test_a_guest_that_reads_no_command_blocks_nobody(monkeypatch: pytest.MonkeyP
         agent.close()
         asking.join(60)
         channel.close()
+
+
+def test_what_the_agent_said_is_shown_in_short() -> None:
+    """With many blanks, a terminal would show the end on a line of its own."""
+    said = f"x{' ' * 60}quickstart run: the image is signed{'y' * 1000}\n"
+    with pytest.raises(GuestError, match=r"said x (\\x20)+quickstart run: the image is signedy*…$") as caught:
+        decode([said.encode()])
+    assert len(caught.value.message) < 500

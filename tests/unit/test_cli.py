@@ -269,6 +269,17 @@ def test_an_error_about_no_file_is_a_fault_of_ours(error: OSError) -> None:
         run_verb("bench", False, work)
 
 
+@pytest.mark.parametrize("number", [errno.EFBIG, errno.EIO, errno.ENOSPC, errno.ESTALE])
+def test_an_error_of_a_file_system_has_no_traceback(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python does not know the name of a file that is open."""
+
+    def work(verb: Verb) -> int:
+        raise OSError(number, os.strerror(number))
+
+    assert run_verb("bench", False, work) == 3
+    assert capsys.readouterr().err.startswith(f"quickstart bench: a file: {os.strerror(number)}\n  ")
+
+
 @pytest.mark.parametrize("words", ["cache gc", "cache ls", "profile check nginx"])
 @pytest.mark.parametrize("root", ["/dev/null/store", f"/{'x' * 300}", ""])
 def test_a_store_that_cannot_be_ends_no_verb_with_a_traceback(

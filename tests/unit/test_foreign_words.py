@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import logging
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ import quickstart
 from quickstart.artefact import inside
 from quickstart.cli.inspect import _show
 from quickstart.cli.main import group
-from quickstart.cli.output import Plain, _Shown, run_verb
+from quickstart.cli.output import Plain, Verb, _failed, _Shown, run_verb
 from quickstart.errors import (
     BadInputError,
     CommandError,
@@ -41,7 +43,7 @@ from quickstart.inspect.unit import read_unit
 from quickstart.inspect.unit.apparmor import refuse_profiles
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.mounted import refuse_mounts, tmp_options
-from quickstart.parse.printable import brief, command, shown
+from quickstart.parse.printable import brief, command, in_full, shown
 from quickstart.report import document as results
 from tests.unit.benchdata import realistic
 from tests.unit.diskrecords import RECORDS, said
@@ -116,9 +118,12 @@ def said_by(
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_message_and_a_hint_are_one_line_each(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     lines, document = said_by(capsys, BadInputError(f"{NAME} is bad", hint=f"remove {NAME}"), as_json)
-    assert lines == [f"quickstart x: {shown(NAME)} is bad", f"  remove {shown(NAME)}"]
+    assert lines == [f"quickstart x: {in_full(NAME)} is bad", f"  remove {in_full(NAME)}"]
     if as_json:
-        assert (document["message"], document["hint"]) == (f"{shown(NAME)} is bad", f"remove {shown(NAME)}")
+        assert (document["message"], document["hint"]) == (
+            f"{in_full(NAME)} is bad",
+            f"remove {in_full(NAME)}",
+        )
         assert "details" not in document
 
 
@@ -174,7 +179,7 @@ def test_no_kind_of_error_lets_a_foreign_line_look_like_ours(
     first, *others = said_by(capsys, error)[0]
     assert first.startswith("quickstart x: ")
     hints = [line for line in others if not line.startswith("  | ")]
-    assert hints == ([f"  {shown(error.hint)}"] if error.hint else [])
+    assert hints == ([f"  {in_full(error.hint)}"] if error.hint else [])
     assert str(error).startswith(error.message)
 
 
@@ -291,3 +296,22 @@ def test_words_of_a_disk_that_cannot_be_made_fast() -> None:
         check_image_disk(Path("disk.raw"), examined(said({**RECORDS, "blkid 1": kind})))
     assert len(refused.value.details) == 2
     assert all(len(each) < 400 for each in refused.value.details)
+
+
+@pytest.mark.parametrize("filling", [" ", "x"])
+def test_each_row_of_a_detail_has_the_mark(filling: str) -> None:
+    """A terminal wraps a long line. The rest would look like a line of ours."""
+    out = io.StringIO()
+    console = Plain()
+    console.file, console._force_terminal, console.width = out, True, 80
+    line = f"[    1.0] x{filling * 66}the store is not safe: run `x`"
+    assert _failed(Verb("run", False, console), "it ended", None, "GuestError", 3, [line]) == 3
+    first, *rows = [re.sub("\x1b\\[[0-9;]*m", "", row) for row in out.getvalue().splitlines()]
+    assert first == "quickstart run: it ended"
+    assert "".join(row.removeprefix("  | ") for row in rows) == line
+    assert all(row.startswith("  | ") and len(row) <= 80 for row in rows)
+
+
+def test_blanks_in_a_message_do_not_begin_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, _ = said_by(capsys, BadInputError(f"x{' ' * 70}quickstart: ok", hint=f"y{' ' * 70}z"))
+    assert not any("  " in line.strip() for line in lines)

@@ -81,7 +81,7 @@ def test_what_is_still_read_of_the_volume_is_said() -> None:
     found = findings(DRAFT)
     text = readme_text(found)
     assert "47 requests, 0.8 MB before ready, of a budget of 80 and 4.0 MB" in text
-    assert "| `/etc/app.conf` | prefetcher | 4 |" in text
+    assert "| `/etc/app.conf` | `prefetcher` | 4 |" in text
     assert "past the page cache" not in text
     assert "3 more are the service's own" in readme_text(
         replace(
@@ -207,3 +207,12 @@ def test_no_name_begins_a_line_of_the_readme() -> None:
     assert not [char for char in text if not char.isprintable() and char != "\n"]
     assert not [line for line in text.splitlines() if line.startswith(("[bench]", "commands"))]
     assert text.count("[bench]") >= 4
+
+
+def test_a_name_of_the_image_is_no_markup_in_the_readme() -> None:
+    found = findings(DRAFT)
+    start = replace(found.unit.start, words=("/bin/x", "`", "<img src=http://198.51.100.1/t.png>", "|"))
+    text = readme_text(replace(found, unit=replace(found.unit, start=start)))
+    assert "`/bin/x \N{PRIME} <img src=http://198.51.100.1/t.png> \N{BROKEN BAR}`" in text.replace(
+        found.unit.start.program + " ", "/bin/x ", 1
+    )

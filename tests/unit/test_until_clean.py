@@ -145,7 +145,7 @@ def test_a_bad_list_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be read"):
         read_includes(listed)
     listed.write_text("# a word\n\n/usr/x\nusr/y\n")
-    with pytest.raises(BadInputError, match="list:4: 'usr/y' is no absolute path"):
+    with pytest.raises(BadInputError, match="list:4: usr/y is no absolute path"):
         read_includes(listed)
     with pytest.raises(BadInputError, match="line's end"):
         write_includes(listed, [P("/a\nb")])
@@ -206,3 +206,13 @@ def test_each_build_has_the_options_of_out(tmp_path: Path, field: str, value: st
         kept = getattr(options, field)
         assert kept is not None
         assert kept.value == given
+
+
+def test_a_list_without_an_end_is_not_read(tmp_path: Path) -> None:
+    """It may have come with somebody else's OUT: a hole of terabytes takes no room there."""
+    listed = tmp_path / "out.include"
+    with listed.open("wb") as file:
+        file.truncate(1 << 40)
+    for reader in (read_includes, read_own_includes):
+        with pytest.raises(BadInputError, match="at most 16777216 are read"):
+            reader(listed)
