@@ -153,7 +153,7 @@ def test_directories(starter: Path, tmp_path: Path) -> None:
     assert found.answers["modes"].splitlines() == [
         "755 root a",
         "2750 nobody a/b",
-        "700 root c",
+        "700 nobody c",
         "755 nobody old",
         "755 nobody old/below",
         "644 nobody old/below/file",
@@ -407,3 +407,41 @@ def test_keyrings_are_those_of_the_units_user(starter: Path, tmp_path: Path, mod
     # Nothing of the way there is left.
     assert field(found, "Uid").split() == [str(user.pw_uid)] * 4
     assert field(found, "Gid").split() == [str(user.pw_gid)] * 4
+
+
+def test_a_configuration_directory_that_somebody_has_closed(starter: Path, tmp_path: Path) -> None:
+    """systemd leaves it as it is (setup_exec_directory)."""
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("directory", "root", "0755", "/run/etc/app"),
+        SLEEP,
+        before="mkdir -p /run/etc; mkdir -m 700 /run/etc/app",
+        modes="stat -c '%a %U' /run/etc/app",
+    )
+    assert found.answers["modes"] == "700 root"
+
+
+def test_the_mask_of_the_unit_is_not_for_what_lies_above(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("umask", "077"),
+        ("directory", "user", "0755", "/run/a/b"),
+        SLEEP,
+        modes="stat -c '%a %U' /run/a /run/a/b; grep Umask /proc/$MAIN/status",
+    )
+    assert found.answers["modes"].split() == ["755", "root", "755", "nobody", "Umask:", "0077"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [("022", "644"), ("077", "600"), ("027", "640"), (None, "644")])
+@pytest.mark.parametrize("how", ["append", "file", "truncate"])
+def test_an_output_file_has_the_mask_of_the_unit(
+    starter: Path, tmp_path: Path, how: str, mask: str | None, mode: str
+) -> None:
+    """systemd opens it with 0666 & ~UMask= (exec_child)."""
+    more = () if mask is None else (("umask", mask),)
+    found = start(starter, tmp_path, ("stdout", how, "/tmp/out"), *more, SLEEP, modes="stat -c %a /tmp/out")
+    assert found.answers["modes"] == mode

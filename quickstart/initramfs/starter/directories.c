@@ -44,16 +44,21 @@ static int directory_at(const char *path, mode_t mode) {
     return fd;
 }
 
-/* `directory user|root MODE PATH`: make it with that mode, and give it to the unit's user if it is not his. ConfigurationDirectory=
-   belongs to root. */
+/* `directory user|root MODE PATH`: make it with that mode, and give it to the unit's user if it is not his. One of ConfigurationDirectory=
+   (`root`) that is there stays as it is, because somebody may have closed it. A new one belongs to the user, too, whatever systemd.exec(5)
+   says (setup_exec_directory in systemd's src/core/execute.c). */
 void make_unit_directory(const struct record *record) {
     const struct identity *who = identity();
     const char *path = record->words[2];
     mode_t mode = (mode_t)number(record->words[1]);
     struct stat found;
+    if (strcmp(record->words[0], "root") == 0 && access(path, F_OK) == 0) return;
+    /* UMask= is set already. To systemd, it does not concern the directories above. */
+    mode_t before = umask(0);
     int fd = directory_at(path, mode);
+    umask(before);
     if (fstat(fd, &found) < 0) fail("%s: %m", path);
-    bool ours = strcmp(record->words[0], "user") == 0 && (who->name || who->has_gid);
+    bool ours = who->name || who->has_gid;
     gid_t gid = who->has_gid ? who->gid : 0;
     if (ours && (found.st_uid != who->uid || found.st_gid != gid)) {
         if (fchown(fd, who->uid, gid) < 0) fail("%s cannot be given to the unit's user: %m", path);

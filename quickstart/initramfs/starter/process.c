@@ -73,8 +73,12 @@ static int open_output(const struct command *command, const char *key) {
     if (record->count != 2) fail("the description needs a path in `%s`", key);
     if (strcmp(what, "file") == 0) flags = O_WRONLY | O_CREAT | O_NOCTTY;
     if (strcmp(what, "truncate") == 0) flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY;
+    /* systemd makes the file with UMask=, which may keep others from reading it. */
+    const struct record *mask = next_record(NULL, "umask");
+    mode_t before = umask(0), mode = 0666 & ~(mask && mask->count ? (mode_t)number(mask->words[0]) : 0022);
     /* If the service has put a FIFO there, we and the whole machine would wait until somebody reads from it. */
-    int fd = walk_open(record->words[1], flags | O_NONBLOCK, 0644, ROOTS_LINKS);
+    int fd = walk_open(record->words[1], flags | O_NONBLOCK, mode, ROOTS_LINKS);
+    umask(before);
     if (fd < 0) fail("%s cannot be opened: %s", record->words[1], walk_fault());
     if (fcntl(fd, F_SETFL, flags & O_APPEND) < 0) fail("%s: %m", record->words[1]);
     return fd;
