@@ -43,6 +43,9 @@ _LATE = frozenset({"cloud-init.target", "cloud-config.target"})
 # These services replace directories of /usr and /etc. Init compares the files that they look for
 # (inspect/unit/before.py).
 _EXTENDING = frozenset({"systemd-sysext.service", "systemd-confext.service"})
+_NETWORK_PRE = "network-pre.target"
+# Debian's services that set up a network card: ifupdown and systemd-networkd.
+_NETWORKS = ("networking.service", "ifup@", "systemd-networkd.service")
 _PACKAGES = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
 # What systemd's own generators make of fstab(5), for example.
 _GENERATED = "/run/systemd/generator/"
@@ -78,6 +81,13 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
                 if why := _why_not(loaded[name], asked_for, answers, has_command):
                     raise UnsupportedUnitError(
                         f"{unit} cannot be started early: the reference boot started {brief(name)} before it{why}",
+                        hint=_hint(name),
+                    )
+            # A unit that does not wait for the network has none either, in a stock boot, until a packet filter is there.
+            for name in sorted(_before_the_network(loaded) - stack):
+                if why := _why_not(loaded[name], (), (), has_command):
+                    raise UnsupportedUnitError(
+                        f"{unit} cannot be started early: the reference boot started {brief(name)} before the network{why}",
                         hint=_hint(name),
                     )
 
@@ -152,6 +162,20 @@ def units_before(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
     return frozenset(
         name for name in _before(loaded, unit) if name.endswith(_KINDS) and _was_due(loaded[name], own_us)
     )
+
+
+def _before_the_network(loaded: Mapping[str, LoadedUnit]) -> frozenset[str]:
+    """The units that set up the network in the traced boot, and the units that are ordered before these units or before
+    network-pre.target. In an early start, init sets up the network in their place.
+    """
+    networks = {
+        name
+        for name, each in loaded.items()
+        if name == _NETWORK_PRE or (name.startswith(_NETWORKS) and _was_due(each, 0))
+    }
+    return frozenset({name for each in networks for name in units_before(loaded, each)} | networks) - {
+        _NETWORK_PRE
+    }
 
 
 def _why_not(

@@ -341,3 +341,22 @@ def test_places_outside_of_the_usual_ones_are_compared(tmp_path: Path) -> None:
     read(tmp_path, SERVICE)
     places = set(map(str, deciding(ImageRoot(tmp_path), "app.service").places))
     assert {"/etc/apparmor/earlypolicy", "/usr/local/lib/udev/rules.d", "/etc/cloud/handlers"} <= places
+
+
+def test_an_empty_order_takes_nothing_back(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/wall.service", FILTER)
+    put(tmp_path, "/etc/systemd/system/wall.service.d/a.conf", "[Unit]\nBefore=\n")
+    enable(tmp_path, "wall.service", "multi-user.target")
+    with pytest.raises(UnsupportedUnitError, match=r"wall\.service is enabled and goes before the network"):
+        read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize("before", ["network-%i.target", "network-pre.target"])
+def test_an_instance_that_is_a_filter(tmp_path: Path, before: str) -> None:
+    text = f"[Unit]\nBefore={before}\n[Service]\nExecStart=/bin/nft\n"
+    put(tmp_path, "/usr/lib/systemd/system/fw@.service", text)
+    place = tmp_path / "etc/systemd/system/multi-user.target.wants"
+    place.mkdir(parents=True)
+    (place / "fw@pre.service").symlink_to("/usr/lib/systemd/system/fw@.service")
+    with pytest.raises(UnsupportedUnitError, match=r"fw@pre\.service is enabled and goes before the network"):
+        read(tmp_path, SERVICE)

@@ -34,6 +34,7 @@ from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.policies import AUDIT_LINKS, AUDITORS, EARLY_POLICY, IMA_POLICY, MODULE_PLACES
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE, unpacked_files
+from quickstart.inspect.unit.words import names_in
 
 _OWN = PurePosixPath("/etc/systemd/system")
 # Before systemd starts a service with default settings, it starts what these targets pull in (systemd.special(7)).
@@ -163,7 +164,7 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     enabled = {name for name in enabled_services(root) if _may_filter(name)}
     found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
     # A service that another unit pulls in by its own directives is in no directory of links.
-    named = {name for _, names, text in owned_texts(root) if _NETWORK_PRE in text for name in names} - enabled
+    named = {name for _, names, text in owned_texts(root) if _may_name_it(text) for name in names} - enabled
     may = _before_the_network(root, {name for name in named if _may_filter(name) and may_start(root, name)})
     for name in (*found, *sorted(started_of(root, (name for name, _ in may)))):
         raise UnsupportedUnitError(
@@ -187,7 +188,7 @@ def _before_the_network(
             f"the image has {len(names)} services; up to {_MOST_SERVICES} are looked at"
         )
     left_bytes = _MOST_BYTES
-    said = {owner for _, (owner, *_), text in owned_texts(root) if _NETWORK_PRE in text}
+    said = {owner for _, (owner, *_), text in owned_texts(root) if _may_name_it(text)}
     known = all_names(root, ".service")
     for name in sorted(names):
         try:
@@ -207,9 +208,15 @@ def _before_the_network(
                 f"the image's services and their drop-ins have more than {_MOST_BYTES} bytes, up to {name}"
             )
         texts = unit_texts(root, name)
-        before = directives(assignments(texts, "[Unit]")).get("Before", ())
-        if _NETWORK_PRE in " ".join(before).split():
+        # An empty Before= takes nothing back.
+        before = (value for key, value in assignments(texts, "[Unit]") if key == "Before")
+        if any(_NETWORK_PRE in names_in(name, value) for value in before):
             yield name, texts
+
+
+def _may_name_it(text: str) -> bool:
+    """Whether a unit's text may order the unit before the network, by name or with a specifier."""
+    return _NETWORK_PRE in text or ("Before" in text and "%" in text)
 
 
 def _has_texts_of(root: ImageRoot, unit: str, owners: Collection[str], known: UnitNames) -> bool:

@@ -23,15 +23,17 @@ def enabled_services(root: ImageRoot) -> set[str]:
 
 
 def may_start(root: ImageRoot, unit: str) -> bool:
-    """Whether ``unit`` is a service, and the first entry with its name in the search path leads to a regular file. The
-    result is false for a service that is masked by a link to /dev/null.
+    """Whether ``unit`` is a service, and the first entry with its name, or else with the name of its template, in the
+    search path leads to a regular file. The result is false for a service that is masked by a link to /dev/null.
     """
     if not unit.endswith(".service") or "/" in unit:
         return False
-    for directory in map(PurePosixPath, UNIT_PATHS):
-        if root.link_target(directory / unit) == "/dev/null":
-            return False
-        canonical = root.resolve(directory / unit).canonical
-        if canonical is not None:
-            return root.host(canonical).is_file()
+    prefix, at, instance = unit.removesuffix(".service").partition("@")
+    for name in (unit, f"{prefix}@.service") if at and instance else (unit,):
+        for directory in map(PurePosixPath, UNIT_PATHS):
+            if root.link_target(directory / name) == "/dev/null":
+                return False
+            canonical = root.resolve(directory / name).canonical
+            if canonical is not None:
+                return root.host(canonical).is_file()
     return False
