@@ -393,3 +393,35 @@ def test_sockets_of_other_kinds(root: Path) -> None:
     assert early(root) == NOTHING
     put(root, f"{PACKAGES}/new.socket", "[Socket]\nListenFIFO=/run/x y\n")
     assert early(root) == (f"{OWN}/sockets.target.wants/new.socket",)
+
+
+@pytest.mark.parametrize("to", ["app.service", f"/{PACKAGES}/app.service", "other.service"])
+@pytest.mark.parametrize("has_drop_ins", [False, True])
+def test_a_new_name_of_the_application(root: Path, to: str, has_drop_ins: bool) -> None:
+    """A package may come with a link and with drop-ins for this name, which then are the application's. The drop-ins may have
+    been there at the build.
+    """
+    put(root, f"{PACKAGES}/plain.service", "[Service]\nExecStart=/bin/x\n")
+    if has_drop_ins:
+        put(root, f"{PACKAGES}/name.service.d/hard.conf", "[Service]\nProtectSystem=strict\n")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+    link(root, f"{PACKAGES}/name.service", to)
+    if to == "other.service":
+        assert early(root) == NOTHING
+        link(root, f"{PACKAGES}/other.service", "app.service")
+        assert early(root) == tuple(
+            f"{PACKAGES}/{each}.service" for each in sorted(("name", "other"))
+        ) or set(early(root)) == {f"{PACKAGES}/name.service", f"{PACKAGES}/other.service"}
+    else:
+        assert early(root) == (f"{PACKAGES}/name.service",)
+
+
+def test_a_new_name_of_a_template(root: Path) -> None:
+    put(root, f"{PACKAGES}/app@.service", "[Service]\nExecStart=/bin/x\n")
+    link(root, f"{PACKAGES}/old@.service", "app@.service")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app@one.service"))
+    assert early(root) == NOTHING
+    link(root, f"{PACKAGES}/name@.service", "app@.service")
+    link(root, f"{PACKAGES}/plain.service", "/dev/null")
+    assert early(root) == (f"{PACKAGES}/name@.service",)

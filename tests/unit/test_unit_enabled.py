@@ -51,13 +51,16 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
     root = image(tmp_path)
     os.utime(tmp_path / f"{PACKAGES[1:]}/a.target.requires", (7, 1234))
     os.utime(tmp_path / f"{PACKAGES[1:]}/there.service.d", (7, 12345))
+    os.utime(tmp_path / PACKAGES[1:], (7, 123456))
     assert enabled_text(root, "app.service").decode().splitlines() == [
         "a.target.requires/there.service",
         "a.target.wants/app.service",
         "absent d.target.requires/gone.service",
+        "alias app.service",
         "application app.service",
         f"as-built 1234 {IMAGE_TIME_S} a.target.requires",
         f"as-built 12345 {IMAGE_TIME_S} there.service.d",
+        f"as-built 123456 {IMAGE_TIME_S} .",
         "away.service.d/a.conf",
         "before app-log.service",
         "before basic.target",

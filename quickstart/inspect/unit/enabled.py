@@ -31,6 +31,7 @@ def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> by
     - ``UNIT.d/FILE``: a drop-in.
     - ``UNIT.d``: a link in place of a directory of drop-ins.
     - ``application UNIT``: a name of one of ``units``.
+    - ``alias NAME``: a link in a unit directory that leads to one of ``units``, or to its template.
     - ``before UNIT``: another unit, existing or not, that starts before one of ``units``, or that may start
       in place of one (Conflicts=).
     - ``hides PATH``: one of the paths ``hidden``, which are paths in memory that ``units`` hide or restrict.
@@ -38,7 +39,8 @@ def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> by
     - ``directory PATH``: a directory that systemd-sysext or systemd-confext treats as an extension, or a
       directory of drop-ins for systemd-networkd's files.
     - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory X.wants or UNIT.d in the packages' unit
-      directory, with the times of its last modification and of its inode's last change, in seconds.
+      directory, with the times of its last modification and of its inode's last change, in seconds. The name ``.``
+      stands for the packages' unit directory itself.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
@@ -48,6 +50,12 @@ def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> by
     lines |= {f"script {name}" for name in started_scripts(root)}
     own = {name for unit in units for name in names_of(root, unit)}
     lines |= {f"application {name}" for name in own}
+    # In the unit directories, the name of an alias has no instance.
+    stems = {name.partition("@")[0] for name in own}
+    lines |= {f"alias {name}" for name in _there(root) if name.partition("@")[0] in stems and "@." in name}
+    lines |= {f"alias {name}" for name in own}
+    if (packages := root.resolve(PurePosixPath(UNIT_PATHS[-1])).canonical) is not None:
+        lines.add(_as_built(root, packages).rpartition(" ")[0] + " .")
     for unit in units:
         rivals, sockets = _beside(root, unit)
         lines |= {f"before {name}" for name in rivals - own}
