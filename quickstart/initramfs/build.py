@@ -35,7 +35,7 @@ from quickstart.inspect.unit.dhcpclient import (
 from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import fstab_options, late_places, tmp_options
-from quickstart.inspect.unit.pidone import raises_nr_open
+from quickstart.inspect.unit.pidone import raises_core_limit, raises_nr_open
 from quickstart.inspect.unit.sysctl import content_sums, kernel_settings
 from quickstart.inspect.unit.tmpfiles import packages_files_with_settings, written_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, StartSet
@@ -220,6 +220,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         content_sums=content_sums(root, packages_files_with_settings(root)),
         confined=confined_paths(root),
         raises_nr_open=raises_nr_open(root),
+        stops_core_dumps=raises_core_limit(root),
         tmp_options=tmp_options(root),
         shm_options=fstab_options(root, "/dev/shm") or "",  # noqa: S108
         proc_options=fstab_options(root, "/proc") or "",

@@ -112,7 +112,7 @@ class GuestConfig:
     ``settings`` are the kernel settings in the image's sysctl.d(5) and tmpfiles.d(5). ``content_sums`` are the
     checksums of the packages' files that contain such kernel settings (see sysctl.content_sums). ``confined`` are the
     paths to which the image's AppArmor profiles attach (see apparmor.confined_paths). ``raises_nr_open`` says whether
-    the image's systemd raises fs.nr_open when it starts.
+    the image's systemd raises fs.nr_open when it starts, and ``stops_core_dumps`` whether it sets kernel.core_pattern.
 
     ``tmp_options`` are the option strings for the tmpfs on /tmp. Init tries these strings in order until a mount
     succeeds (inspect/unit/mounted.py). ``shm_options`` and ``proc_options`` are further mount options for /dev/shm and
@@ -149,6 +149,7 @@ class GuestConfig:
     content_sums: bytes = b""
     confined: bytes = b""
     raises_nr_open: bool = False
+    stops_core_dumps: bool = False
     tmp_options: tuple[str, ...] = ()
     shm_options: str = ""
     proc_options: str = ""
@@ -226,6 +227,7 @@ def config_text(config: GuestConfig) -> str:
         "EC2_ALONE": "yes" if config.ec2_alone else "",
         "IMAGE": config.image,
         "RAISES_NR_OPEN": "yes" if config.raises_nr_open else "",
+        "STOPS_CORE_DUMPS": "yes" if config.stops_core_dumps else "",
         "TMP_OPTIONS": " ".join(config.tmp_options),
         "SHM_OPTIONS": config.shm_options,
         "PROC_OPTIONS": config.proc_options,

@@ -166,7 +166,10 @@ def test_udev_s_directory_for_whoever_looks_for_it(tmp_path: Path, place: str) -
 
 def set_as_systemd(place: Path, words: str) -> dict[str, str]:
     """What init's function writes into a directory of ours, where fs.nr_open has the kernel's own bound."""
-    names = ("kernel/printk_devkmsg", "fs/file-max", "fs/nr_open", "net/unix/max_dgram_qlen")
+    names = (
+        *("kernel/printk_devkmsg", "fs/file-max", "fs/nr_open", "net/unix/max_dgram_qlen"),
+        "kernel/core_pattern",
+    )
     for name in names:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text("1\n")
@@ -179,15 +182,22 @@ def set_as_systemd(place: Path, words: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "nr_open"), [("RAISES_NR_OPEN=", "1"), ("RAISES_NR_OPEN=yes", "1073741816")]
+    ("words", "nr_open", "core_pattern"),
+    [
+        ("RAISES_NR_OPEN= STOPS_CORE_DUMPS=", "1", "1"),
+        ("RAISES_NR_OPEN=yes STOPS_CORE_DUMPS=yes", "1073741816", "|/bin/false"),
+    ],
 )
-def test_what_systemd_sets_before_any_service(tmp_path: Path, words: str, nr_open: str) -> None:
+def test_what_systemd_sets_before_any_service(
+    tmp_path: Path, words: str, nr_open: str, core_pattern: str
+) -> None:
     """The values are those of Debian's kernel under systemd 252 and 257."""
     assert set_as_systemd(tmp_path, words) == {
         "kernel/printk_devkmsg": "on",
         "fs/file-max": str((1 << 63) - 1),
         "fs/nr_open": nr_open,
         "net/unix/max_dgram_qlen": "512",
+        "kernel/core_pattern": core_pattern,
     }
 
 

@@ -133,3 +133,28 @@ def glibc_glob(pattern: str) -> set[str]:
         ctypes.CDLL(None).glob(pattern.encode(), _GLOB_NOSORT | _GLOB_BRACE, None, ctypes.byref(found)) == 0
     )
     return {path.decode() for path in found.paths[: found.count] if path}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ConditionArchitecture=|arm64",
+        "ConditionCapability=|CAP_SYS_ADMIN",
+        "ConditionKernelVersion=|>=6",
+        "ConditionPathExists=|/etc/a/../c",
+        "ConditionPathExists=/etc/a/../c",
+    ],
+)
+def test_a_condition_of_which_the_reference_boot_says_nothing(line: str) -> None:
+    """Beside another triggering condition, it may have been false in the reference boot."""
+    with pytest.raises(UnsupportedUnitError):
+        records(line, "ConditionPathExists=|/etc/enabled")
+
+
+def test_a_triggering_condition_that_is_always_true() -> None:
+    assert records("ConditionArchitecture=|x86-64", "ConditionPathExists=|/etc/enabled") == []
+
+
+def test_another_blank_is_a_part_of_the_path() -> None:
+    (found,) = records("ConditionPathExists=|/etc/a\u00a0")
+    assert found[-1] == "/etc/a\u00a0"

@@ -151,3 +151,14 @@ def test_what_slices_lend(
             attributes(tmp_path, text)
     else:
         assert [each for each in attributes(tmp_path, text) if each != DEFAULT] == found
+
+
+def test_an_empty_limit_of_a_slice_is_the_manager_s_default(tmp_path: Path) -> None:
+    put(tmp_path, "etc/systemd/system/system.slice.d/a.conf", "[Slice]\nTasksMax=\n")
+    assert attributes(tmp_path, "") == [("1", *DEFAULT[1:]), DEFAULT]
+
+
+def test_an_empty_device_policy_of_a_slice_takes_nothing_back(tmp_path: Path) -> None:
+    put(tmp_path, "etc/systemd/system/system.slice.d/a.conf", "[Slice]\nDevicePolicy=strict\nDevicePolicy=\n")
+    with pytest.raises(UnsupportedUnitError, match="an empty DevicePolicy="):
+        attributes(tmp_path, "")

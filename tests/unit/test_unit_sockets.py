@@ -350,3 +350,24 @@ def test_the_rules_of_a_socket_s_own_slice(tmp_path: Path) -> None:
         UnsupportedUnitError, match=r"app\.socket .*its slice system\.slice has IPAddressDeny"
     ):
         read_unit(root, "app.service")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("SocketMode", "0600"),
+        ("DirectoryMode", "0700"),
+        ("PassCredentials", "yes"),
+        ("SELinuxContextFromNet", "yes"),
+    ],
+)
+def test_an_empty_line_that_takes_nothing_back(tmp_path: Path, key: str, value: str) -> None:
+    text = f"[Socket]\nListenStream=/run/app.sock\n{key}={value}\n{key}=\n"
+    assert f"an empty {key}= after a value, which takes nothing back" in refusal(tmp_path, text)
+
+
+def test_an_empty_line_that_takes_back(tmp_path: Path) -> None:
+    text = "[Socket]\nListenStream=80\nListenStream=\nListenStream=/run/a\nSocketUser=_app\nSocketUser=\n"
+    assert records(read(tmp_path, text)) == [
+        ("socket", "stream", "app.socket", "4096", "unix", "/run/a", "0666", "0755", "-", "-")
+    ]

@@ -12,6 +12,7 @@ from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.inspect.unit.tmpfiles import (
     packages_files_with_settings,
     refuse_tmpfiles,
+    run_directories,
     unpacked_tmpfiles,
     written_settings,
 )
@@ -186,3 +187,22 @@ def test_a_mask(tmp_path: Path) -> None:
     put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", "R /var/lib/app\n")
     link(tmp_path, "/etc/tmpfiles.d/app.conf", "/dev/null")
     assert refused(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [
+        ("00700", "0700"),
+        ('"0700"', "0700"),
+        ("0750", "0750"),
+        ("-", "0755"),
+        ("u=rwx", "0700"),
+        ("77777", "0700"),
+    ],
+)
+def test_the_mode_of_a_directory_that_is_made_early(tmp_path: Path, mode: str, wanted: str) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"d /run/app {mode} root root\n")
+    for name in ("passwd", "group"):
+        put(tmp_path, f"/etc/{name}", "root:x:0:0\n")
+    (found,) = run_directories(ImageRoot(tmp_path))
+    assert found[:2] == ("run-directory", wanted)

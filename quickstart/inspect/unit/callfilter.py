@@ -72,7 +72,9 @@ def call_filter(source: Source) -> CallFilter | None:
     for value in values:
         takes_away = value.startswith("~")
         for word in value.removeprefix("~").split():
-            name, _, said = word.partition(":")
+            name, colon, said = word.partition(":")
+            if colon and not said:
+                raise source.refusal("SystemCallFilter", word, BadValueError("has no error number"))
             verdict = _verdict(source, "SystemCallFilter", said) if said else None
             if said and not takes_away:
                 raise source.refusal("SystemCallFilter", word, BadValueError("allows with an error number"))

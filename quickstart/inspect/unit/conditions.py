@@ -31,9 +31,11 @@ _OF_PATHS = frozenset(
         *("DirectoryNotEmpty", "FileNotEmpty", "FileIsExecutable"),
     }
 )
-# These conditions are true on every machine that has this image and its kernel, for the system's own manager.
+# These conditions were true in the reference boot, and so are on every machine that has this image and its kernel, for the
+# system's own manager. Of several triggering ones, any may have been false.
 _ALWAYS = frozenset({"Architecture", "Capability", "KernelVersion"})
 _ALWAYS_WITH = {
+    "Architecture": ("x86-64", "native"),
     "Virtualization": ("!container",),
     # Init boots the stock way where SELinux or SMACK is on (docs/internals/guest.md).
     "Security": ("!selinux", "!smack"),
@@ -84,13 +86,16 @@ def _of_list(what: str, assigned: tuple[tuple[str, str], ...]) -> list[_Conditio
             continue
         word = value.removeprefix("|")
         plain = word.removeprefix("!")
-        found.append(_Condition(name.removeprefix(what), plain.strip(), plain != word, value.startswith("|")))
+        # systemd takes any other blank as a character of the path.
+        found.append(
+            _Condition(name.removeprefix(what), plain.strip(" \t"), plain != word, value.startswith("|"))
+        )
     return found
 
 
 def _holds_always(condition: _Condition) -> bool:
     value = f"{'!' if condition.negated else ''}{condition.word}"
-    if condition.kind in _ALWAYS:
+    if condition.kind in _ALWAYS and not condition.triggers:
         return True
     return value in _ALWAYS_WITH.get(condition.kind, ())
 
@@ -105,7 +110,9 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
     alternatives = braces_expanded(path) if condition.kind == "PathExistsGlob" else (path,)
     # The files that systemd makes below /run do not exist yet.
     is_late = not condition.negated and any(each.startswith(("/run/", "/var/run/")) for each in alternatives)
-    if is_late or not alternatives or not all(each.startswith("/") for each in alternatives):
+    # systemd leaves out a condition on a path with `..`.
+    is_plain = all(each.startswith("/") and ".." not in each.split("/") for each in alternatives)
+    if is_late or not alternatives or not is_plain:
         raise refusal
     return (
         "unit-condition", what, condition.kind, "yes" if condition.negated else "no",

@@ -156,6 +156,7 @@ HARMLESS = {
 KNOWN = START | INERT | JOURNAL | CGROUP | CGROUP_LATE | REPEATED | frozenset(HARMLESS)
 # For these directives, an empty assignment is no reset in systemd 252, which warns and keeps the value, as `systemd
 # --test` shows. Other versions may differ.
+# Directives that only matter once systemd has the unit, or that only count, are left out.
 KEPT_WHEN_EMPTY = frozenset(
     {
         *("Type", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec", "Slice", "OOMPolicy"),
@@ -165,7 +166,9 @@ KEPT_WHEN_EMPTY = frozenset(
         *("ProtectHome", "ProtectHostname", "ProtectClock", "ProtectKernelTunables", "ProtectKernelModules"),
         *("ProtectKernelLogs", "ProtectControlGroups", "PrivateTmp", "PrivateDevices", "PrivateMounts"),
         *("DynamicUser", "PrivateNetwork", "PrivateUsers", "LockPersonality", "MemoryDenyWriteExecute"),
-        *("RestrictRealtime", "RestrictSUIDSGID"),
+        *("RestrictRealtime", "RestrictSUIDSGID", "PrivateIPC", "RootDirectoryStartOnly", "NonBlocking"),
+        *("BusName", "LogLevelMax", "LogRateLimitBurst", "LogRateLimitIntervalSec", "SyslogFacility"),
+        *("SyslogLevel", "SyslogLevelPrefix", "FileDescriptorStoreMax"),
         *(name for name in REPEATED if name.startswith("Limit") or name.endswith("DirectoryMode")),
         *(f"Default{name}" for name in REPEATED if name.startswith("Limit")),
         *("DefaultTimeoutStartSec", "DefaultOOMPolicy"),

@@ -32,6 +32,9 @@ _PROC_READ_ONLY = (
 # The limits that systemd sets for a unit's own tmpfs.
 _LARGE_TMPFS = "size=10%,nr_inodes=400k"
 # Sockets of journald. A program that logs to them connects again each time, so these sockets may come with systemd.
+_QUOTES = frozenset("\"'")
+# A bind has a source, a target and an option.
+_BIND_PARTS = 3
 _LOGS = ("/dev/log", "/run/systemd/journal", "/run/systemd/journal/dev-log", "/run/systemd/journal/socket")
 # Files that only systemd's own services make, and that do not exist at an early start.
 _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
@@ -205,6 +208,10 @@ def _paths(source: Source) -> Iterator[Record]:
 
 def _binds(source: Source) -> Iterator[Record]:
     for name, suffix in (("BindPaths", ""), ("BindReadOnlyPaths", "-read-only")):
+        for value in source.all(name):
+            # systemd splits a value at its colons, too, and quotes keep a colon in a path.
+            if not _QUOTES.isdisjoint(value):
+                raise source.refusal(name, value, BadValueError("has quotes"))
         for word in source.words(name):
             optional = "optional" if word.startswith("-") else "required"
             what, where, how = _bind(source, name, word)
@@ -222,8 +229,10 @@ def _binds(source: Source) -> Iterator[Record]:
 
 def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
     """The source, the target and the option of a bind mount."""
-    what, _, rest = word.removeprefix("-").partition(":")
-    where, _, how = rest.partition(":")
+    parts = word.removeprefix("-").split(":")
+    if not all(parts) or len(parts) > _BIND_PARTS:
+        raise source.refusal(name, word, BadValueError("is no path, or two with an option"))
+    what, where, how = (*parts, "", "")[:_BIND_PARTS]
     what = _path(source, name, what)
     return what, _path(source, name, where) if where else what, how
 

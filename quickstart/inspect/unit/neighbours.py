@@ -20,13 +20,14 @@ from quickstart.inspect.unit.files import (
     names_with_directories,
     unit_texts,
 )
+from quickstart.inspect.unit.order import PULLING_KEYS
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.values import BadValueError, boolean
 from quickstart.inspect.unit.words import names_in
 
-_PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
-# Without these systemd does not start the unit (systemd.unit(5)).
-_NEEDS = ("Requires", "Requisite", "BindsTo")
+_PULLS_IN = tuple(sorted(PULLING_KEYS))
+# Without these systemd does not start the unit (systemd.unit(5)). The last three are earlier names of the others.
+_NEEDS = ("Requires", "Requisite", "BindsTo", "BindTo", "RequiresOverridable", "RequisiteOverridable")
 # Units that do no work before the unit starts. Sockets have a separate rule.
 _NO_WORK = (".target", ".slice", ".socket")
 _PASSING_ON = (".target", ".socket")

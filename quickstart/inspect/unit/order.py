@@ -30,7 +30,13 @@ from quickstart.inspect.unit.words import names_in
 
 # systemd.unit(5): links in these make one unit pull in another.
 PULLING = (".wants", ".requires", ".upholds")
-PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
+PULLING_KEYS = frozenset(
+    {
+        *("Wants", "Requires", "Requisite", "BindsTo", "Upholds"),
+        # What systemd called some of them earlier, and still knows.
+        *("BindTo", "RequiresOverridable", "RequisiteOverridable"),
+    }
+)
 # systemd.service(5): each service comes after these targets, even without After=.
 _DEFAULT_AFTER = ("sysinit.target", "basic.target")
 # systemd.unit(5), "Description": other words after After= are no names of units, and have no file.

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import Directives
+from quickstart.inspect.unit.files import Directives, assignments, manager_texts
 
 _PROGRAM = PurePosixPath("/usr/lib/systemd/systemd")
 # The program that starts the services, since systemd 255.
@@ -35,6 +36,12 @@ _NEWER = {
 _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
 # The libraries of systemd 257 have 4 MiB.
 _MOST_BYTES = 64 << 20
+# Settings of systemd-system.conf(5) that are not read here. Every service has them, or inherits them from PID 1.
+_MANAGERS = (
+    *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
+    *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
+    *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID", "ProtectSystem"),
+)
 
 
 def raises_nr_open(root: ImageRoot) -> bool:
@@ -44,11 +51,32 @@ def raises_nr_open(root: ImageRoot) -> bool:
     return _has(root, _RAISES_NR_OPEN)
 
 
+def raises_core_limit(root: ImageRoot) -> bool:
+    """Whether PID 1 has no limit for core dumps. Then PID 1 also sets kernel.core_pattern to a program that discards
+    them, until sysctl.d(5) names another one (initialize_coredump in main.c of systemd's src/core). The result is true
+    for Debian 13.
+    """
+    return _has(root, _RAISES_CORE_LIMIT)
+
+
 def limits_of_pid_one(root: ImageRoot) -> Directives:
     """The limits that PID 1 sets for itself and that its services inherit, as directives of system.conf. In Debian 13,
     PID 1 has no limit for core dumps. In Debian 12, PID 1 has the kernel's limit for core dumps.
     """
-    return {"DefaultLimitCORE": ("infinity",)} if _has(root, _RAISES_CORE_LIMIT) else {}
+    return {"DefaultLimitCORE": ("infinity",)} if raises_core_limit(root) else {}
+
+
+def refuse_manager(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for settings in system.conf that apply to PID 1 and thus to every service, even with
+    an empty value. A process that starts early would lack these settings.
+    """
+    assigned = dict(assignments(manager_texts(root), "[Manager]"))
+    lost = [name for name in _MANAGERS if name in assigned]
+    if lost:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: the image's system.conf has {', '.join(lost)}",
+            hint="say it in drop-ins of the services (service.d) instead; see docs/internals/starter.md",
+        )
 
 
 def maps_owners(root: ImageRoot) -> bool:

@@ -50,7 +50,12 @@ from quickstart.inspect.unit.neighbours import (
     refuse_shared_namespaces,
 )
 from quickstart.inspect.unit.networkd import refuse_networkd
-from quickstart.inspect.unit.pidone import comment_records, limits_of_pid_one, newer_directives
+from quickstart.inspect.unit.pidone import (
+    comment_records,
+    limits_of_pid_one,
+    newer_directives,
+    refuse_manager,
+)
 from quickstart.inspect.unit.policies import refuse_policies
 from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
@@ -73,12 +78,6 @@ _MAX_COMMANDS = 256
 _MOST_NAMED = 16
 # As init calls it (initramfs/init/hand-off).
 HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
-# Settings of systemd-system.conf(5) that are not read here. Every service has them, or inherits them from PID 1.
-_MANAGERS = (
-    *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
-    *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
-    *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID", "ProtectSystem"),
-)
 
 
 def read_unit(
@@ -171,7 +170,7 @@ def _source(root: ImageRoot, unit: str) -> Source:
     slices = (text for name in slice_names(source) for text in slice_texts(root, name))
     _refuse_faults(unit, (*texts, *manager, *slices))
     _refuse_emptied(unit, (*assigned, *defaults))
-    _refuse_manager(source)
+    refuse_manager(root, unit)
     return with_implied(root, source)
 
 
@@ -241,18 +240,6 @@ def _refuse_emptied(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: it has an empty {name}= after a value, which takes nothing back",
             hint="give the value that is meant, or remove the empty line",
-        )
-
-
-def _refuse_manager(source: Source) -> None:
-    """Raise UnsupportedUnitError for settings in system.conf that apply to PID 1 and thus to every service. A
-    process that starts early would lack these settings.
-    """
-    lost = [name for name in _MANAGERS if name in source.manager]
-    if lost:
-        raise UnsupportedUnitError(
-            f"{source.unit} cannot be started early: the image's system.conf has {', '.join(lost)}",
-            hint="say it in drop-ins of the services (service.d) instead; see docs/internals/starter.md",
         )
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.delegation import delegate_records, delegated
-from quickstart.inspect.unit.files import assignments, directives, slice_texts
+from quickstart.inspect.unit.files import assignments, slice_texts
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import (
@@ -68,20 +68,23 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
     the starter cannot set.
     """
     names = slice_names(source)
+    default = source.manager.get("DefaultTasksMax", (_DEFAULT_TASKS_MAX,))[-1]
     above: tuple[Source, ...] = ()
     for level, name in enumerate(names):
         found = assignments(slice_texts(root, name), "[Slice]")
         inner = Source(f"{source.unit} (in {name})", found, source.manager)
+        is_limited = "TasksMax" in dict(found)
         if level > 0:
-            yield from _attributes(inner, str(len(names) - level), above)
-        elif "TasksMax" in directives(found):
+            # A slice has no limit by default, but an empty value stands for the manager's default.
+            is_emptied = is_limited and not inner.every("TasksMax")[-1]
+            yield from _attributes(inner, str(len(names) - level), above, default if is_emptied else INFINITY)
+        elif is_limited:
             # The root group has no such attribute, so systemd sets the machine's own limits.
             raise UnsupportedUnitError(
                 f"{source.unit} cannot be started early: its slice {name} has TasksMax",
                 hint="say it of system.slice, or by kernel.pid_max and kernel.threads-max in sysctl.d(5)",
             )
         above = (inner, *above)
-    default = source.manager.get("DefaultTasksMax", (_DEFAULT_TASKS_MAX,))[-1]
     yield from _attributes(source, "0", above, default)
     # A unit with groups of its own handles the kernel's kills in them itself (service_add_extras in systemd's
     # src/core/service.c).

@@ -8,8 +8,10 @@ record of the step `namespace`, which makes these mounts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import PurePosixPath
 
 from quickstart.inspect.unit.callfilter import call_filter_records
 from quickstart.inspect.unit.devices import device_records
@@ -58,6 +60,8 @@ _VARIABLES = {
     "LogsDirectory": "LOGS_DIRECTORY",
     "ConfigurationDirectory": "CONFIGURATION_DIRECTORY",
 }
+# environ(7) and systemd's env_assignment_is_valid(): other names, and values with control characters, are left out.
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\0-\x08\x0b-\x1f\x7f]*", re.DOTALL)
 _POLICIES = {"other": 0, "fifo": 1, "rr": 2, "batch": 3, "idle": 5}
 _IO_CLASSES = {"none": 0, "realtime": 1, "best-effort": 2, "idle": 3, "0": 0, "1": 1, "2": 2, "3": 3}
 _SECURE_BITS = {
@@ -131,7 +135,7 @@ def _environment(source: Source) -> Iterator[Record]:
     yield from (("pass-environment", word) for word in source.words("PassEnvironment"))
     for word in source.words("Environment"):
         assignment = source.names.expand(word, with_host_name=True)
-        if not assignment.partition("=")[0].isidentifier() or "=" not in assignment:
+        if not _ASSIGNMENT.fullmatch(assignment):
             raise source.refusal("Environment", word, BadValueError("is no assignment"))
         yield "environment", assignment
     for value in source.all("EnvironmentFile"):
@@ -176,6 +180,9 @@ def _directory_names(source: Source, name: str) -> tuple[str, ...]:
     for each in found:
         if each.startswith("/") or ":" in each or ".." in each.split("/"):
             raise source.refusal(name, each, BadValueError("is no plain relative path"))
+        # The directories of all units with DynamicUser= are there. systemd leaves such a name out.
+        if PurePosixPath(each).parts[:1] == ("private",):
+            raise source.refusal(name, each, BadValueError("is the place of other units' directories"))
     return found
 
 

@@ -13,7 +13,7 @@ import re
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.directives import CGROUP, CGROUP_LATE
-from quickstart.inspect.unit.files import assignments, directives, slice_texts
+from quickstart.inspect.unit.files import assignments, directives, emptied, slice_texts
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError
 
@@ -80,7 +80,13 @@ def refuse_slices(root: ImageRoot, source: Source) -> None:
     before the unit's first process starts.
     """
     for name in slice_names(source):
-        found = directives(assignments(slice_texts(root, name), "[Slice]"))
+        assigned = assignments(slice_texts(root, name), "[Slice]")
+        found = directives(assigned)
+        if emptied(assigned, frozenset({"DevicePolicy"})):
+            raise UnsupportedUnitError(
+                f"{source.unit} cannot be started early: its slice {name} has an empty DevicePolicy=, which takes nothing back",
+                hint="remove the empty line in the image",
+            )
         # systemd ignores Delegate= there (can_delegate in its src/core), and the starter does, too.
         lost = sorted(set(found) - CGROUP - CGROUP_LATE)
         if lost:

@@ -15,7 +15,14 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.conditions import condition_records
-from quickstart.inspect.unit.files import Directives, assignments, directives, first_fault, unit_texts
+from quickstart.inspect.unit.files import (
+    Directives,
+    assignments,
+    directives,
+    emptied,
+    first_fault,
+    unit_texts,
+)
 from quickstart.inspect.unit.model import ListeningSocket, UnitStart
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError, boolean, file_mode, integer, size_bytes, span_us
@@ -83,6 +90,8 @@ _LATER = (
     *("MaxConnections", "MaxConnectionsPerSource", "TriggerLimitIntervalSec", "TriggerLimitBurst"),
     *("PollLimitIntervalSec", "PollLimitBurst", "FlushPending", "TimeoutSec", "Timestamping"),
 )
+# An empty assignment takes back the values of these directives only (systemd.socket(5)). systemd ignores any other.
+_RESET = frozenset((*_KINDS, "SocketUser", "SocketGroup", "Symlinks", "FileDescriptorName"))
 _KNOWN = frozenset((*_KINDS, *_FLAGS, *_NUMBERS, *_SPANS, *_SIZES, *_FILE, *_LATER))
 
 
@@ -140,6 +149,11 @@ def listening_sockets(
         raise UnsupportedUnitError(f"{name} cannot be bound early: it has {fault}")
     assigned = assignments(texts, "[Socket]")
     unit = _Unit(name, directives(assigned))
+    if lost := emptied(assigned, frozenset(name for name, _ in assigned) - _RESET):
+        raise UnsupportedUnitError(
+            f"{name} cannot be bound early: it has an empty {lost[0]}= after a value, which takes nothing back",
+            hint="give the value that is meant, or remove the empty line",
+        )
     if unknown := sorted(set(unit.found) - _KNOWN - read_elsewhere):
         raise UnsupportedUnitError(
             f"{name} cannot be bound early: it has {', '.join(unknown)}",

@@ -63,7 +63,9 @@ _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
 _SPECIFIERS = {"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log"}
 _SPECIFIERS |= {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
-_MODE = re.compile(r"[~:]*([0-7]{3,4})")
+_MODE = re.compile(r"""["'~:]*([0-7]{1,5})["']?""")
+# A mode that cannot be read may be any mode, so nobody but root gets in until systemd-tmpfiles has read it.
+_UNKNOWN_MODE, _MOST_MODE = 0o700, 0o7777
 # Directories of the kernel, in which a line changes what a service finds.
 _KERNELS = ("/dev/", "/proc/", "/sys/")
 _SETTINGS = ("/proc/sys/", "/sys/")
@@ -291,14 +293,15 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
         if match is None:
             continue
         path = _plain(match[1]).rstrip("/")
-        mode = _MODE.fullmatch(match[2] or "0755")
+        mode = _MODE.fullmatch("0755" if match[2] in (None, "-") else match[2])
         if path.startswith("/run/") and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
             if f"{path}/".startswith(_OF_SYSTEMD):
                 continue
             user, group = (
                 ("root" if name in (None, "-") else name.lstrip(":")) for name in (match[3], match[4])
             )
-            yield path, f"0{int(mode[1] if mode else '755', 8):o}", user, group
+            bits = int(mode[1], 8) if mode else _MOST_MODE + 1
+            yield path, f"0{bits if bits <= _MOST_MODE else _UNKNOWN_MODE:o}", user, group
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
