@@ -164,3 +164,16 @@ def test_variables_in_words(units: Units) -> None:
     expected = ("a", "b", "c", "a  b\tc", "x1y$ONE", "$ONE", "", "d e", "f g", "a$", "${open")
     assert found.answers["words"] == "".join(f"{word}|" for word in expected)
     assert found.answers["plain"] == "".join(f"{word}|" for word in words)
+
+
+def test_what_a_shell_is_to_expand(units: Units) -> None:
+    """A colon is not systemd's (replace_env_n)."""
+    script = 'echo "${UNSET:-one} ${SET:+two} ${SET} ${UNSET}" >/run/said'
+    found = units.start(
+        ("type", "exec"),
+        ("environment", "SET=set"),
+        ("command", "pre", "-", "/bin/sh", "sh", "-c", script),
+        SLEEP,
+        said="cat /run/said",
+    )
+    assert (found.status, found.answers["said"].split()) == (0, ["one", "two", "set"])

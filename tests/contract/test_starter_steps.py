@@ -445,3 +445,87 @@ def test_an_output_file_has_the_mask_of_the_unit(
     more = () if mask is None else (("umask", mask),)
     found = start(starter, tmp_path, ("stdout", how, "/tmp/out"), *more, SLEEP, modes="stat -c %a /tmp/out")
     assert found.answers["modes"] == mode
+
+
+def test_who_has_no_user_gets_the_directories_of_root(starter: Path, tmp_path: Path) -> None:
+    """Their former owner would keep a service of root's state. Lists of access go, and setuid stays (chown-recursive.c)."""
+    found = start(
+        starter,
+        tmp_path,
+        ("directory", "user", "0755", "/run/old"),
+        SLEEP,
+        before="mkdir -p /run/old/below; touch /run/old/below/file; chown -R nobody /run/old; chmod 4755 /run/old/below/file\n"
+        "for each in /run/old /run/old/below/file; do setfattr -n system.posix_acl_access "
+        "-v 0x0200000001000700ffffffff02000700010000000400050000000000ffffffff10000700ffffffff20000500ffffffff $each || :; done",
+        modes="cd /run; stat -c '%a %U' old old/below old/below/file; getfattr -d -m - -R old 2>/dev/null",
+    )
+    assert found.answers["modes"].splitlines() == ["755 root", "755 root", "4755 root"]
+
+
+def test_a_command_with_a_plus_is_in_the_network_of_the_unit(starter: Path, tmp_path: Path) -> None:
+    """All commands share one network, which only some of the others confine."""
+    found = start(
+        starter,
+        tmp_path,
+        ("own-network",),
+        command("pre", "readlink /proc/self/ns/net >/run/plus", flags="+"),
+        command(
+            "pre", "readlink /proc/self/ns/net >/run/plain; sleep 600 & echo 1 >/proc/sys/net/ipv4/ip_forward"
+        ),
+        SLEEP,
+        networks="cat /run/plus /run/plain; readlink /proc/$MAIN/ns/net; readlink /proc/self/ns/net",
+        lo="nsenter -t $MAIN -n cat /proc/sys/net/ipv4/ip_forward",
+    )
+    plus, plain, main, machine = found.answers["networks"].splitlines()
+    assert plus == plain == main != machine
+    assert found.answers["lo"] == "1"
+
+
+def test_a_command_with_a_plus_has_the_binds_of_the_unit(starter: Path, tmp_path: Path) -> None:
+    """What it writes below a bind mount goes to the same place as with systemd, and its mounts stay in its namespace."""
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "read-only", "required", "/run/closed"),
+        ("mount", "tmpfs", "optional", "/run/home", "mode=0755"),
+        ("mount", "bind-all", "required", "/run/at", "/run/from"),
+        ("namespace", "shared"),
+        command(
+            "pre",
+            "touch /run/at/file /run/closed/file /run/home/file; mount -t tmpfs none /run/mine; touch /run/mine/file",
+            flags="+",
+        ),
+        SLEEP,
+        before="mkdir -p /run/at /run/from /run/closed /run/home /run/mine",
+        files="cd /run; ls at from closed home mine",
+    )
+    assert found.answers["files"].split() == [
+        "at:",
+        "closed:",
+        "file",
+        "from:",
+        "file",
+        "home:",
+        "file",
+        "mine:",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "writable"), [((), "yes"), ((("mount", "read-only", "required", "/dev"),), "no")]
+)
+def test_what_is_shared_in_a_private_dev(
+    starter: Path, tmp_path: Path, more: tuple[tuple[str, ...], ...], writable: str
+) -> None:
+    tries = "touch /dev/shm/file 2>/dev/null && echo yes || echo no; touch /dev/x 2>/dev/null || echo closed"
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "private-dev", "required", "/dev"),
+        *more,
+        ("namespace", "shared"),
+        SLEEP,
+        before="mkdir -p /dev/shm",
+        shm=f"nsenter -m -t $MAIN sh -c '{tries}'",
+    )
+    assert found.answers["shm"].split() == [writable, "closed"]

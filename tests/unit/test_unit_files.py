@@ -242,7 +242,7 @@ def test_a_value_that_systemd_takes_otherwise_is_refused(tmp_path: Path, line: s
     "line",
     [
         *("LimitNOFILE=1024:2048", "LimitNICE=+19", "LimitNICE=40", "LimitFSIZE=010", "LimitRTTIME=5s"),
-        *("ReadWritePaths=-+/var", "WorkingDirectory=~", "CPUQuota=10.05%", "CPUWeight=100", "Nice=0"),
+        *("ReadWritePaths=-+/var", "WorkingDirectory=/srv", "CPUQuota=10.05%", "CPUWeight=100", "Nice=0"),
         *(r'Environment="A=a\x20b"', "Slice=foo-bar.slice", "TimerSlackNSec=010"),
     ],
 )

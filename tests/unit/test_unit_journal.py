@@ -40,8 +40,8 @@ OPTIONS = (("1", "16", "1"), ("1", "34", "1"), ("1", "33", str(8 << 20)), ("1", 
         ("StandardOutput=journal\nStandardError=journal", []),
         ("StandardOutput=syslog", [("stdout", "log")]),
         ("StandardOutput=null\nStandardError=journal", [("stdout", "null"), ("stderr", "log")]),
-        # Standard input is /dev/null.
-        ("StandardOutput=inherit", [("stdout", "null")]),
+        # The manager's default, and not standard input.
+        ("StandardOutput=inherit", []),
         ("StandardOutput=journal+console", [("stdout", "log", "0", "1")]),
         ("StandardOutput=kmsg", [("stdout", "log", "1", "0")]),
         ("StandardError=kmsg+console", [("stderr", "log", "1", "1")]),

@@ -12,6 +12,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import files, networkd
+from quickstart.inspect.unit.lines import unit_lines
 from quickstart.inspect.unit.networkd import refuse_networkd, sent_by_networkd
 from quickstart.model.started import Card, Loaded, Route, Wired
 from quickstart.pack.network import refuse_other_network
@@ -145,13 +146,13 @@ def test_what_init_does_not_do(tmp_path: Path, path: str, text: str, shown: str)
 def test_many_sections_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, f"{OWN}/a.network", DHCP + "".join(f"[{number}]\n" for number in range(50)))
     read: list[str] = []
-    lines = files._lines
+    lines = unit_lines
 
     def counted(text: str) -> Iterator[str]:
         read.append(text)
         return lines(text)
 
-    monkeypatch.setattr(files, "_lines", counted)
+    monkeypatch.setattr(files, "unit_lines", counted)
     assert not refused(tmp_path)
     # For faults, for the file as a whole, and for what it keeps networkd away from.
     assert len(read) <= 3

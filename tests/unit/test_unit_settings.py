@@ -74,7 +74,10 @@ def of(found: UnitStart, *keys: str) -> list[Record]:
         ("TimerSlackNSec=1ms", [("timer-slack-ns", "1000000")]),
         ("KeyringMode=shared", [("keyring", "shared")]),
         ("WorkingDirectory=-/srv/%p", [("working-directory", "optional", "/srv/app")]),
-        ("WorkingDirectory=~", [("working-directory", "required", "~")]),
+        (
+            "User=nobody\nWorkingDirectory=~",
+            [("user", "nobody"), ("groups",), ("become-user",), ("working-directory", "required", "~")],
+        ),
         ("NoNewPrivileges=yes", [("no-new-privileges", "always")]),
         ("NoNewPrivileges=no", []),
         ("SecureBits=noroot keep-caps", [("secure-bits", "11")]),

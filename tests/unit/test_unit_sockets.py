@@ -371,3 +371,15 @@ def test_an_empty_line_that_takes_back(tmp_path: Path) -> None:
     assert records(read(tmp_path, text)) == [
         ("socket", "stream", "app.socket", "4096", "unix", "/run/a", "0666", "0755", "-", "-")
     ]
+
+
+@pytest.mark.parametrize("line", ["Service=", "Service=foo", "Service=app.service x"])
+def test_a_service_that_is_none_takes_nothing_back(tmp_path: Path, line: str) -> None:
+    """The earlier service, or the one of the same name, gets the sockets."""
+    root = image(tmp_path, f"[Socket]\nListenStream=/run/a\n{line}\n")
+    assert len(read_unit(root, "app.service").sockets) == 1
+
+
+@pytest.mark.parametrize("lines", ["Accept=no\nAccept=maybe", "SocketUser=a:b\nSocketUser="])
+def test_a_line_that_may_not_count(tmp_path: Path, lines: str) -> None:
+    assert refusal(tmp_path, f"[Socket]\nListenStream=/run/a\n{lines}\n")

@@ -4,12 +4,28 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static void own_below(int directory, uid_t uid, gid_t gid, dev_t volume);
+
+/* A path that leads to the file that is open as `fd`, also if it was opened with O_PATH. */
+static const char *by_descriptor(int fd) {
+    static char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return path;
+}
+
+/* The former owner's lists would let others in (path_chown_recursive in systemd's src/shared/chown-recursive.c). */
+static void drop_acls(int fd, const char *name) {
+    static const char *const LISTS[] = {"system.posix_acl_access", "system.posix_acl_default"};
+    for (size_t i = 0; i < sizeof LISTS / sizeof *LISTS; i++)
+        if (removexattr(by_descriptor(fd), LISTS[i]) < 0 && errno != ENODATA && errno != EOPNOTSUPP) fail("%s: %m", name);
+}
 
 /* Gives `name` in `parent`, and all below it, to uid and gid. Other file systems are not entered. A name is opened once, and the opened
    file is changed, because the name may lead elsewhere a moment later. */
@@ -19,9 +35,14 @@ static void own_entry(int parent, const char *name, uid_t uid, gid_t gid, dev_t 
     if (fd < 0 || fstat(fd, &found) < 0) fail("%s: %m", name);
     if (found.st_dev == volume) {
         if (fchownat(fd, "", uid, gid, AT_EMPTY_PATH) < 0) fail("%s cannot be given to the unit's user: %m", name);
+        if (!S_ISLNK(found.st_mode)) {
+            drop_acls(fd, name);
+            /* A change of the owner clears setuid and setgid. */
+            if (chmod(by_descriptor(fd), found.st_mode & 07777) < 0) fail("%s: %m", name);
+        }
         if (S_ISDIR(found.st_mode)) {
             int directory = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-            if (directory < 0 || fchmod(directory, found.st_mode & 07777) < 0) fail("%s: %m", name);
+            if (directory < 0) fail("%s: %m", name);
             own_below(directory, uid, gid, volume);
         }
     }
@@ -58,11 +79,13 @@ void make_unit_directory(const struct record *record) {
     int fd = directory_at(path, mode);
     umask(before);
     if (fstat(fd, &found) < 0) fail("%s: %m", path);
-    bool ours = who->name || who->has_gid;
+    /* Without User=, it is root's. */
+    uid_t uid = who->name ? who->uid : 0;
     gid_t gid = who->has_gid ? who->gid : 0;
-    if (ours && (found.st_uid != who->uid || found.st_gid != gid)) {
-        if (fchown(fd, who->uid, gid) < 0) fail("%s cannot be given to the unit's user: %m", path);
-        own_below(dup(fd), who->uid, gid, found.st_dev);
+    if (found.st_uid != uid || found.st_gid != gid) {
+        if (fchown(fd, uid, gid) < 0) fail("%s cannot be given to the unit's user: %m", path);
+        drop_acls(fd, path);
+        own_below(dup(fd), uid, gid, found.st_dev);
     }
     /* The mode is set after the owner, because a change of the owner clears setuid and setgid. */
     if (fchmod(fd, mode) < 0) fail("%s: %m", path);

@@ -126,8 +126,9 @@ static bool is_of_locale(const char *variable) {
 /* The machine's language, from the files that PID 1 reads: /etc/locale.conf, and on Debian /etc/default/locale; without one, C.UTF-8. */
 static void add_locale(struct list *environment) {
     struct list found = {0};
-    read_variables("/etc/locale.conf", true, &found);
-    if (!found.count) read_variables("/etc/default/locale", true, &found);
+    /* Debian's patch of systemd: the second one counts only where the first one is missing. */
+    bool is_there = access("/etc/locale.conf", F_OK) == 0;
+    read_variables(is_there ? "/etc/locale.conf" : "/etc/default/locale", true, &found);
     bool any = false;
     for (size_t i = 0; i < found.count; i++)
         if (is_of_locale(found.items[i])) {

@@ -142,6 +142,7 @@ int start_unit(int argc, char **argv) {
     make_group();
     make_run_directories();
     make_private_tmp();
+    make_own_network();
     if (strcmp(fact("notify-access", "none"), "none") != 0) open_notify();
     run_all("condition", 0);
     run_all("pre", 0);

@@ -242,7 +242,8 @@ static void change_attributes(const char *point, __u64 set, __u64 clear) {
 
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which) {
     const struct mount_entry *entry = &entries[which];
-    bool alone = entry->kind == PRIVATE_DEV || entry->kind == PRIVATE_ROOT || entry->kind == EMPTY_TMPFS;
+    /* What is shared in a private /dev is read-only only with ReadOnlyPaths=/dev, too. */
+    bool alone = (entry->kind == PRIVATE_DEV && !entry->read_only) || entry->kind == PRIVATE_ROOT || entry->kind == EMPTY_TMPFS;
     struct list points = mount_points(entry->path);
     for (size_t i = 0; i < points.count; i++) {
         const char *point = points.items[i];

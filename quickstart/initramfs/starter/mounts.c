@@ -24,7 +24,7 @@ static const struct {
     {"bind-all", BIND_ALL, false},
     {"bind-all-read-only", BIND_ALL, true},
     {"private-tmp", PRIVATE_TMP, false},
-    {"private-dev", PRIVATE_DEV, true},
+    {"private-dev", PRIVATE_DEV, false},
     {"private-root", PRIVATE_ROOT, true},
     {"own-tmp", OWN_TMP, false},
     {"fresh-sys", FRESH_SYS, false},
@@ -41,6 +41,8 @@ static const struct {
 
 static struct mount_entry *entries;
 static size_t entry_count;
+/* For a command with `+`: its namespace has no mount that only confines (apply_mount_namespace in systemd's src/core/execute.c). */
+static bool is_of_root;
 /* In a namespace that was made earlier, no more mount points are made. What cannot be seen there needs no rule. */
 static bool made_before;
 
@@ -93,12 +95,12 @@ static void add_record(const struct record *r) {
         if (strcmp(KINDS[i].name, r->words[0]) == 0) {
             const char *fourth = r->count > 3 ? r->words[3] : "";
             enum mount_kind kind = KINDS[i].kind;
-            add((struct mount_entry){.kind = kind,
-                                     .path = r->words[2],
-                                     .source = fourth,
-                                     .options = fourth,
-                                     .optional = strcmp(r->words[1], "optional") == 0,
-                                     .read_only = KINDS[i].read_only});
+            bool is_optional = strcmp(r->words[1], "optional") == 0;
+            /* An optional tmpfs is one of ProtectHome=. */
+            bool is_kept = has_source(kind) || kind == READ_WRITE || (kind == EMPTY_TMPFS && !is_optional);
+            if (is_of_root && !is_kept) return;
+            add((struct mount_entry){
+                .kind = kind, .path = r->words[2], .source = fourth, .options = fourth, .optional = is_optional, .read_only = KINDS[i].read_only});
             if (kind == NO_EXEC || kind == EXEC) add_on_fast(kind, r->words[2]);
             return;
         }
@@ -167,6 +169,7 @@ static void make_inaccessible_nodes(void) {
 static void add_incoming(void) {
     char *source = text("/run/systemd/propagate/%s", fact("unit", NULL));
     if (!made_before) {
+        make_directories("/run/systemd/propagate", 0600);
         make_directories(source, 0600);
         make_directories(INCOMING, 0755);
     }
@@ -192,7 +195,7 @@ static void read_entries(void) {
 
 static void set_attributes(bool nosuid) {
     for (size_t i = 0; i < entry_count; i++)
-        if (entries[i].read_only) make_read_only(entries, entry_count, i);
+        if (entries[i].read_only || entries[i].kind == PRIVATE_DEV) make_read_only(entries, entry_count, i);
     for (size_t i = 0; i < entry_count; i++)
         if (entries[i].no_exec || entries[i].exec) make_executable_or_not(entries, entry_count, i);
     for (size_t i = 0; nosuid && i < entry_count; i++) make_nosuid(&entries[i]);
@@ -223,6 +226,12 @@ static struct list guard_places(void) {
     return guards;
 }
 
+/* `namespace shared|slave|private [nosuid]` for a command with `+`. */
+void own_mounts_of_root(const struct record *record) {
+    is_of_root = true;
+    own_mounts(record);
+}
+
 /* `namespace shared|slave|private [nosuid]`: unshare, make the mounts of the `mount` records, then set the attributes of each. */
 void own_mounts(const struct record *record) {
     const char *how = record->words[0];
@@ -238,8 +247,9 @@ void own_mounts(const struct record *record) {
     /* Later mounts of the machine reach the unit, but mounts of the unit do not reach the machine. */
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0) fail("a mount namespace: %m");
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
-    set_attributes(record->count > 1);
-    struct list guards = guard_places();
+    set_attributes(record->count > 1 && !is_of_root);
+    struct list guards = {0};
+    if (!is_of_root) guards = guard_places();
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
     if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0) fail("propagation of mounts: %m");
     for (size_t i = 0; i < guards.count; i++)

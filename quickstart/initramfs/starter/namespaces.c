@@ -1,6 +1,7 @@
 /* Namespaces other than the mount namespace (systemd.exec(5), PrivateUsers=, PrivateNetwork=, ProtectHostname=). */
 #include "starter.h"
 
+#include <fcntl.h>
 #include <net/if.h>
 #include <sched.h>
 #include <string.h>
@@ -14,16 +15,36 @@ void own_host_name(const struct record *record) {
     if (unshare(CLONE_NEWUTS) < 0) fail("unshare: %m");
 }
 
-/* A network with only a loopback interface, which gets its addresses when it is set up. */
-void own_network(const struct record *record) {
-    (void)record;
+static int network = -1;
+
+/* A network with only a loopback interface, which gets its addresses when it is set up. All commands of the unit share it, as with systemd
+   (setup_shareable_ns). */
+void make_own_network(void) {
     struct ifreq loopback = {.ifr_name = "lo"};
-    if (unshare(CLONE_NEWNET) < 0) fail("unshare: %m");
+    if (!next_record(NULL, "own-network")) return;
+    int machines = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (machines < 0 || unshare(CLONE_NEWNET) < 0) fail("a network of its own: %m");
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &loopback) < 0) fail("the loopback interface: %m");
     loopback.ifr_flags |= IFF_UP;
     if (ioctl(fd, SIOCSIFFLAGS, &loopback) < 0) fail("the loopback interface: %m");
     close(fd);
+    network = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (network < 0 || setns(machines, CLONE_NEWNET) < 0) fail("a network of its own: %m");
+    close(machines);
+}
+
+/* In a child: move the descriptor of the network to a number from `lowest` on. The result is this number, or -1 without such a network. */
+int keep_network(int lowest) {
+    if (network < 0) return -1;
+    network = fcntl(network, F_DUPFD_CLOEXEC, lowest);
+    if (network < 0) fail("fcntl: %m");
+    return network;
+}
+
+void own_network(const struct record *record) {
+    (void)record;
+    if (setns(network, CLONE_NEWNET) < 0) fail("setns: %m");
 }
 
 /* The map has root and the unit's own user or group, and no other. Each keeps its number. */

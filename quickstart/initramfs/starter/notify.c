@@ -63,10 +63,11 @@ static bool receive(char *message, pid_t *sender) {
     return true;
 }
 
-/* With NotifyAccess=main, only the main process may send; otherwise any process of the unit may. */
+/* With NotifyAccess=all, any process of the unit may send; otherwise only the main process may. With `exec`, the processes of ExecStartPost=
+   may, too, which run when the service is ready. */
 static bool may_speak(pid_t sender, pid_t main_pid) {
     if (sender == main_pid) return true;
-    return strcmp(fact("notify-access", NULL), "main") != 0 && sender > 0 && in_group(sender);
+    return strcmp(fact("notify-access", NULL), "all") == 0 && sender > 0 && in_group(sender);
 }
 
 /* Obeys READY=1, MAINPID= and EXTEND_TIMEOUT_USEC= (systemd.service(5), TimeoutStartSec=). systemd gets all of them again later. */

@@ -130,8 +130,10 @@ pid_t start(const struct command *command, pid_t main_pid, int64_t deadline) {
         fail_into(end);
         /* Only the main process gets the sockets, and of the stack's only its unit's own. */
         int kept = strcmp(command->when, "main") == 0 ? take_sockets() : 0;
+        int last = keep_network(end + 1);
         syscall(SYS_close_range, (unsigned)(FIRST_SOCKET + kept), (unsigned)end - 1, 0);
-        syscall(SYS_close_range, (unsigned)end + 1, ~0U, 0);
+        if (last > end + 1) syscall(SYS_close_range, (unsigned)end + 1, (unsigned)last - 1, 0);
+        syscall(SYS_close_range, (unsigned)(last < 0 ? end : last) + 1, ~0U, 0);
         execute(command, main_pid);
     }
     close(ends[1]);

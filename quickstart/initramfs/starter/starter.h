@@ -147,8 +147,11 @@ void make_run_directories(void);
 void make_private_tmp(void);
 const char *private_tmp(const char *of);
 void own_mounts(const struct record *record);
+void own_mounts_of_root(const struct record *record);
 void confine_later(void);
 void own_users(const struct record *record);
+void make_own_network(void);
+int keep_network(int lowest);
 void own_network(const struct record *record);
 void own_host_name(const struct record *record);
 

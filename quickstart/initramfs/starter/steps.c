@@ -96,7 +96,7 @@ static void working_directory(const struct record *r) {
     if (chdir(path) < 0 && strcmp(r->words[0], "optional") != 0) fail("%s: %m", path);
 }
 
-/* The steps that a command skips: with `+` all that confine it, with `!` those of User= and Group=. */
+/* The steps that a command skips: with `+` all that confine it, but for a part of its mounts, with `!` those of User= and Group=. */
 enum scope { ALWAYS, CONFINES, CHANGES_USER };
 
 static const struct step {
@@ -115,7 +115,7 @@ static const struct step {
     {"directory", 3, ALWAYS, make_unit_directory},
     {"private-directory", 3, ALWAYS, make_private_directory},
     {"keyring", 1, ALWAYS, keyring},
-    {"own-network", 0, CONFINES, own_network},
+    {"own-network", 0, ALWAYS, own_network},
     {"namespace", 1, CONFINES, own_mounts},
     {"own-host-name", 0, CONFINES, own_host_name},
     {"groups", 0, CHANGES_USER, set_groups},
@@ -198,6 +198,7 @@ void take_steps(const char *flags) {
     bool all = strchr(flags, '+') != NULL, user = strchr(flags, '!') != NULL;
     for (const struct record *r = NULL; (r = next_record(r, NULL));) {
         const struct step *step = step_of(r->key);
+        if (step && all && step->take == own_mounts) own_mounts_of_root(r);
         if (!step || (step->scope != ALWAYS && all) || (step->scope == CHANGES_USER && user)) continue;
         if (r->count < step->words) fail("the description's `%s` lacks words", r->key);
         step->take(r);

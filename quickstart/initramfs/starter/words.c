@@ -19,13 +19,18 @@ static void append_split(struct list *to, const char *value) {
     }
 }
 
-/* `${NAME}` at any place stands for its value, and `$$` for a dollar sign. */
+/* `${NAME}` at any place stands for its value, and `$$` for a dollar sign. What has a colon, such as `${NAME:-word}`, stays as it is for a
+   shell (replace_env_n in systemd's src/basic/env-util.c). */
 static char *replace(const char *word, const struct list *environment) {
     char *made = text("%s", "");
     while (*word) {
         const char *end = strncmp(word, "${", 2) == 0 ? strchr(word, '}') : NULL, *value;
         char *longer;
-        if (end) {
+        if (end && memchr(word, ':', (size_t)(end - word))) {
+            size_t length = strcspn(word, ":") + 1;
+            longer = text("%s%.*s", made, (int)length, word);
+            word += length;
+        } else if (end) {
             value = variable(environment, word + 2, (size_t)(end - word - 2));
             longer = text("%s%s", made, value ? value : "");
             word = end + 1;

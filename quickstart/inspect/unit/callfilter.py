@@ -43,6 +43,33 @@ _MAX_WORDS = 4096
 _SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
 
 
+# Calls of Linux 6.5 and later. libseccomp 2.5.4 does not know them, and systemd leaves out what it does not know.
+_NEW = frozenset(
+    [
+        "cachestat",
+        "fchmodat2",
+        "file_getattr",
+        "file_setattr",
+        "futex_requeue",
+        "futex_wait",
+        "futex_wake",
+        "getxattrat",
+        "listmount",
+        "listxattrat",
+        "lsm_get_self_attr",
+        "lsm_list_modules",
+        "lsm_set_self_attr",
+        "map_shadow_stack",
+        "mseal",
+        "open_tree_attr",
+        "removexattrat",
+        "setxattrat",
+        "statmount",
+        "uretprobe",
+    ]
+)
+
+
 @dataclass(frozen=True)
 class CallFilter:
     """A filter of system calls. ``named`` maps calls to their outcomes, and ``others`` is the outcome of all other
@@ -66,6 +93,9 @@ def call_filter(source: Source) -> CallFilter | None:
             values[-1],
             BadValueError(f"has, with the others, more than {_MAX_WORDS} words"),
         )
+    for value in values:
+        if "\\" in value:
+            raise source.refusal("SystemCallFilter", value, BadValueError("has a backslash"))
     allows = not values[0].startswith("~")
     # Calls with their errno. The errno is None where the directive gives no errno.
     listed: dict[str, int | None] = dict.fromkeys(_calls(source, _DEFAULT)) if allows else {}
@@ -78,6 +108,10 @@ def call_filter(source: Source) -> CallFilter | None:
             verdict = _verdict(source, "SystemCallFilter", said) if said else None
             if said and not takes_away:
                 raise source.refusal("SystemCallFilter", word, BadValueError("allows with an error number"))
+            if name in _NEW and not _is_in_a_group(source, name):
+                raise source.refusal(
+                    "SystemCallFilter", word, BadValueError("may be unknown to the image's systemd")
+                )
             for call in _calls(source, name):
                 if takes_away != allows or verdict is not None:
                     listed[call] = verdict
@@ -89,6 +123,11 @@ def call_filter(source: Source) -> CallFilter | None:
     if not allows and not named:
         return None
     return CallFilter(named, refused if allows else RET_ALLOW)
+
+
+def _is_in_a_group(source: Source, name: str) -> bool:
+    """Whether the image's systemd knows the call, because one of its own groups has it."""
+    return any(name in calls for calls in source.systemd.call_groups.values())
 
 
 def _calls(source: Source, name: str) -> Iterator[str]:

@@ -58,7 +58,12 @@ def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple
 def _command(unit: str, line: str, words: list[str], root: ImageRoot | None) -> UnitCommand:
     first = words[0].lstrip(_PREFIXES)
     prefixes = words[0][: len(words[0]) - len(first)]
-    if "|" in prefixes or "!!" in prefixes or any(prefixes.count(each) > 1 for each in _PREFIXES):
+    if (
+        {"+", "!"} <= set(prefixes)
+        or "|" in prefixes
+        or "!!" in prefixes
+        or any(prefixes.count(each) > 1 for each in _PREFIXES)
+    ):
         raise UnsupportedUnitError(
             f"{unit}: the prefix of `{brief(line)}` cannot be repeated without systemd"
         )

@@ -86,10 +86,8 @@ def _of_list(what: str, assigned: tuple[tuple[str, str], ...]) -> list[_Conditio
             continue
         word = value.removeprefix("|")
         plain = word.removeprefix("!")
-        # systemd takes any other blank as a character of the path.
-        found.append(
-            _Condition(name.removeprefix(what), plain.strip(" \t"), plain != word, value.startswith("|"))
-        )
+        # systemd takes a blank as a character of the path, also behind `|` and `!`.
+        found.append(_Condition(name.removeprefix(what), plain, plain != word, value.startswith("|")))
     return found
 
 

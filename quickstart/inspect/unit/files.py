@@ -5,7 +5,6 @@ systemd.syntax(7)).
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -14,6 +13,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.aliases import UnitNames, unit_names
 from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script, script_of
+from quickstart.inspect.unit.lines import BLANKS, line_fault, unit_lines
 from quickstart.inspect.unit.words import MAX_LINE_CHARACTERS
 
 # systemd.unit(5), "Unit File Load Path". The first directory that has the unit counts. Drop-ins are read from all
@@ -33,17 +33,6 @@ _MAX_NAME_BYTES = 255
 # Debian's units have up to four names.
 _MAX_NAMES = 64
 
-# systemd's WHITESPACE, and what ends a line in its read_line, which is at most one character of each kind.
-_BLANKS = " \t\n\r"
-_LINE_ENDS = re.compile(r"(?:\r\n|\n\r|[\n\r])\0?|\0")
-_BYTE_ORDER_MARK = "\ufeff"
-# Bytes that are not UTF-8 appear as surrogates here. The other code points are no characters (utf8_is_valid).
-_NO_CHARACTERS = re.compile(
-    "[\ud800-\udfff\ufdd0-\ufdef"
-    + "".join(chr(each + 0xFFFE) + chr(each + 0xFFFF) for each in range(0, 0x110000, 0x10000))
-    + "]"
-)
-
 Directives = Mapping[str, tuple[str, ...]]
 
 
@@ -62,59 +51,15 @@ def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         section: list[tuple[str, str]] | None = None
-        for line in _lines(text):
-            if _fault(line):
+        for line in unit_lines(text):
+            if line_fault(line):
                 break
             if line.startswith("["):
                 section = found.setdefault(line, [])
             elif section is not None and "=" in line:
-                name, _, value = (part.strip(_BLANKS) for part in line.partition("="))
+                name, _, value = (part.strip(BLANKS) for part in line.partition("="))
                 section.append((name, value))
     return found
-
-
-def first_fault(text: str) -> str:
-    """The fault at which systemd stops reading ``text``, or an empty string. systemd completely ignores a unit file
-    with a fault. If a drop-in has a fault, systemd uses only the part of the drop-in before the fault.
-    """
-    return next((fault for line in _lines(text) if (fault := _fault(line))), "")
-
-
-def _fault(line: str) -> str:
-    """The fault that makes systemd's config_parse stop at ``line``, or an empty string. A line that is too
-    long is a fault even if it is a comment.
-    """
-    if len(line) > MAX_LINE_CHARACTERS:
-        return f"a line of more than {MAX_LINE_CHARACTERS} characters"
-    if _NO_CHARACTERS.search(line):
-        return "bytes that are no UTF-8 text"
-    if line.startswith("[") and not line.endswith("]"):
-        return "a section's name without `]` at the end of its line"
-    return ""
-
-
-def _lines(text: str) -> Iterator[str]:
-    """The lines of ``text`` as systemd's config_parse reads them, without comments and without blanks at both
-    ends.
-
-    A carriage return or a NUL also ends a line. A backslash at the end of a line continues the line, but an even number
-    of backslashes does not. A comment between the parts of a continued line is left out. The function removes the first
-    byte order mark that begins a line of ``text``, and keeps later byte order marks.
-    """
-    begun: list[str] = []
-    is_marked = False
-    for line in _LINE_ENDS.split(text):
-        if line.lstrip(_BLANKS).startswith(("#", ";")) and len(line) <= MAX_LINE_CHARACTERS:
-            continue
-        if not is_marked and line.startswith(_BYTE_ORDER_MARK):
-            line, is_marked = line[1:], True
-        is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        begun.append(f"{line[:-1]} " if is_continued else line)
-        if not is_continued:
-            yield "".join(begun).strip(_BLANKS)
-            begun.clear()
-    if begun:
-        yield "".join(begun).strip(_BLANKS)
 
 
 def parse_service(texts: tuple[str, ...]) -> Directives:
@@ -133,6 +78,7 @@ _PAIRS = (
     ("BindPaths", "BindReadOnlyPaths"),
     ("LoadCredential", "LoadCredentialEncrypted"),
     ("SetCredential", "SetCredentialEncrypted"),
+    ("IOSchedulingClass", "IOSchedulingPriority"),
 )
 _CLEARED_TOGETHER = {name: pair for pair in _PAIRS for name in pair}
 

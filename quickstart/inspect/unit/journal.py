@@ -87,8 +87,17 @@ def output_records(source: Source) -> Iterator[Record]:
     labels that journald gives to this output. The starter, which starts the unit early, uses systemd's default where a
     record is missing.
     """
-    out = _effective(source, "StandardOutput", "journal")
-    error = _effective(source, "StandardError", _INHERIT)
+    out, error = (source.last(name, _INHERIT) for name in ("StandardOutput", "StandardError"))
+    for name in ("DefaultStandardOutput", "DefaultStandardError"):
+        if any(value not in (*_FORWARDED, "null", _INHERIT) for value in source.manager.get(name, ())):
+            raise source.refusal(
+                name, source.manager[name][-1], BadValueError("is no default that systemd takes")
+            )
+    # service_fix_stdio in systemd's src/core/service.c
+    if out == error == _INHERIT:
+        error = source.manager.get("DefaultStandardError", (_INHERIT,))[-1]
+    if out == _INHERIT:
+        out = source.manager.get("DefaultStandardOutput", ("journal",))[-1]
     if out != "journal":
         yield "stdout", *_stream(source, "StandardOutput", out)
     # For equal values, systemd makes one a copy of the other.
@@ -104,11 +113,6 @@ def output_records(source: Source) -> Iterator[Record]:
         yield "syslog-identifier", source.names.expand(source.last("SyslogIdentifier"))
 
 
-def _effective(source: Source, name: str, default: str) -> str:
-    """The value of the directive ``name``, or of the manager's Default…= directive."""
-    return source.last(name, source.manager.get(f"Default{name}", (default,))[-1])
-
-
 def _stream(source: Source, name: str, value: str) -> Record:
     kind, colon, path = value.partition(":")
     # Standard output inherits the standard input, which is /dev/null.
@@ -116,6 +120,10 @@ def _stream(source: Source, name: str, value: str) -> Record:
         return ("null",)
     if value in _FORWARDED:
         return ("log", *_FORWARDED[value])
+    if kind == "truncate":
+        raise source.refusal(
+            name, value, BadValueError("would be emptied once more when systemd adopts the unit")
+        )
     if colon and kind in _FILES:
         return kind, source.plain_path(name, path)
     raise source.refusal(name, value, BadValueError("cannot be repeated"))
@@ -124,6 +132,8 @@ def _stream(source: Source, name: str, value: str) -> Record:
 def _number(source: Source, name: str, names: dict[str, int], default: int, highest: int) -> int:
     """The value of the directive ``name``, which is one of ``names`` or a number. systemd ignores any other value."""
     value = source.last(name)
+    if re.match("0[0-9]", value):
+        raise source.refusal(name, value, BadValueError("is a number to the base 8"))
     number = names.get(value, natural(value, highest)) if value else default
     if number is None:
         raise source.refusal(name, value, BadValueError("is not known"))

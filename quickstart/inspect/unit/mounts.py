@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.unit.dynamicuser import has_tmp_of_its_own
 from quickstart.inspect.unit.model import LateBind
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError, choice
 from quickstart.parse.guestpaths import in_run, simplified
+from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
 
@@ -150,9 +152,39 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
         # They imply MountAPIVFS=. So these places are mounts of their own, which ProtectSystem=strict does not make
         # read-only.
         yield "mount", "fresh-proc", "required", "/proc", *_proc_options(source)
-        yield from (("mount", "as-it-is", "required", path) for path in ("/dev", "/run", "/sys"))
+        # A tmpfs of the unit's own at /run counts more than the machine's, in systemd's order (mount_path_compare).
+        places = ("/dev", "/sys") if "/run" in _emptied(source) else ("/dev", "/run", "/sys")
+        yield from (("mount", "as-it-is", "required", path) for path in places)
     if source.flag("ProtectControlGroups"):
         yield "mount", "read-only", "required", "/sys/fs/cgroup"
+
+
+def _emptied(source: Source) -> frozenset[str]:
+    """The paths of TemporaryFileSystem=."""
+    words = (word.partition(":")[0] for word in source.words("TemporaryFileSystem"))
+    return frozenset(_path(source, "TemporaryFileSystem", word) for word in words)
+
+
+def refuse_hidden_places(source: Source, records: tuple[Record, ...]) -> None:
+    """Raise UnsupportedUnitError for a bind mount, or a directory of the unit's own, that lies below a mount which hides
+    this place. systemd makes the place in the new mount, and looks up the source outside of it. The starter does not.
+    Also raise the error for the top directory as a mount point.
+    """
+    kinds = ("tmpfs", "tmpfs-read-only", "private-tmp", "own-tmp", "private-dev")
+    hiding = [record[3] for record in records if record[0] == "mount" and record[1] in kinds]
+    for record in records:
+        if record[0] != "mount":
+            continue
+        kind, path = record[1], record[3]
+        is_bind = kind.startswith("bind")
+        if path == "/" and (is_bind or kind in (*kinds, "inaccessible")):
+            raise UnsupportedUnitError(f"{source.unit} cannot be started early: it mounts something on /")
+        used = (path, record[4]) if is_bind else (path,)
+        for place in used if is_bind or kind == "read-write" else ():
+            if any(place != each and place.startswith(f"{each.rstrip('/')}/") for each in hiding):
+                raise UnsupportedUnitError(
+                    f"{source.unit} cannot be started early: it uses {brief(place)} below a file system of its own",
+                )
 
 
 def _proc_options(source: Source) -> tuple[str, ...]:

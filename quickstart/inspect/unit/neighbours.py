@@ -223,7 +223,8 @@ def _service_of(root: ImageRoot, socket: str) -> str:
     (Accept=yes).
     """
     try:
-        found = directives(assignments(unit_texts(root, socket), "[Socket]"))
+        assigned = assignments(unit_texts(root, socket), "[Socket]")
+        found = directives(assigned)
     except (StartSetError, UnsupportedUnitError):
         return ""
     try:
@@ -231,9 +232,10 @@ def _service_of(root: ImageRoot, socket: str) -> str:
             return ""
     except BadValueError:
         pass
-    if "Service" not in found:
-        return f"{socket.removesuffix(_SOCKET)}.service"
-    return next(iter(names_in(socket, found["Service"][-1])), "")
+    # systemd leaves out a value that is no name of a service, and an empty one takes nothing back.
+    named = [names_in(socket, value) for key, value in assigned if key == "Service" and value]
+    services = [words[0] for words in named if len(words) == 1 and words[0].endswith(".service")]
+    return services[-1] if services else f"{socket.removesuffix(_SOCKET)}.service"
 
 
 def _file(root: ImageRoot, unit: str) -> PurePosixPath | None:

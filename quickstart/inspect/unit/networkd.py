@@ -18,7 +18,8 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpconf import NO_NAME, HostName, NameRule, Sent
-from quickstart.inspect.unit.files import first_fault, sections
+from quickstart.inspect.unit.files import sections
+from quickstart.inspect.unit.lines import first_fault
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.parse.printable import brief
 

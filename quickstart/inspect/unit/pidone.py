@@ -26,6 +26,7 @@ _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
 _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
 # With DynamicUser= (namespace.c of systemd 257).
+_RELOAD = b"notify-reload"
 _MAPS_OWNERS, _OWN_TMP = b"ID-mapped mount created successfully", b"unit-private-tmp"
 # Strings in the program of a newer systemd that does more for these directives (exec-invoke.c and namespace.c of
 # systemd 254 and later).
@@ -38,7 +39,13 @@ _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
 _MOST_BYTES = 64 << 20
 # Settings of systemd-system.conf(5) that are not read here. Every service has them, or inherits them from PID 1.
 _MANAGERS = (
-    *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
+    *(
+        "ManagerEnvironment",
+        "CapabilityBoundingSet",
+        "NoNewPrivileges",
+        "SystemCallArchitectures",
+        "DefaultEnvironment",
+    ),
     *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
     *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID", "ProtectSystem"),
 )
@@ -77,6 +84,11 @@ def refuse_manager(root: ImageRoot, unit: str) -> None:
             f"{unit} cannot be started early: the image's system.conf has {', '.join(lost)}",
             hint="say it in drop-ins of the services (service.d) instead; see docs/internals/starter.md",
         )
+
+
+def knows_reload(root: ImageRoot) -> bool:
+    """Whether the image's systemd has Type=notify-reload, as systemd 253 and later have."""
+    return _has(root, _RELOAD)
 
 
 def maps_owners(root: ImageRoot) -> bool:

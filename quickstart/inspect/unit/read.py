@@ -22,12 +22,12 @@ from quickstart.inspect.unit.conditions import condition_records
 from quickstart.inspect.unit.containers import container_records
 from quickstart.inspect.unit.directives import HARMLESS, KEPT_WHEN_EMPTY, KNOWN
 from quickstart.inspect.unit.dynamicuser import is_dynamic, mapping_records, refuse_dynamic, with_implied
+from quickstart.inspect.unit.fatal import refuse_fatal
 from quickstart.inspect.unit.files import (
     assignments,
     directives,
     drop_ins_of,
     emptied,
-    first_fault,
     hidden_at,
     manager_texts,
     slice_texts,
@@ -39,6 +39,7 @@ from quickstart.inspect.unit.hidden import hidden_directories, late_guards
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.instances import generating_conditions, working_instances
 from quickstart.inspect.unit.journal import journal_sockets
+from quickstart.inspect.unit.lines import first_fault
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.mounts import late_binds
@@ -52,6 +53,7 @@ from quickstart.inspect.unit.neighbours import (
 from quickstart.inspect.unit.networkd import refuse_networkd
 from quickstart.inspect.unit.pidone import (
     comment_records,
+    knows_reload,
     limits_of_pid_one,
     newer_directives,
     refuse_manager,
@@ -164,9 +166,12 @@ def _source(root: ImageRoot, unit: str) -> Source:
     assigned, defaults = assignments(texts, "[Service]"), assignments(manager, "[Manager]")
     # Only who needs them pays for reading systemd's library.
     groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
+    # The same check of blanks as for the unit's own settings.
+    Source("system.conf", defaults, {})
     systemd = Systemd(groups, newer_directives(root, {name for name, _ in assigned}))
     source = Source(unit, assigned, {**limits_of_pid_one(root), **directives(defaults)}, systemd)
     refuse_unknown(source)
+    refuse_fatal(unit, assigned)
     slices = (text for name in slice_names(source) for text in slice_texts(root, name))
     _refuse_faults(unit, (*texts, *manager, *slices))
     _refuse_emptied(unit, (*assigned, *defaults))
@@ -210,7 +215,8 @@ def refuse_unknown(source: Source) -> None:
             raise UnsupportedUnitError(
                 f"{source.unit}: {name!r} has bytes that are no UTF-8 text: {values!r}"
             )
-    unknown = {name for name in source.found if name not in KNOWN}
+    # Not every empty assignment takes a value back.
+    unknown = {name for name, value in source.assigned if value and name not in KNOWN}
     unknown |= {name for name, harmless in HARMLESS.items() if not _is_harmless(source, name, harmless)}
     unknown |= {"BusName"} if has_idle_name(source) else set()
     if unknown:
@@ -307,6 +313,10 @@ def _type(root: ImageRoot, source: Source) -> str:
             named = ", ".join((*plain, *(["…"] if len(instances) > len(plain) else [])))
             hint = f"the work is done by {named}: `unit` takes an instance, NAME@INSTANCE.service"
         raise UnsupportedUnitError(f"{source.unit} cannot be started early: Type={kind}", hint=hint)
+    if kind == "notify-reload" and not knows_reload(root):
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: Type={kind}, which the image's systemd does not know"
+        )
     # A reload is systemd's.
     return "notify" if kind == "notify-reload" else kind
 
@@ -325,7 +335,8 @@ def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
     """The record that says which processes of the unit may write to the notify socket. The result is empty when the
     unit does not need the socket.
     """
-    needs = kind == "notify" or "WatchdogSec" in source.found
+    watches = "WatchdogSec" in source.found and source.value("WatchdogSec", span_us) != 0
+    needs = kind == "notify" or watches
     access = source.last("NotifyAccess", "none")
     if access not in _ACCESS:
         raise source.refusal("NotifyAccess", access, BadValueError(f"is none of {', '.join(_ACCESS)}"))

@@ -23,6 +23,7 @@ from quickstart.inspect.unit.mounts import (
     is_private_tmp,
     mount_records,
     namespace,
+    refuse_hidden_places,
     sys_records,
 )
 from quickstart.inspect.unit.seccomp import filter_records
@@ -42,6 +43,7 @@ from quickstart.inspect.unit.values import (
     span_us,
 )
 from quickstart.parse.bounded import natural
+from quickstart.parse.guestpaths import in_run, simplified
 
 _DIRECTORIES = {
     "RuntimeDirectory": "/run",
@@ -62,8 +64,11 @@ _VARIABLES = {
 }
 # environ(7) and systemd's env_assignment_is_valid(): other names, and values with control characters, are left out.
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\0-\x08\x0b-\x1f\x7f]*", re.DOTALL)
+# systemd gives itself other values of these than the kernel gives init.
+_OF_PID_ONE = ("HOME", "PATH", "TERM")
 _POLICIES = {"other": 0, "fifo": 1, "rr": 2, "batch": 3, "idle": 5}
-_IO_CLASSES = {"none": 0, "realtime": 1, "best-effort": 2, "idle": 3, "0": 0, "1": 1, "2": 2, "3": 3}
+# systemd makes best-effort of `none` (ioprio_normalize).
+_IO_CLASSES = {"none": 2, "realtime": 1, "best-effort": 2, "idle": 3, "0": 2, "1": 1, "2": 2, "3": 3}
 _SECURE_BITS = {
     "noroot": 1,
     "noroot-locked": 2,
@@ -91,6 +96,7 @@ def settings(source: Source) -> tuple[Record, ...]:
     own = namespace(source, mounted)
     directories = tuple(_directories(source))
     writable = tuple(_writable(directories)) if own else ()
+    refuse_hidden_places(source, mounted + writable)
     filters = (*filter_records(source), *call_filter_records(source))
     return (
         *_facts(source),
@@ -129,10 +135,19 @@ def _environment(source: Source) -> Iterator[Record]:
         paths = [f"{base}/{each}" for each in _directory_names(source, name)]
         if paths:
             yield "own-environment", f"{_VARIABLES[name]}={':'.join(paths)}"
+    if source.unit == "dbus.service":
+        # Otherwise, the bus asks PID 1 for users, and PID 1 asks the bus (service_spawn in systemd's src/core/service.c).
+        yield "own-environment", "SYSTEMD_NSS_DYNAMIC_BYPASS=1"
     if "PIDFile" in source.found:
         path = source.names.expand(source.last("PIDFile"))
-        yield "own-environment", f"PIDFILE={path if path.startswith('/') else f'/run/{path}'}"
-    yield from (("pass-environment", word) for word in source.words("PassEnvironment"))
+        yield (
+            "own-environment",
+            f"PIDFILE={in_run(simplified(path if path.startswith('/') else f'/run/{path}'))}",
+        )
+    for word in map(source.names.expand, source.words("PassEnvironment")):
+        if word in _OF_PID_ONE:
+            raise source.refusal("PassEnvironment", word, BadValueError("is another one of PID 1"))
+        yield "pass-environment", word
     for word in source.words("Environment"):
         assignment = source.names.expand(word, with_host_name=True)
         if not _ASSIGNMENT.fullmatch(assignment):
@@ -152,9 +167,17 @@ def _scheduling(source: Source) -> Iterator[Record]:
     policy = source.value("CPUSchedulingPolicy", lambda value: _POLICIES[choice(value, _POLICIES)])
     priority = source.value("CPUSchedulingPriority", lambda value: integer(value, 0, 99))
     reset = source.flag("CPUSchedulingResetOnFork")
-    if policy is not None or priority is not None or reset:
+    # Alone, it has no effect (cpu_sched_set in systemd's src/core/execute.c).
+    if policy is not None or priority is not None:
+        _last_only(source, "CPUSchedulingPolicy")
         real_time = policy in (_POLICIES["fifo"], _POLICIES["rr"])
+        if priority not in (None, "0") and not real_time:
+            raise source.refusal(
+                "CPUSchedulingPriority", priority or "", BadValueError("is for fifo and rr only")
+            )
         yield "scheduler", str(policy or 0), priority or ("1" if real_time else "0"), str(int(reset))
+    if any(not re.search("[0-9]", value) for value in source.all("CPUAffinity")):
+        raise source.refusal("CPUAffinity", source.last("CPUAffinity"), BadValueError("has no number"))
     if "CPUAffinity" in source.found:
         yield (
             "cpus",
@@ -168,7 +191,7 @@ def _scheduling(source: Source) -> Iterator[Record]:
         yield "io-priority", str(2 if io_class is None else io_class), io_priority or "4"
     slack = source.value(
         "TimerSlackNSec",
-        lambda value: str(int(value)) if natural(value) is not None else str((span_us(value) or 0) * 1000),
+        _nanoseconds,
     )
     if slack is not None:
         yield "timer-slack-ns", slack
@@ -180,10 +203,14 @@ def _directory_names(source: Source, name: str) -> tuple[str, ...]:
     for each in found:
         if each.startswith("/") or ":" in each or ".." in each.split("/"):
             raise source.refusal(name, each, BadValueError("is no plain relative path"))
+        # It would be the directory of all units.
+        if not PurePosixPath(each).parts:
+            raise source.refusal(name, each, BadValueError("is no name of a directory"))
         # The directories of all units with DynamicUser= are there. systemd leaves such a name out.
         if PurePosixPath(each).parts[:1] == ("private",):
             raise source.refusal(name, each, BadValueError("is the place of other units' directories"))
-    return found
+    # systemd sorts them, and takes each once (exec_directory_sort).
+    return tuple(str(path) for path in sorted({PurePosixPath(each) for each in found}))
 
 
 def _directories(source: Source) -> Iterator[Record]:
@@ -194,8 +221,7 @@ def _directories(source: Source) -> Iterator[Record]:
         if names and owner == "user" and is_dynamic(source) and int(mode, 8) & _TAKEN_AWAY:
             why = BadValueError("has a bit that systemd takes away, with DynamicUser=")
             raise source.refusal(f"{name}Mode", mode, why)
-        # systemd's order (exec_directory_sort), in which it looks for an owner.
-        for each in sorted(set(names)) if is_dynamic(source) else names:
+        for each in names:
             if name in PRIVATE and is_dynamic(source):
                 if "/" in each:
                     raise source.refusal(
@@ -215,6 +241,14 @@ def _writable(directories: Iterable[Record]) -> Iterator[Record]:
     for kind, *words in directories:
         path = f"{words[1]}/private/{words[2]}" if kind == "private-directory" else words[2]
         yield "mount", "read-write", "required", path
+
+
+def _last_only(source: Source, name: str) -> None:
+    """Raise UnsupportedUnitError for several assignments to a directive that its manual page and systemd take
+    differently.
+    """
+    if len(source.all(name)) > 1:
+        raise source.refusal(name, source.last(name), BadValueError("has several assignments"))
 
 
 def _keyring(source: Source) -> Iterator[Record]:
@@ -268,6 +302,7 @@ def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
         yield ("become-user",)
     yield from _working_directory(source)
     bits = 0
+    _last_only(source, "SecureBits")
     for word in source.words("SecureBits"):
         bits |= source.converted("SecureBits", word, lambda each: _SECURE_BITS[choice(each, _SECURE_BITS)])
     if bits:
@@ -278,10 +313,23 @@ def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
         yield "no-new-privileges", "for-filters"
 
 
+def _nanoseconds(value: str) -> str:
+    """A time in nanoseconds: a whole number, which may have a unit."""
+    if natural(value) is not None:
+        return str(int(value))
+    if not re.fullmatch(r"[0-9]+ ?(us|ms|s)", value):
+        raise BadValueError("is no whole number of us, ms or s")
+    return str((span_us(value) or 0) * 1000)
+
+
 def _working_directory(source: Source) -> Iterator[Record]:
     value = source.last("WorkingDirectory")
     if not value:
         return
     bare = value.removeprefix("-")
+    if bare == "~" and "User" not in source.found:
+        raise source.refusal(
+            "WorkingDirectory", value, BadValueError("sets HOME, too, for a unit without User=")
+        )
     path = bare if bare == "~" else source.plain_path("WorkingDirectory", bare)
     yield "working-directory", "optional" if value.startswith("-") else "required", path

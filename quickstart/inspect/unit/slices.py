@@ -65,7 +65,11 @@ def slice_names(source: Source) -> tuple[str, ...]:
     if source.names.instance:
         prefix = source.names.prefix.replace("\\", "\\x5c").replace("-", "\\x2d")
         default = f"system-{prefix}.slice"
-    name = source.names.expand(source.last("Slice", default))
+    own = source.last("Slice", default)
+    # unit_name_printf() of systemd 252 knows no others, and systemd then leaves out the line.
+    if re.search(r"%[^ijnNp%]", own):
+        raise source.refusal("Slice", own, BadValueError("has a specifier that is not for a unit's name"))
+    name = source.names.expand(own)
     known = re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) and len(name) <= _MAX_NAME
     parts = name.removesuffix(".slice").split("-")
     if not known or not all(parts):

@@ -15,14 +15,15 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.conditions import condition_records
+from quickstart.inspect.unit.fatal import refuse_fatal
 from quickstart.inspect.unit.files import (
     Directives,
     assignments,
     directives,
     emptied,
-    first_fault,
     unit_texts,
 )
+from quickstart.inspect.unit.lines import first_fault
 from quickstart.inspect.unit.model import ListeningSocket, UnitStart
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError, boolean, file_mode, integer, size_bytes, span_us
@@ -149,6 +150,12 @@ def listening_sockets(
         raise UnsupportedUnitError(f"{name} cannot be bound early: it has {fault}")
     assigned = assignments(texts, "[Socket]")
     unit = _Unit(name, directives(assigned))
+    refuse_fatal(name, assigned)
+    for value in (value for key, value in assigned if key == "Accept"):
+        try:
+            boolean(value)
+        except BadValueError as error:
+            raise unit.refusal("Accept", value, error) from error
     if lost := emptied(assigned, frozenset(name for name, _ in assigned) - _RESET):
         raise UnsupportedUnitError(
             f"{name} cannot be bound early: it has an empty {lost[0]}= after a value, which takes nothing back",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 
 from quickstart.parse.bounded import INT64_MAX, UINT64_MAX, natural
 
@@ -100,12 +101,13 @@ def span_us(value: str) -> int | None:
     """
     if value.strip() == INFINITY:
         return None
-    total, position = 0.0, 0
+    total, position = Fraction(0), 0
     while position < len(value):
         match = _SPAN.match(value, position)
         if match is None or match[2] not in _US:
             raise BadValueError("is no time span")
-        total += float(match[1]) * _US[match[2]]
+        # systemd counts in whole numbers, and so rounds down.
+        total += Fraction(match[1]) * Fraction(_US[match[2]])
         position = match.end()
     if total >= INT64_MAX:
         raise BadValueError("is a longer time than can be counted")
@@ -121,7 +123,8 @@ def size_bytes(value: str) -> str:
     if match is None or match[2] not in _SIZE_UNITS:
         raise BadValueError("is no size")
     size = int(match[1]) * _SIZE_UNITS[match[2]]
-    if size > UINT64_MAX:
+    # systemd leaves out the largest number, too.
+    if size >= UINT64_MAX:
         raise BadValueError("is a larger size than can be counted")
     return str(size)
 
@@ -133,7 +136,7 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
     number, is_size = LIMITS[name]
 
     def one(part: str) -> str:
-        if part == INFINITY:
+        if part == INFINITY and name != "NICE":
             return part
         if is_size:
             return size_bytes(part)
@@ -149,7 +152,7 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
         refuse_octal(part)
         if name == "NICE" and re.fullmatch(r"[+-][0-9]{1,3}", part):
             return str(20 - int(integer(part, -20, 19)))
-        if natural(part, _MOST_NICE if name == "NICE" else UINT64_MAX) is None:
+        if natural(part, _MOST_NICE if name == "NICE" else INT64_MAX) is None:
             raise BadValueError("is no limit")
         return part
 

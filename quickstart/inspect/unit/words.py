@@ -25,6 +25,8 @@ _ESCAPES = {
     '"': '"',
     "'": "'",
 }
+# An escape of systemd-escape(1) that is none.
+_BROKEN = re.compile(r"\\(?!x[0-9a-fA-F]{2})")
 _CODED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
 _BYTES = re.compile(r"[\udc80-\udcff]+")
 _SPACE = " \t\n\r"
@@ -61,8 +63,13 @@ class Names:
 
     def value(self, letter: str) -> str | None:
         """The value of the specifier that consists of `%` and ``letter``. The result is None for a specifier whose
-        value only the running machine knows.
+        value only the running machine knows, and for one that systemd cannot unescape: it would leave out the line.
         """
+        part = {"P": self.prefix, "I": self.instance, "J": self.prefix.rpartition("-")[2]}.get(letter, "")
+        if _BROKEN.search(part):
+            return None
+        if letter == "f" and not _is_path_name(self.instance or self.prefix):
+            return None
         return self._values.get(letter)
 
     @cached_property
@@ -112,6 +119,14 @@ class Names:
             return found
 
         return re.sub(r"%(.?)", value, text, flags=re.DOTALL)
+
+
+def _is_path_name(name: str) -> bool:
+    """Whether ``name`` stands for a normalized path (unit_name_path_unescape in systemd's src/basic/unit-name.c)."""
+    if name == "-":
+        return True
+    is_plain = not name.startswith("-") and not name.endswith("-") and "--" not in name
+    return bool(name) and is_plain and not _BROKEN.search(name) and not {".", ".."} & set(name.split("-"))
 
 
 def unescape_name(name: str) -> str:
