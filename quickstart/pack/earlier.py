@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments, unit_texts
+from quickstart.inspect.unit.mounted import tmp_options
 from quickstart.inspect.unit.order import Budget
 from quickstart.inspect.unit.words import names_in
 from quickstart.model import Trace
@@ -69,6 +70,7 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
     """
     stack = frozenset(units)
     has_command = functools.cache(functools.partial(_has_command, root, Budget(_DROP_INS, _MOST_CHARACTERS)))
+    has_tmp = bool(tmp_options(root))
     for trace in traces:
         loaded = {each.name: each for each in trace.loaded.units}
         for unit in sorted(stack):
@@ -76,6 +78,12 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
                 raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
             _refuse_root(unit, trace.loaded.roots)
             _refuse_last(loaded, unit)
+            if not has_tmp and "tmp.mount" in units_before(loaded, unit):
+                # basic.target wants this mount, also if fstab says noauto.
+                raise UnsupportedUnitError(
+                    f"{unit} cannot be started early: the reference boot mounted /tmp, and init would not",
+                    hint="remove the line of /tmp from fstab in the image, or the word noauto from it",
+                )
             asked_for, answers = _asked_for(root, loaded[unit]), answering(traces, loaded[unit])
             for name in sorted(units_before(loaded, unit) - stack):
                 if why := _why_not(loaded[name], asked_for, answers, has_command):

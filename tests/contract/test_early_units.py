@@ -425,3 +425,29 @@ def test_a_new_name_of_a_template(root: Path) -> None:
     link(root, f"{PACKAGES}/name@.service", "app@.service")
     link(root, f"{PACKAGES}/plain.service", "/dev/null")
     assert early(root) == (f"{PACKAGES}/name@.service",)
+
+
+def test_an_alias_that_was_there_at_the_build(root: Path) -> None:
+    """The unit's own file is in /etc, where the alias does not lead to. A package then touches the directory."""
+    put(root, f"{OWN}/app.service", (root / PACKAGES / "app.service").read_text())
+    link(root, f"{PACKAGES}/alias.service", "app.service")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    put(root, f"{PACKAGES}/another.service", "[Service]\nExecStart=/bin/x\n")
+    assert early(root) == NOTHING
+
+
+@pytest.mark.parametrize("name", ["filter.service", "var-tmp.mount"])
+def test_a_unit_that_each_boot_asks_for_and_that_comes_only_now(root: Path, name: str) -> None:
+    put(root, f"{PACKAGES}/basic.target", "[Unit]\nWants=filter.service\nRequiresMountsFor=/var /var/tmp\n")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+    text = "[Unit]\nBefore=network-pre.target\n" if name.endswith("service") else "[Mount]\nWhere=/var/tmp\n"
+    put(root, f"{PACKAGES}/{name}", text)
+    assert early(root) == (f"{PACKAGES}/{name}",)
+
+
+def test_a_unit_that_each_boot_asks_for_and_that_waits(root: Path) -> None:
+    put(root, f"{PACKAGES}/default.target", "[Unit]\nWants=late.service\n")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    put(root, f"{PACKAGES}/late.service", "[Unit]\nAfter=network.target\n")
+    assert early(root) == NOTHING

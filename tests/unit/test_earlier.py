@@ -243,10 +243,14 @@ def test_a_harmless_name_is_the_package_s_unit_only(tmp_path: Path) -> None:
 
 
 def test_the_administrator_s_tmp_mount(tmp_path: Path) -> None:
-    """Init mounts /tmp by that file (inspect/unit/mounted.py)."""
+    """Init mounts /tmp by that file (inspect/unit/mounted.py). With noauto in fstab, only basic.target asks for the mount."""
     own = changed(
         booted(basic_target="tmp.mount", tmp_mount=""), "tmp.mount", file=f"{OWN}/tmp.mount", started_us=1
     )
+    assert "the reference boot mounted /tmp, and init would not" in refused(tmp_path, own)
+    put(tmp_path, "/etc/fstab", "tmpfs /tmp tmpfs noauto,noexec 0 0\n")
+    assert "the reference boot mounted /tmp, and init would not" in refused(tmp_path, own)
+    put(tmp_path, "/etc/fstab", "tmpfs /tmp tmpfs noexec 0 0\n")
     assert refused(tmp_path, own) == ""
 
 

@@ -210,3 +210,10 @@ def test_a_path_of_an_instance_that_systemd_cannot_unescape(tmp_path: Path, inst
     put(tmp_path, "/usr/lib/systemd/system/app@.service", f"{SERVICE}ReadWritePaths=%f\n")
     with pytest.raises(UnsupportedUnitError):
         read_unit(ImageRoot(tmp_path), f"app@{instance}.service")
+
+
+def test_who_shares_its_files_in_tmp(tmp_path: Path) -> None:
+    """JoinsNamespaceOf= counts in both directions."""
+    put(tmp_path, "/usr/lib/systemd/system/other.service", f"[Unit]\nJoinsNamespaceOf=app.service\n{SERVICE}")
+    with pytest.raises(UnsupportedUnitError, match="has JoinsNamespaceOf= with its name"):
+        read(tmp_path, SERVICE)

@@ -8,9 +8,11 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import names_of
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.read import read_unit
 from quickstart.inspect.unit.words import Names, names_in, split_words, unescape_name
+from tests.unit.test_unit_sockets import link
 from tests.unit.unitreader import SERVICE, put, read
 
 PLACE = "/usr/lib/systemd/system"
@@ -70,3 +72,18 @@ def test_the_cgroup_of_a_name_that_could_be_the_kernel_s(tmp_path: Path, slice_n
         return
     with pytest.raises(UnsupportedUnitError, match="depends on the version of systemd"):
         read(tmp_path, f"{SERVICE}Slice={slice_name}\n")
+
+
+def test_an_alias_is_followed_by_its_name(tmp_path: Path) -> None:
+    """After `systemctl edit --full`, the unit's file is in /etc, and the package's alias still leads to the package's file."""
+    put(tmp_path, "/usr/lib/systemd/system/mariadb.service", SERVICE)
+    put(tmp_path, "/etc/systemd/system/mariadb.service", SERVICE)
+    link(tmp_path, "/usr/lib/systemd/system/mysql.service", "mariadb.service")
+    link(tmp_path, "/etc/systemd/system/mysqld.service", "/usr/lib/systemd/system/mysql.service")
+    link(tmp_path, "/usr/lib/systemd/system/other.service", "/opt/mariadb.service")
+    for name in ("mariadb", "mysql", "mysqld"):
+        assert set(names_of(ImageRoot(tmp_path), f"{name}.service")) == {
+            "mariadb.service",
+            "mysql.service",
+            "mysqld.service",
+        }

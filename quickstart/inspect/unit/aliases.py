@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
@@ -12,16 +12,33 @@ from quickstart.inspect.imageroot import ImageRoot
 
 # The limit for a directory of units. Debian's desktop has some 400 units in all directories.
 _MAX_UNIT_FILES = 4096
+# systemd's FOLLOW_MAX for aliases.
+_MAX_HOPS = 8
 
 
 @dataclass(frozen=True)
 class UnitNames:
     """The names in the unit directories. ``there`` has all names. ``by_file`` maps each unit file to the names that
-    lead to this file, which are the file's own name and its aliases.
+    lead to this file, which are the file's own name and its aliases. ``by_name`` maps each alias to the name that it
+    leads to. systemd follows an alias by its name, so the file of the unit may be in another directory than the one in
+    which the alias is.
     """
 
     there: frozenset[str]
     by_file: Mapping[PurePosixPath, Sequence[str]]
+    by_name: Mapping[str, str] = field(default_factory=dict)
+
+    def same_as(self, name: str) -> frozenset[str]:
+        """The names in the unit directories that lead to the same name as ``name``, which is one of them."""
+        last = self._last(name)
+        return frozenset(each for each in (*self.by_name, last) if self._last(each) == last)
+
+    def _last(self, name: str) -> str:
+        for _ in range(_MAX_HOPS):
+            if name not in self.by_name:
+                return name
+            name = self.by_name[name]
+        return name
 
 
 def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "") -> UnitNames:
@@ -33,6 +50,7 @@ def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "
     """
     there: set[str] = set()
     by_file: dict[PurePosixPath, list[str]] = {}
+    by_name: dict[str, str] = {}
     for place in places:
         names = root.names_and_links(place)
         if len(names) > _MAX_UNIT_FILES:
@@ -43,11 +61,24 @@ def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "
         for name in of_type:
             # If a name occurs several times, the first entry counts, even if it is a mask.
             if name not in there:
+                if names[name] and (target := _named_target(root, place, dict(links)[name], places)):
+                    by_name[name] = target
                 by_file.setdefault(place / name, []).append(name)
                 if name in aliased and aliased[name] != place / name:
                     by_file.setdefault(aliased[name], []).append(name)
             there.add(name)
-    return UnitNames(frozenset(there), by_file)
+    return UnitNames(frozenset(there), by_file, by_name)
+
+
+def _named_target(root: ImageRoot, place: PurePosixPath, target: str, places: Sequence[PurePosixPath]) -> str:
+    """The name that a link in the directory ``place`` stands for. The result is empty for a mask and for a link that
+    leads out of the unit directories (unit_file_resolve_symlink in systemd's src/basic/unit-file.c).
+    """
+    path = place / target
+    parent = root.resolve(path.parent).canonical
+    if parent is None or not any(parent.is_relative_to(each) for each in places):
+        return ""
+    return path.name
 
 
 @functools.lru_cache(maxsize=64)

@@ -46,13 +46,14 @@ _GOALS = ("multi-user.target", "graphical.target")
 _KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY))
 # cloud-init writes these files on an instance's first boot. That machine still starts early afterwards. Init checks
 # its fstab.
+_OWN_PLACES = ("/etc", "/usr/local/lib")
 _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
 _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
 _MACHINE_FILES = (
     *("/etc/crypttab", "/etc/dhcp/dhclient.conf"),
     *("/etc/dhcpcd.conf", "/etc/udhcpc/default.script", "/etc/systemd/networkd.conf"),
     *map(str, (*OWN_HOOKS, *OWN_NAME_SERVERS)),
-    *("/etc/default/networking", "/etc/rc.local"),
+    *("/etc/default/networking", "/etc/rc.local", "/etc/modules"),
     # systemd.offline-updates(7): a boot that updates the machine does not start the application.
     *("/system-update", "/etc/system-update"),
     # Whoever removes this file wants cloud-init to run.
@@ -128,6 +129,10 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     machine.
     """
     yield from map(PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
+    # They load modules and make users before a service starts.
+    yield from (
+        PurePosixPath(place) / f"{name}.d" for place in _OWN_PLACES for name in ("modules-load", "sysusers")
+    )
     # From the templates, cloud-init may write /etc/hosts again at each boot (manage_etc_hosts).
     yield from map(PurePosixPath, ("/etc/cloud/cloud.cfg.d", "/etc/cloud/handlers", "/etc/cloud/templates"))
     # The rules in /etc are not listed here, because cloud-init may also write them.

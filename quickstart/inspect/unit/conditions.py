@@ -42,6 +42,8 @@ _ALWAYS_WITH = {
     "User": ("root", "0", "@system"),
     "Group": ("root", "0"),
 }
+_LATE = ("/run/", "/var/run/", "/dev/", "/sys/")
+_FIRMWARE = "/sys/firmware/"
 _HINT = "what it asks for is known only when systemd runs; see docs/internals/starter.md"
 
 
@@ -106,11 +108,15 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
         raise refusal
     path = Names(unit).expand(condition.word)
     alternatives = braces_expanded(path) if condition.kind == "PathExistsGlob" else (path,)
-    # The files that systemd makes below /run do not exist yet.
-    is_late = not condition.negated and any(each.startswith(("/run/", "/var/run/")) for each in alternatives)
+    # The files of systemd, of devices and of drivers do not exist yet, whether they have to or must not.
+    is_late = any(each.startswith(_LATE) and not each.startswith(_FIRMWARE) for each in alternatives)
     # systemd leaves out a condition on a path with `..`.
     is_plain = all(each.startswith("/") and ".." not in each.split("/") for each in alternatives)
-    if is_late or not alternatives or not is_plain:
+    # glob(3) of init's C library finds `.` and `..` by such a pattern, and systemd does not.
+    has_dots = condition.kind == "PathExistsGlob" and any(
+        re.search(r"/\.[^/]*[*?\[]", each) for each in alternatives
+    )
+    if is_late or not alternatives or not is_plain or has_dots:
         raise refusal
     return (
         "unit-condition", what, condition.kind, "yes" if condition.negated else "no",

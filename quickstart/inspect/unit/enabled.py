@@ -19,6 +19,7 @@ from quickstart.inspect.unit.initscripts import started_scripts
 from quickstart.inspect.unit.neighbours import handing_sockets
 from quickstart.inspect.unit.order import MAX_LINKS, PULLING, comes_before, conflicting
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
+from quickstart.inspect.unit.wanted import wanted_units
 from quickstart.model import IMAGE_TIME_S
 
 
@@ -30,6 +31,7 @@ def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> by
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in.
     - ``UNIT.d``: a link in place of a directory of drop-ins.
+    - ``wanted UNIT``: a unit without a file that a unit of each boot names, or the mount of a path that one needs.
     - ``application UNIT``: a name of one of ``units``.
     - ``alias NAME``: a link in a unit directory that leads to one of ``units``, or to its template.
     - ``before UNIT``: another unit, existing or not, that starts before one of ``units``, or that may start
@@ -59,6 +61,7 @@ def enabled_text(root: ImageRoot, *units: str, hidden: Iterable[str] = ()) -> by
     for unit in units:
         rivals, sockets = _beside(root, unit)
         lines |= {f"before {name}" for name in rivals - own}
+        lines |= {f"wanted {name}" for name in wanted_units(root, unit)}
         # A socket starts before the service that gets it, so the units before the socket also start before the
         # service.
         lines |= {f"before {name}" for each in (unit, *sockets) for name in comes_before(root, each) - own}

@@ -32,11 +32,13 @@ from quickstart.inspect.unit.instances import generating_files
 from quickstart.inspect.unit.journal import JOURNAL_SOCKETS
 from quickstart.inspect.unit.nameservices import SWITCH, USER_RECORDS, sets_user
 from quickstart.inspect.unit.neighbours import handing_sockets
+from quickstart.inspect.unit.order import PULLING_KEYS, owned_texts
 from quickstart.inspect.unit.pulled import pullers
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.inspect.unit.tmpfiles import unpacked_tmpfiles
+from quickstart.inspect.unit.words import names_in
 
 # systemd.unit(5): links in these make one unit pull in another.
 _PULLING = (".wants", ".requires", ".upholds")
@@ -93,6 +95,7 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
     # A stock boot has no network without the service that was enabled for it.
     for name in dict.fromkeys((*_NETWORKS, *pullers(root, *started))):
         files |= set(_enabling(root, name))
+    files |= {way for path in _naming(root, *started) for way in way_to(root, path)}
     return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
 
 
@@ -229,6 +232,32 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
         yield from map(PurePosixPath, EMULATORS)
 
 
+def _naming(root: ImageRoot, *units: str) -> Iterator[PurePosixPath]:
+    """The files of the units that pull in one of ``units`` by their own directives (Wants=X), where no link does. When
+    such a file changes, a boot may no longer start the unit.
+    """
+    left, seen = list(units), set(units)
+    while left:
+        name = left.pop()
+        names = set(names_of(root, name))
+        if any(True for each in names for _ in _enabling(root, each)):
+            continue
+        for _, owners, text in owned_texts(root):
+            if not any(each in text for each in names):
+                continue
+            for owner in owners:
+                words = {
+                    word
+                    for key, value in assignments((text,), "[Unit]")
+                    if key in PULLING_KEYS
+                    for word in names_in(owner, value)
+                }
+                if names & words and owner not in seen:
+                    seen.add(owner)
+                    left.append(owner)
+                    yield from (PurePosixPath(directory) / owner for directory in UNIT_PATHS)
+
+
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """The links by which other units pull in ``unit`` under any of its names, and the paths at which a mask would
     disable one of these other units.
@@ -245,4 +274,6 @@ def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
             if not links:
                 continue
             yield from (place / each for each in links)
+            # A directory that counts more may have a mask of the link, and one that counts less is hidden by it.
+            yield from (PurePosixPath(each) / name / link for each in UNIT_PATHS for link in links)
             yield from way_to(root, _OWN / puller)

@@ -167,7 +167,8 @@ def names_of(root: ImageRoot, unit: str, known: UnitNames | None = None) -> tupl
     if file is not None:
         ending = f".{unit.rpartition('.')[2]}"
         known = all_names(root, ending) if known is None else known
-        names = (name for name in known.by_file.get(file, ()) if name.endswith(ending))
+        same = (*known.by_file.get(file, ()), *sorted({each for name in own for each in known.same_as(name)}))
+        names = (name for name in same if name.endswith(ending))
         found.update(dict.fromkeys(_instance(name, unit) for name in names))
     if len(found) > _MAX_NAMES:
         raise UnsupportedUnitError(

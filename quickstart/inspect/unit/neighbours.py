@@ -20,10 +20,11 @@ from quickstart.inspect.unit.files import (
     names_with_directories,
     unit_texts,
 )
-from quickstart.inspect.unit.order import PULLING_KEYS
+from quickstart.inspect.unit.order import PULLING_KEYS, owned_texts
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.values import BadValueError, boolean
 from quickstart.inspect.unit.words import names_in
+from quickstart.parse.printable import brief
 
 _PULLS_IN = tuple(sorted(PULLING_KEYS))
 # Without these systemd does not start the unit (systemd.unit(5)). The last three are earlier names of the others.
@@ -187,8 +188,21 @@ def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when ``unit`` shares the namespaces of another unit (JoinsNamespaceOf=). The other
     unit does not run before the hand-off.
     """
-    for _, name in _dependencies(root, unit, ("JoinsNamespaceOf",)):
-        raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")
+    key = "JoinsNamespaceOf"
+    for _, name in _dependencies(root, unit, (key,)):
+        raise UnsupportedUnitError(f"{unit} cannot be started early: {key}={name}")
+    # It counts in both directions.
+    own = set(names_of(root, unit))
+    for path, owners, text in owned_texts(root):
+        if key in text and any(
+            own & set(names_in(owner, value))
+            for owner in owners
+            for name, value in assignments((text,), "[Unit]")
+            if name == key
+        ):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {brief(str(path))} has {key}= with its name"
+            )
 
 
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:

@@ -38,9 +38,9 @@ PULLING_KEYS = frozenset(
     }
 )
 # systemd.service(5): each service comes after these targets, even without After=.
-_DEFAULT_AFTER = ("sysinit.target", "basic.target")
+DEFAULT_AFTER = ("sysinit.target", "basic.target")
 # systemd.unit(5), "Description": other words after After= are no names of units, and have no file.
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,9}")
+UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,9}")
 # A boot does not reach these targets. The units of an initramfs are in the initramfs.
 _OTHER_BOOTS = re.compile(r"initrd.*|(shutdown|umount|final|halt|poweroff|reboot|kexec|exit)\.target")
 # Debian's desktop has some 400 units altogether.
@@ -101,10 +101,10 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
     pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.
     files = tuple(owned_texts(root))
-    earlier = _earlier(files, _started(root, unit, pulled))
+    earlier = _earlier(files, started_units(root, unit, pulled))
     found: set[str] = set()
     text_left = Budget()
-    left = [unit, *_DEFAULT_AFTER]
+    left = [unit, *DEFAULT_AFTER]
     read = 0
     while left:
         name = left.pop()
@@ -112,7 +112,7 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
             continue
         found.add(name)
         left += earlier.get(name, ())
-        if not _UNIT.fullmatch(name):
+        if not UNIT_NAME.fullmatch(name):
             continue
         try:
             file = unit_file(root, name)
@@ -150,14 +150,14 @@ def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
         return ()
 
 
-def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
+def started_units(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
     """The units that a boot of the image starts. They are ``unit``, the default target, and all units that ``unit`` and
     the target pull in, directly or through other units. The result also has the services of the socket, path and timer
     units among them. The result does not have the instances that a device may start.
     """
     found: set[str] = set()
     text_left = Budget()
-    left = [unit, "default.target", *_DEFAULT_AFTER]
+    left = [unit, "default.target", *DEFAULT_AFTER]
     while left:
         name = left.pop()
         if name in found:
@@ -169,7 +169,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
         stem, _, kind = name.rpartition(".")
         left += (f"{stem}.service",) if kind in ("socket", "path", "timer") else ()
         try:
-            texts = unit_texts(root, name) if _UNIT.fullmatch(name) else ()
+            texts = unit_texts(root, name) if UNIT_NAME.fullmatch(name) else ()
             left += names_of(root, name) if texts else ()
         except (StartSetError, UnsupportedUnitError):
             continue
