@@ -215,7 +215,9 @@ def test_who_comes_before_without_a_word(root: Path, path: str) -> None:
     name = Path(path).name
     put(root, f"{PACKAGES}/{name}", "[Unit]\nDescription=a\n")
     link(root, path)
-    assert early(root) == (path,)
+    # Each boot asks for /tmp.
+    others = (f"{PACKAGES}/{name}",) if name == "tmp.mount" else ()
+    assert early(root) == (path, *others)
 
 
 def test_a_mask_and_a_link_without_a_unit_start_nothing(root: Path) -> None:
@@ -451,3 +453,46 @@ def test_a_unit_that_each_boot_asks_for_and_that_waits(root: Path) -> None:
     (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
     put(root, f"{PACKAGES}/late.service", "[Unit]\nAfter=network.target\n")
     assert early(root) == NOTHING
+
+
+def test_a_template_that_each_boot_asks_for_an_instance_of(root: Path) -> None:
+    put(root, f"{PACKAGES}/basic.target", "[Unit]\nWants=fw@eth0.service\n")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/fw@.service", "[Unit]\nBefore=network-pre.target\n")
+    assert early(root) == (f"{PACKAGES}/fw@.service",)
+
+
+def test_a_link_that_leads_nowhere_stays_as_it_is(root: Path) -> None:
+    """gdm was removed, and not purged: its alias is still there, and graphical.target asks for it."""
+    put(root, f"{PACKAGES}/default.target", "[Unit]\nWants=display-manager.service\n")
+    link(root, f"{OWN}/display-manager.service", "/lib/systemd/system/gdm.service")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+
+
+def test_an_init_script_that_each_boot_asks_for(root: Path) -> None:
+    put(root, f"{PACKAGES}/basic.target", "[Unit]\nWants=later.service\n")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+    script(root, "later")
+    assert early(root) == ("etc/init.d/later",)
+
+
+@pytest.mark.parametrize(
+    ("text", "mount"),
+    [
+        ("[Unit]\nRequiresMountsFor=/srv/my-app\n", "srv-my\\x2dapp.mount"),
+        ("[Unit]\nRequiresMountsFor=/srv/my-app\n", "srv.mount"),
+        ("[Unit]\nWantsMountsFor=/srv\n", "srv.mount"),
+        ("[Service]\nStateDirectory=foo\n", "var-lib-foo.mount"),
+        ("[Service]\nWorkingDirectory=/srv/app\n", "srv.mount"),
+        ("[Service]\nPrivateTmp=yes\n", "var-tmp.mount"),
+    ],
+)
+def test_a_mount_of_what_the_application_needs(root: Path, text: str, mount: str) -> None:
+    put(root, f"{PACKAGES}/app.service", text)
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/{mount}", "[Mount]\nWhat=/dev/vdb\n")
+    assert early(root) == (f"{PACKAGES}/{mount}",)

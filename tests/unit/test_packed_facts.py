@@ -400,3 +400,37 @@ def test_a_unit_that_is_asked_for_by_another_unit_only(tmp_path: Path) -> None:
     )
     files = {str(path) for path in deciding(ImageRoot(tmp_path), "app.service").files}
     assert "/usr/lib/systemd/system/other.service" not in files
+
+
+@pytest.mark.parametrize(
+    ("files", "links", "fact"),
+    [
+        ({"bar.service.d/a.conf": "[Unit]\nWants=app.service\n"}, {}, "bar.service.d/a.conf"),
+        (
+            {"bar@.service": "[Unit]\nWants=%i.service\n"},
+            {"multi-user.target.wants/bar@app.service": "../bar@.service"},
+            "bar@.service",
+        ),
+        (
+            {"foo.target": "", "bar.service.d/a.conf": "[Unit]\nWants=foo.target\n"},
+            {"foo.target.wants/app.service": "../app.service"},
+            "bar.service.d/a.conf",
+        ),
+        (
+            {"bar.service.d/a.conf": "[Unit]\nWants=app.service\n"},
+            {"rescue.target.wants/app.service": "../app.service"},
+            "bar.service.d/a.conf",
+        ),
+    ],
+)
+def test_who_asks_for_the_application(
+    tmp_path: Path, files: dict[str, str], links: dict[str, str], fact: str
+) -> None:
+    place = "/usr/lib/systemd/system"
+    put(tmp_path, f"{place}/app.service", "[Service]\nExecStart=/bin/x\n")
+    put(tmp_path, f"{place}/bar.service", "[Service]\nExecStart=/bin/x\n")
+    for name, text in files.items():
+        put(tmp_path, f"{place}/{name}", text)
+    for name, target in {"multi-user.target.wants/bar.service": "../bar.service", **links}.items():
+        symlink(tmp_path, f"{place}/{name}", target)
+    assert f"{place}/{fact}" in {str(path) for path in deciding(ImageRoot(tmp_path), "app.service").files}

@@ -72,6 +72,7 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
         "linked.service.d",
         "script old",
         "there.service.d/a.conf",
+        *(f"wanted {name}.mount" for name in ("tmp", "var-tmp", "var")),
     ]
 
 

@@ -32,7 +32,7 @@ from quickstart.inspect.unit.instances import generating_files
 from quickstart.inspect.unit.journal import JOURNAL_SOCKETS
 from quickstart.inspect.unit.nameservices import SWITCH, USER_RECORDS, sets_user
 from quickstart.inspect.unit.neighbours import handing_sockets
-from quickstart.inspect.unit.order import PULLING_KEYS, owned_texts
+from quickstart.inspect.unit.order import PULLING_KEYS, owned_texts, pulled_by_links
 from quickstart.inspect.unit.pulled import pullers
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
@@ -47,6 +47,15 @@ _OWN = PurePosixPath("/etc/systemd/system")
 # own files do not count, because each upgrade writes them again, and systemd-tmpfiles applies them some seconds
 # later.
 _TMPFILES = (PurePosixPath("/etc/tmpfiles.d"), PurePosixPath("/usr/local/lib/tmpfiles.d"))
+# What each boot of Debian reaches. systemd's own units ask for them, whose files each upgrade replaces.
+_STAGES = frozenset(
+    f"{name}.target"
+    for name in (
+        *("sysinit", "basic", "local-fs", "local-fs-pre", "swap", "sockets", "paths", "timers", "slices"),
+        *("remote-fs", "getty", "multi-user", "graphical", "default", "network", "network-pre"),
+        *("network-online", "nss-lookup", "nss-user-lookup", "time-set"),
+    )
+)
 _NETWORKS = ("networking.service", "systemd-networkd.service")
 # Directories of the kernel and of init, which are never on the volume when init compares.
 VOLATILE = frozenset({"proc", "sys", "dev", "run"})
@@ -233,29 +242,50 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _naming(root: ImageRoot, *units: str) -> Iterator[PurePosixPath]:
-    """The files of the units that pull in one of ``units`` by their own directives (Wants=X), where no link does. When
-    such a file changes, a boot may no longer start the unit.
+    """The files and drop-ins by which units pull in one of ``units``, directly or through other units (Wants=X). The
+    result is empty when links alone pull in one of ``units``, because then the links are facts. When such a file
+    changes, a boot may no longer start the unit.
     """
-    left, seen = list(units), set(units)
+    own = {name for unit in units for name in names_of(root, unit)}
+    if own & _linked_from_stages(root):
+        return
+    pulled = pulled_by_links(root)
+    linked = {each for names in pulled.values() for each in names}
+    left, seen = sorted(own), set(own)
     while left:
         name = left.pop()
-        names = set(names_of(root, name))
-        if any(True for each in names for _ in _enabling(root, each)):
-            continue
-        for _, owners, text in owned_texts(root):
-            if not any(each in text for each in names):
+        for path, owners, text in owned_texts(root):
+            if name not in text and "%" not in text:
                 continue
-            for owner in owners:
-                words = {
-                    word
+            instances = [each for each in linked if f"{each.partition('@')[0]}@.service" in owners]
+            for owner in (*owners, *instances):
+                asks = any(
+                    name in names_in(owner, value)
                     for key, value in assignments((text,), "[Unit]")
                     if key in PULLING_KEYS
-                    for word in names_in(owner, value)
-                }
-                if names & words and owner not in seen:
+                )
+                if asks and owner not in _STAGES:
+                    yield path
+                if asks and owner not in (*seen, *_STAGES):
                     seen.add(owner)
                     left.append(owner)
-                    yield from (PurePosixPath(directory) / owner for directory in UNIT_PATHS)
+        # A target or template may pull in the unit by a link, and be asked for itself by a text.
+        above = {each for each, names in pulled.items() if name in names}
+        left += sorted(above - seen - _STAGES)
+        seen |= above
+
+
+def _linked_from_stages(root: ImageRoot) -> frozenset[str]:
+    """The units that a boot reaches by links alone, from the targets that each boot reaches."""
+    pulled = pulled_by_links(root)
+    left, found = sorted(_STAGES), set(_STAGES)
+    while left:
+        name = left.pop()
+        for each in names_with_directories(name):
+            new = set(pulled.get(each, ())) - found
+            found |= new
+            left += sorted(new)
+    return frozenset(found)
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:

@@ -115,7 +115,7 @@ def refuse_mounts(root: ImageRoot, unit: str) -> None:
     unless the unit needs this file system, or names a file in it. An early start would look for this file in the
     directory of the root volume.
     """
-    needed = sorted({str(path) for path in _needed(root, unit)})
+    needed = sorted({str(path) for path in needed_paths(root, unit)})
     looked_at = sorted({*needed, *(str(path) for path in _looked_at(root, unit))})
     for mount in (*_of_fstab(root), *_of_units(root)):
         used = looked_at if _is_late(mount) else needed
@@ -279,7 +279,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
             yield _Mount(place, name, name in started and kind != _PIPES)
 
 
-def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
+def needed_paths(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """The paths that the unit needs. Before systemd starts the unit, systemd mounts the file systems that contain these
     paths. For the unit, systemd mounts even such a file system that it otherwise does not mount at boot.
     """
