@@ -89,7 +89,11 @@ def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_pa
         ("", True),
         ("# /dev/vdb /srv ext4 defaults 0 2", True),
         ("UUID=1 / ext4 rw,discard 0 1\nUUID=2 /boot/efi vfat umask=077 0 1\n/swap none swap sw 0 0", True),
-        ("proc /proc proc defaults 0 0\n/dev/vdb /srv ext4 noauto 0 0", True),
+        ("proc /proc proc defaults 0 0\n/dev/sr0 /media/cdrom0 udf,iso9660 user,noauto 0 0", True),
+        # systemd mounts it where a unit needs it.
+        ("/dev/vdb /srv ext4 noauto 0 0", False),
+        ("/dev/vdb /mnt ext4 noauto 0 2", False),
+        ("tmpfs /run/app tmpfs defaults 0 0", False),
         # As cloud-init writes the user data's `mounts`.
         (
             "/dev/vdb /var/lib/mysql auto defaults,nofail,x-systemd.requires=cloud-init.service,_netdev 0 2",
