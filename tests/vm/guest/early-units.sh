@@ -5,7 +5,9 @@ Q=/fast/quickstart
 WANTS=/etc/systemd/system/multi-user.target.wants
 . $Q/hand-off
 . $Q/parity/facts
-mkdir -p $WANTS /run/early-units
+mkdir -p $WANTS /run/early-units /etc/systemd/system.conf.d
+# So many units are adopted at once that a slow host takes minutes.
+printf '[Manager]\nDefaultTimeoutStartSec=600\n' >/etc/systemd/system.conf.d/parity.conf
 # What the application might do, and what it might find of an earlier boot.
 for place in /tmp /var/tmp; do
 	echo early >$place/early-file
