@@ -25,7 +25,15 @@ from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import with_options
 from quickstart.initramfs.recorded import record_files
-from quickstart.inspect.disk.own import check_image_disk, entry_line, kernel_path, own_words
+from quickstart.inspect.disk.own import (
+    check_image_disk,
+    entry_line,
+    esp_place,
+    has_entry,
+    kernel_path,
+    menu_entry,
+    own_words,
+)
 from quickstart.launch.appliance.appliance import appliance, fetch, look, started
 from quickstart.model import MIB
 from quickstart.model.disk import Inspected, Partition
@@ -47,7 +55,7 @@ _SAID_BYTES = 16 * MIB
 _FULL_HINT = "free some space there"
 _SCRIPTS = resources.files("quickstart.image.targets.disk")
 _PREPARED_WITH = (
-    *("prepare", "42_quickstart", "confirm", "growroot"),
+    *("prepare", "42_quickstart", "systemd-boot", "bless.conf", "confirm", "growroot"),
     *("quickstart-confirm.service", "quickstart-ended.service", "quickstart-growroot.service"),
 )
 
@@ -167,6 +175,7 @@ def _prepare(image: ImageDisk, place: Path, context: Context) -> None:
     copy_disk(image.path, disk)
     files: dict[str, bytes | Path] = {name: _script(name) for name in _PREPARED_WITH}
     files["quickstart-guest.deb"] = deb(guest_package())
+    files |= esp_place(image.found)
     with context.progress.step("install quickstart-guest in the copy"):
         execute_in(disk, image, "prepare", files, context)
     with opened_regular(disk) as fd:
@@ -200,15 +209,17 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
         "initramfs.img": packed.initramfs.path,
         "entry": f"{kernel_path(image.found)}\n{line}\n{entry.kernel} {entry.command_line}".rstrip().encode()
         + b"\n",
+        "quickstart.conf": menu_entry(entry, line).encode(),
+        "secrets": " ".join(packed.recipe.profile.files.secrets).encode(),
+        **esp_place(image.found),
         **{f"packed/{name}": data for name, data in record_files(packed.initramfs.path).items()},
     }
     with context.progress.step("install the initramfs in the copy"):
         execute_in(disk, image, "install", files, context)
     content = _partition(look_into(disk, context), entry.partition).content
-    config = content.files.get(entry.config, b"") if content else b""
-    if b"--id quickstart {" not in config:
+    if content is None or not has_entry(content, entry):
         raise GuestError(
-            f"update-grub of {image.source} has written no entry for QuickStart",
+            f"the boot loader of {image.source} has no entry for QuickStart",
             hint="is the kernel of the default entry the newest one in /boot?",
         )
 

@@ -123,7 +123,8 @@ class BootEntry:
 class Inspected:
     """The findings of `quickstart inspect` about a disk. ``root``, ``boot`` and ``esp`` are the numbers of the root
     partition, of the partition for /boot, and of the EFI system partition. ``boot`` is None when /boot is a directory
-    of the root file system. ``refusals`` are the reasons for which `quickstart build --image` would refuse the disk.
+    of the root file system. ``esp_place`` is the directory on which the system mounts the EFI system partition, or
+    empty. ``refusals`` are the reasons for which `quickstart build --image` would refuse the disk.
     """
 
     facts: DiskFacts
@@ -131,6 +132,7 @@ class Inspected:
     root: int | None
     boot: int | None
     esp: int | None
+    esp_place: str
     root_name: str
     loaders: tuple[Loader, ...]
     entry: BootEntry | None

@@ -3,7 +3,7 @@ systemd-resolved. The system installs its own boot loader, in a VM with the disk
 
 The layout CLOUD is that of Debian's cloud images: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15,
 GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
-its file systems.
+its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 
 # The disk ends with the root, so that growroot has nothing to do while it is set up.
-ROOT_MIB, BOOT_MIB = 2048, 256
+ROOT_MIB, BOOT_MIB, ESP_MIB = 2048, 256, 512
 DISK_NAME = "disk.raw"
 ROOT_UUID = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0a01"
 ROOT_PART = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0b01"
@@ -41,8 +41,7 @@ _LINUX = 0x83
 _SECTORS_PER_MIB = 2048
 _SET_UP_S = 900.0
 
-PACKAGES = (
-    "grub-cloud-amd64",
+_PACKAGES = (
     "cloud-init",
     "cloud-initramfs-growroot",
     "cloud-guest-utils",
@@ -84,6 +83,12 @@ class Layout(enum.StrEnum):
 
     CLOUD = "cloud"
     APART = "apart"
+    SYSTEMD_BOOT = "systemd-boot"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages of the system."""
+        return ("systemd-boot" if self is Layout.SYSTEMD_BOOT else "grub-cloud-amd64", *_PACKAGES)
 
 
 _GRUB = """\
@@ -109,6 +114,7 @@ cat >/etc/default/grub.d/20_look_alike.cfg <<END
 END
 grub-install --target=i386-pc /dev/vda
 grub-install --target=x86_64-efi --removable --no-nvram --efi-directory=/boot/efi
+update-grub
 """,
     Layout.APART: f"""\
 set -ex
@@ -131,12 +137,31 @@ cat >/etc/default/grub.d/20_look_alike.cfg <<END
 GRUB_DEVICE=LABEL=cloudimg-rootfs
 END
 grub-install --target=i386-pc /dev/vda
+update-grub
+""",
+    Layout.SYSTEMD_BOOT: f"""\
+set -ex
+mount -o remount,rw /dev/vda1 /
+mkfs.vfat -F 32 -n ESP -i 5a1f3a60 /dev/vda15
+mkdir -p /boot/efi /etc/kernel
+mount /dev/vda15 /boot/efi
+cat >/etc/fstab <<END
+PARTUUID={ROOT_PART} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
+UUID=5A1F-3A60 /boot/efi vfat umask=0077 0 0
+END
+echo debian >/etc/kernel/entry-token
+echo root=PARTUUID={ROOT_PART} ro console=tty0 console=ttyS0,115200 >/etc/kernel/cmdline
+export SYSTEMD_RELAX_ESP_CHECKS=1
+bootctl install --no-variables --esp-path=/boot/efi --make-entry-directory=no
+mkdir /boot/efi/debian
+for kernel in /boot/vmlinuz-*; do
+	kernel-install add "${{kernel#/boot/vmlinuz-}}" "$kernel"
+done
 """,
 }
 _END = """\
 rm -f /etc/network/interfaces
 ln -sf /run/systemd/resolve/resolv.conf /etc/resolv.conf
-update-grub
 ! mountpoint -q /boot/efi || umount /boot/efi
 ! mountpoint -q /boot || umount /boot
 sync
@@ -162,7 +187,7 @@ class _Table:
 
 def root_at_mib(layout: Layout) -> int:
     """Where the root partition begins."""
-    return 128 if layout is Layout.CLOUD else 1 + BOOT_MIB
+    return {Layout.CLOUD: 128, Layout.APART: 1 + BOOT_MIB, Layout.SYSTEMD_BOOT: 1 + ESP_MIB}[layout]
 
 
 def disk_mib(layout: Layout) -> int:
@@ -172,8 +197,8 @@ def disk_mib(layout: Layout) -> int:
 
 def _table(layout: Layout) -> _Table:
     at_mib, size_bytes = root_at_mib(layout), disk_mib(layout) * MIB
-    if layout is Layout.CLOUD:
-        table = gpt(partitions(), size_bytes, _DISK_ID)
+    if layout is not Layout.APART:
+        table = gpt(partitions(layout), size_bytes, _DISK_ID)
         return _Table(at_mib, table.first, table.last)
     return _Table(at_mib, _mbr(((1, BOOT_MIB), (at_mib, ROOT_MIB))), b"")
 
@@ -194,8 +219,10 @@ def _mbr(places_mib: tuple[tuple[int, int], ...]) -> bytes:
     return _MBR.pack(0x5A1F3A60, entries.ljust(64, b"\0"), 0xAA55)
 
 
-def partitions() -> tuple[GptPartition, ...]:
-    """As in Debian's cloud images: 3 MiB for GRUB's core image, 124 MiB for the ESP, then the root."""
+def partitions(layout: Layout) -> tuple[GptPartition, ...]:
+    """As in Debian's cloud images: 3 MiB for GRUB's core image, 124 MiB for the ESP, then the root. systemd-boot has the
+    kernels on the ESP, and needs no core image.
+    """
 
     def partition(number: int, at_mib: int, size_mib: int, kind: uuid.UUID) -> GptPartition:
         identifier = uuid.UUID(ROOT_PART) if number == 1 else uuid.uuid5(_DISK_ID, str(number))
@@ -208,8 +235,11 @@ def partitions() -> tuple[GptPartition, ...]:
             name="",
         )
 
+    root = partition(1, root_at_mib(layout), ROOT_MIB, ROOT_X86_64)
+    if layout is Layout.SYSTEMD_BOOT:
+        return (root, partition(15, 1, ESP_MIB, ESP))
     return (
-        partition(1, root_at_mib(Layout.CLOUD), ROOT_MIB, ROOT_X86_64),
+        root,
         partition(14, 1, 3, BIOS_BOOT),
         partition(15, 4, 124, ESP),
     )
@@ -217,7 +247,7 @@ def partitions() -> tuple[GptPartition, ...]:
 
 def look_alike(context: Context, layout: Layout = Layout.CLOUD) -> LookAlike:
     """The disk, from the store or made now."""
-    reference = make_reference(_profile(), context, _DIFFERENCES, guest_package=False)
+    reference = make_reference(_profile(layout), context, _DIFFERENCES, guest_package=False)
     inputs = {
         "image": reference.image_hash,
         "layout": layout.value,
@@ -274,12 +304,12 @@ def command_line() -> str:
     return f"console=ttyS0 panic=-1 root=UUID={ROOT_UUID} ro init={shell}"
 
 
-def _profile() -> Profile:
+def _profile(layout: Layout) -> Profile:
     return Profile(
         name="look-alike",
         description="",
         suite="bookworm",
-        packages=PACKAGES,
+        packages=layout.packages,
         unit="nginx.service",
         run_start_pre=False,
         early=Early.ALWAYS,

@@ -54,7 +54,12 @@ REFUSED = {
     "xfs": (with_root("xfs"), "the root file system is xfs"),
     "boot": (dataclasses.replace(FOUND, boot=15), "the file system of /boot is vfat"),
     "menu": (dataclasses.replace(FOUND, boot=14), "GRUB's menu is not in the partition of /boot"),
-    "loader": (dataclasses.replace(FOUND, loaders=(Loader.UKI,)), "the boot loader is not GRUB"),
+    "loader": (dataclasses.replace(FOUND, loaders=(Loader.UKI,)), "the boot loader is uki, and"),
+    "loaders": (
+        dataclasses.replace(FOUND, loaders=(Loader.GRUB_BIOS, Loader.SYSTEMD_BOOT)),
+        "the boot loader is grub-bios and systemd-boot, and",
+    ),
+    "machine-id": (with_line("root=/dev/vda1 systemd.machine_id=1"), "has systemd.machine_id="),
     "dracut": (
         dataclasses.replace(FOUND, initramfs_maker=InitramfsMaker.DRACUT),
         "initramfs-tools does not make the initramfs (dracut)",

@@ -12,6 +12,7 @@ from quickstart.cli.output import Display, Plain
 from quickstart.engines.boot import machine_of
 from quickstart.engines.image import ImageOptions, build_image
 from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_into
+from quickstart.inspect.disk.systemdboot import ENTRIES
 from quickstart.launch.forward import status_line
 from quickstart.model import Artefact
 from quickstart.model.machine import by_firmware
@@ -76,12 +77,15 @@ class Made:
             return guest.console.read(0).data
 
     def state(self) -> str:
-        """What GRUB has noted of the last try."""
+        """What GRUB has noted of the last try. With systemd-boot, the name of our entry."""
         found = look_into(self.artefact.disk, self.context)
         assert found.entry is not None
         place = found.partition(found.entry.partition)
         assert place is not None
         assert place.content is not None
+        if found.entry.config.startswith(ENTRIES):
+            (name,) = (each for each in place.content.boot if each.startswith(f"{ENTRIES}quickstart"))
+            return name.removeprefix(ENTRIES)
         lines = place.content.files[found.entry.config.replace("grub.cfg", "grubenv")].decode().splitlines()
         return next((each.partition("=")[2] for each in lines if each.startswith("quickstart_state=")), "")
 

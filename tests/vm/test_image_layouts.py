@@ -22,6 +22,16 @@ umount /boot
 sync
 mount -n -o remount,ro /
 """
+# What systemd-boot leaves of a boot that does not come to its end.
+BREAK_ENTRY = """\
+set -ex
+mount -n -o remount,rw /
+mount /boot/efi
+mv /boot/efi/loader/entries/quickstart+1.conf /boot/efi/loader/entries/quickstart+0-1.conf
+umount /boot/efi
+sync
+mount -n -o remount,ro /
+"""
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +52,43 @@ def test_a_partition_for_boot_an_mbr_and_labels(apart: Made) -> None:
     assert b" login:" in console
     assert b"hand-off" not in console
     assert apart.state() == ""
+
+
+CHANGE_MENU = """\
+set -ex
+mount -n -o remount,rw /
+mount /boot/efi
+sed -i 's/ ro / ro audit=0 /' /boot/efi/loader/entries/debian-*.conf
+grep -q 'audit=0' /boot/efi/loader/entries/debian-*.conf
+umount /boot/efi
+sync
+mount -n -o remount,ro /
+"""
+
+
+@pytest.fixture(scope="module")
+def with_systemd_boot(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    with image_made(store, tmp_path_factory.mktemp("systemd-boot"), Layout.SYSTEMD_BOOT) as made:
+        yield made
+
+
+def test_systemd_boot(with_systemd_boot: Made) -> None:
+    """It boots by itself, fast, and again. A boot of the entry that fails is followed by a stock boot, and this by one more
+    try. A changed menu takes the entry away at the end of the boot.
+    """
+    disk = with_systemd_boot
+    for _ in range(2):
+        console = disk.boot(Firmware.UEFI)
+        assert b"hand-off: nginx.service was started from /fast" in console
+        assert b"fallback" not in console
+        assert disk.state() == "quickstart+1.conf"
+    disk.execute(BREAK_ENTRY)
+    console = disk.boot(Firmware.UEFI)
+    assert b" login:" in console
+    assert b"hand-off" not in console
+    assert disk.state() == "quickstart+1-1.conf"
+    disk.execute(CHANGE_MENU)
+    assert b"hand-off: nginx.service was started from /fast" in disk.boot(Firmware.UEFI)
+    assert disk.state() == "quickstart.off"
+    console = disk.boot(Firmware.UEFI)
+    assert b"hand-off" not in console

@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
-from quickstart.model.disk import InitramfsMaker, Inspected, Loader
+from quickstart.inspect.disk.systemdboot import ENTRIES, OWN_SORT_KEY
+from quickstart.model.disk import BootEntry, Content, InitramfsMaker, Inspected, Loader, Partition
 from quickstart.parse.printable import brief, command
 
+# Discoverable Partitions Specification: systemd-boot reads a menu there, too.
+_XBOOTLDR = "bc13c2ff-59e6-4262-a352-b275fd6f7172"
 _GRUB = {Loader.GRUB_BIOS, Loader.GRUB_UEFI}
 # What QuickStart says itself in each boot of its own: the root volume, the console, what runs, and what loads it.
 _OF_THE_ENTRY = re.compile(r"(?:root|console|init|initrd|BOOT_IMAGE|panic)=.*|ro|rw|quiet|splash|--")
 
+_PLACE = re.compile(r"(?:/[A-Za-z0-9_.-]+)+", re.ASCII)
 # What neither GRUB nor a shell would read as more than a word.
 _WORD = re.compile(r"[A-Za-z0-9=.,:/_@%+~^*-]+", re.ASCII)
 
@@ -45,8 +49,10 @@ def kernel_path(found: Inspected) -> PurePosixPath:
     """
     if found.entry is None:
         raise ValueError("the disk has no default entry")
-    is_apart = found.boot is not None and found.entry.partition == found.boot
-    return PurePosixPath("/boot" if is_apart else "/", found.entry.kernel.lstrip("/"))
+    place = "/"
+    if found.entry.partition in (found.boot, found.esp):
+        place = "/boot" if found.entry.partition == found.boot else found.esp_place
+    return PurePosixPath(place, found.entry.kernel.lstrip("/"))
 
 
 def entry_line(line: str, root_uuid: str) -> str:
@@ -59,6 +65,41 @@ def entry_line(line: str, root_uuid: str) -> str:
     return " ".join((f"root=UUID={root_uuid}", *words, "panic=10"))
 
 
+def esp_place(found: Inspected) -> dict[str, bytes]:
+    """The file `esp` for our scripts in image/targets/disk. It says where the system mounts the EFI system partition,
+    with systemd-boot's menu. With GRUB, the result is empty.
+    """
+    return {"esp": f"{found.esp_place}\n".encode()} if _is_of_systemd_boot(found) else {}
+
+
+def menu_entry(entry: BootEntry, line: str) -> str:
+    """The file of QuickStart's entry in systemd-boot's menu (Boot Loader Specification, "Type #1"). The entry starts the
+    kernel of ``entry``, the system's own default entry. ``line`` is the command line. The word that is appended to
+    this line tells image/targets/disk/systemd-boot which entry a boot comes from, and means nothing to the kernel.
+    """
+    fields = {
+        "title": "QuickStart",
+        "sort-key": OWN_SORT_KEY,
+        "linux": entry.kernel,
+        "initrd": "/quickstart/initramfs.img",
+        "options": f"{line} quickstart.entry",
+    }
+    return "".join(f"{key:11}{value}\n" for key, value in fields.items())
+
+
+def has_entry(content: Content, entry: BootEntry) -> bool:
+    """Whether the boot loader's menu has an entry of QuickStart. ``content`` is what the partition with the menu has.
+    ``entry`` is the system's own default entry.
+    """
+    if entry.config.startswith(ENTRIES):
+        return f"{ENTRIES}quickstart+1.conf" in content.files
+    return b"--id quickstart {" in content.files.get(entry.config, b"")
+
+
+def _is_of_systemd_boot(found: Inspected) -> bool:
+    return found.loaders == (Loader.SYSTEMD_BOOT,)
+
+
 def _not_yet(found: Inspected) -> Iterator[str]:
     """The reasons why `build --image` does not support a disk so far, although nothing is wrong with the disk."""
     root, boot = found.partition(found.root), found.partition(found.boot)
@@ -68,8 +109,9 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         yield f"the root file system is {brief(root.kind)}, and `build --image` knows only ext4 so far"
     if boot is not None and boot.kind != "ext4":
         yield f"the file system of /boot is {brief(boot.kind)}, and `build --image` knows only ext4 so far"
-    if not _GRUB & set(found.loaders):
-        yield "the boot loader is not GRUB, the only one that `build --image` knows so far"
+    if not _is_of_systemd_boot(found) and not set(found.loaders) <= _GRUB:
+        names = " and ".join(found.loaders)
+        yield f"the boot loader is {names}, and `build --image` knows only GRUB or systemd-boot so far"
     if found.initramfs_maker is not InitramfsMaker.INITRAMFS_TOOLS:
         yield f"initramfs-tools does not make the initramfs ({found.initramfs_maker}), as `build --image` needs it so far"
     entry = found.entry
@@ -77,6 +119,15 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         return
     if strange := [word for word in entry.command_line.split() if not _WORD.fullmatch(word)]:
         yield f"the command line of the default entry has a word with quotes or other special characters: {brief(strange[0])}"
+    if any(word.startswith("systemd.machine_id=") for word in entry.command_line.split()):
+        yield "the command line of the default entry has systemd.machine_id=, with which init boots the stock way"
+    if _is_of_systemd_boot(found):
+        yield from _of_systemd_boot(found, entry)
+    else:
+        yield from _of_grub(boot, entry)
+
+
+def _of_grub(boot: Partition | None, entry: BootEntry) -> Iterator[str]:
     is_apart = boot is not None and entry.partition == boot.number
     if boot is not None and not is_apart:
         yield "GRUB's menu is not in the partition of /boot"
@@ -84,3 +135,14 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     if PurePosixPath(entry.kernel).parent != directory or len(entry.initramfs) != 1:
         count = len(entry.initramfs)
         yield f"the default entry starts {brief(entry.kernel)} with {count} initramfs files, not a kernel in /boot with one"
+
+
+def _of_systemd_boot(found: Inspected, entry: BootEntry) -> Iterator[str]:
+    if found.esp_place and not _PLACE.fullmatch(found.esp_place):
+        yield f"the EFI system partition is on {brief(found.esp_place)}, a name with special characters"
+    if not _PLACE.fullmatch(entry.kernel) or ".." in PurePosixPath(entry.kernel).parts:
+        yield f"the path of the default entry's kernel has special characters: {brief(entry.kernel)}"
+    if len(entry.initramfs) != 1:
+        yield f"the default entry has {len(entry.initramfs)} initramfs files, not one"
+    if any(each.type_id == _XBOOTLDR for each in found.facts.partitions):
+        yield "the disk has an extended boot loader partition (XBOOTLDR), which `build --image` does not know so far"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,10 @@ from pathlib import PurePosixPath
 from quickstart.errors import GuestError
 from quickstart.host.cpulimit import LIMIT_S, cpu_limit
 from quickstart.inspect.disk.facts import disk_facts
+from quickstart.inspect.disk.fstab import file_text, fstab_lines, named_partition
 from quickstart.inspect.disk.grub import default_entry
 from quickstart.inspect.disk.records import parse_records
+from quickstart.inspect.disk.systemdboot import ENTRIES, Menu, read_menu
 from quickstart.model.disk import (
     WHOLE_DISK,
     BootEntry,
@@ -57,13 +58,15 @@ _SLOW = "look for very many or very long lines in its menus and in /etc/fstab"
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     """The partitions that have a role in a boot. ``boot`` is the partition with the kernels, and may be the same
-    partition as ``root``.
+    partition as ``root``. ``esp_place`` is the directory on which the system mounts the EFI system partition. It is
+    empty when fstab does not name this partition.
     """
 
     root: Partition | None
     boot: Partition | None
     esp: Partition | None
     root_name: str
+    esp_place: str = ""
 
 
 def examined(said: bytes) -> Inspected:
@@ -85,14 +88,16 @@ def inspected(facts: DiskFacts) -> Inspected:
     """The findings about a disk with the given facts, and the reasons to refuse the disk. The function is pure."""
     found = _found(facts)
     content = found.root.content if found.root and found.root.content else _NO_CONTENT
-    entry = _entry(found)
     loaders = tuple(_loaders(facts, found))
+    menu = _menu(found, loaders)
+    entry = _grub_entry(found) if menu is None else _menu_entry(found, menu)
     return Inspected(
         facts=facts,
         system=_system_name(content),
         root=found.root.number if found.root else None,
         boot=found.boot.number if found.boot and found.boot is not found.root else None,
         esp=found.esp.number if found.esp else None,
+        esp_place=found.esp_place,
         root_name=found.root_name,
         loaders=loaders,
         entry=entry,
@@ -101,7 +106,7 @@ def inspected(facts: DiskFacts) -> Inspected:
         has_cloud_init="/usr/bin/cloud-init" in content.present
         and "/etc/cloud/cloud-init.disabled" not in content.present,
         grows_root=_grows_root(content),
-        refusals=tuple(_refusals(facts, found, loaders, entry)),
+        refusals=(*_refusals(facts, found, loaders, entry), *_of_menu(found, menu)),
     )
 
 
@@ -116,10 +121,16 @@ def _found(facts: DiskFacts) -> _Found:
     root = roots[0] if len(roots) == 1 else None
     if root is None or root.content is None:
         return _Found(root=None, boot=None, esp=_esp(facts), root_name="")
-    lines = {each.place: each for each in _fstab(root.content)}
-    boot = _named(facts, lines["/boot"].device) if "/boot" in lines else root
+    lines = {each.place: each for each in fstab_lines(root.content)}
+    boot = named_partition(facts, lines["/boot"].device) if "/boot" in lines else root
     root_name = lines["/"].device if "/" in lines else ""
-    return _Found(root=root, boot=boot, esp=_esp(facts), root_name=root_name)
+    esp = _esp(facts)
+    places = (
+        place
+        for place, line in lines.items()
+        if esp is not None and named_partition(facts, line.device) is esp
+    )
+    return _Found(root=root, boot=boot, esp=esp, root_name=root_name, esp_place=next(places, ""))
 
 
 def _roots(facts: DiskFacts) -> list[Partition]:
@@ -135,43 +146,6 @@ def _roots(facts: DiskFacts) -> list[Partition]:
 
 def _esp(facts: DiskFacts) -> Partition | None:
     return next((each for each in facts.partitions if each.type_id in _ESP and each.kind == "vfat"), None)
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line of fstab(5)."""
-
-    place: str
-    device: str
-    options: frozenset[str]
-
-
-def _fstab(content: Content) -> Iterator[_Line]:
-    """The lines of fstab(5). When several lines have the same mount point, only the first line counts."""
-    seen: set[str] = set()
-    for line in _text(content, "/etc/fstab").splitlines():
-        words = line.split()
-        place = posixpath.normpath(words[1]) if len(words) >= 2 else ""
-        if place and not words[0].startswith("#") and place not in seen:
-            seen.add(place)
-            yield _Line(place, words[0], frozenset(",".join(words[3:4]).split(",")))
-
-
-def _named(facts: DiskFacts, name: str) -> Partition | None:
-    """The partition that the device ``name`` in fstab(5) means. ``name`` is UUID=…, LABEL=…, PARTUUID=… or
-    PARTLABEL=…, or the path of a device of the machine's first disk.
-    """
-    kind, _, value = name.replace('"', "").partition("=")
-    fields = {"UUID": "uuid", "LABEL": "label", "PARTUUID": "part_uuid", "PARTLABEL": "name"}
-    folds = kind in ("UUID", "PARTUUID")
-    for each in facts.partitions:
-        if kind in fields and value:
-            own = str(getattr(each, fields[kind]))
-            if own == value or (folds and own.lower() == value.lower()):
-                return each
-        elif re.fullmatch(rf"/dev/(?:[hsv]da|xvda|nvme0n1p){each.number or ''}", name):
-            return each
-    return None
 
 
 # ---------------------------------------------------------------- boot loaders
@@ -198,7 +172,29 @@ def _efi_files(esp: Partition | None) -> dict[str, int]:
     return {path: size for path, size in boot.items() if path.lower().endswith(".efi")}
 
 
-def _entry(found: _Found) -> BootEntry | None:
+def _menu(found: _Found, loaders: Sequence[Loader]) -> Menu | None:
+    """The menu of systemd-boot. The result is None when systemd-boot is not the only boot loader."""
+    if tuple(loaders) != (Loader.SYSTEMD_BOOT,) or found.esp is None or found.esp.content is None:
+        return None
+    return read_menu(found.esp.content.files, found.esp.content.boot)
+
+
+def _menu_entry(found: _Found, menu: Menu) -> BootEntry | None:
+    """The default entry of systemd-boot's menu."""
+    entry = menu.default
+    if entry is None or found.esp is None:
+        return None
+    return BootEntry(
+        title=entry.title,
+        config=f"{ENTRIES}{entry.name}",
+        partition=found.esp.number,
+        kernel=entry.kernel,
+        initramfs=entry.initramfs,
+        command_line=entry.command_line,
+    )
+
+
+def _grub_entry(found: _Found) -> BootEntry | None:
     """The default entry of GRUB's menu. The result is None when the disk has no such menu, or when we do not
     understand the menu.
     """
@@ -210,7 +206,7 @@ def _entry(found: _Found) -> BootEntry | None:
                 if content is None or config not in content.files:
                     continue
                 environment = content.files.get(config.replace("grub.cfg", "grubenv"), b"")
-                entry = default_entry(_text(content, config), environment)
+                entry = default_entry(file_text(content, config), environment)
                 if entry is None or not entry.kernel or place is None:
                     return None
                 return BootEntry(
@@ -228,7 +224,7 @@ def _entry(found: _Found) -> BootEntry | None:
 
 
 def _system_name(content: Content) -> str:
-    text = _text(content, "/etc/os-release") or _text(content, "/usr/lib/os-release")
+    text = file_text(content, "/etc/os-release") or file_text(content, "/usr/lib/os-release")
     for line in text.splitlines():
         if line.startswith("PRETTY_NAME="):
             return line.partition("=")[2].strip("\"'")
@@ -262,13 +258,9 @@ def _network(content: Content) -> Iterator[NetworkManager]:
 def _grows_root(content: Content) -> bool:
     """Whether the first boot enlarges the root partition or the root file system."""
     by_initramfs = "/usr/share/initramfs-tools/scripts/local-bottom/growroot" in content.present
-    by_fstab = "x-systemd.growfs" in _text(content, "/etc/fstab")
+    by_fstab = "x-systemd.growfs" in file_text(content, "/etc/fstab")
     by_cloud_init = {"/usr/bin/growpart", "/usr/bin/cloud-init"} <= content.present
     return by_initramfs or by_fstab or by_cloud_init
-
-
-def _text(content: Content, path: str) -> str:
-    return content.files.get(path, b"").decode(errors="replace")
 
 
 # ---------------------------------------------------------------- refusals
@@ -322,13 +314,13 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
         yield f"the root file system is {brief(root.kind)}, and only {', '.join(_ROOT_KINDS)} are known"
     if not found.root_name:
         yield "the root file system's fstab has no line for /"
-    elif (named := _named(facts, found.root_name)) is None or named.number != root.number:
+    elif (named := named_partition(facts, found.root_name)) is None or named.number != root.number:
         name = brief(found.root_name)
         yield f"fstab's line for / ({name}) is not partition {root.number}, which has the system"
     if found.boot is None:
         yield "fstab's line for /boot is no partition of this disk"
     elif found.boot is not root:
-        yield from _of_boot_line(root.content or _NO_CONTENT)
+        yield from _of_line(root.content or _NO_CONTENT, "/boot", "GRUB")
     for each in (root,) if found.boot in (None, root) else (root, found.boot):
         if each is not None and not each.is_clean:
             name = "the file system" if each.number == WHOLE_DISK else f"partition {each.number}"
@@ -341,22 +333,38 @@ def _of_root(facts: DiskFacts, found: _Found) -> Iterator[str]:
         yield f"/boot has {content.free_bytes >> 20} MiB free, and {_LEAST_FREE_BYTES >> 20} MiB are needed"
 
 
-def _of_boot_line(content: Content) -> Iterator[str]:
-    """What fstab's line for /boot must not say. A boot that is complete writes this to GRUB's environment file, which is
-    in /boot. The build mounts /boot in a machine in which the disk may have another name.
+def _of_line(content: Content, place: str, loader: str) -> Iterator[str]:
+    """What fstab's line for ``place`` must not say. The partition there has what ``loader`` reads, and a boot that is
+    complete writes to it. The build mounts the partition in a machine in which the disk may have another name.
     """
-    for line in _fstab(content):
-        if line.place == "/boot" and line.device.startswith("/dev/"):
-            yield f"fstab's line for /boot names the device {brief(line.device)}: name it by UUID=, LABEL= or PARTUUID="
-        if line.place == "/boot" and (options := sorted(line.options & {"noauto", "ro"})):
-            yield f"fstab's line for /boot has {options[0]}, so a boot cannot tell GRUB that it is complete"
+    for line in fstab_lines(content):
+        if line.place == place and line.device.startswith("/dev/"):
+            yield f"fstab's line for {place} names the device {brief(line.device)}: name it by UUID=, LABEL= or PARTUUID="
+        if line.place == place and (options := sorted(line.options & {"noauto", "ro"})):
+            yield f"fstab's line for {place} has {options[0]}, so a boot cannot tell {loader} that it is complete"
+
+
+def _of_menu(found: _Found, menu: Menu | None) -> Iterator[str]:
+    """The reasons to refuse systemd-boot's menu, and the partition that has this menu."""
+    if menu is None or found.root is None or found.esp is None or found.esp.content is None:
+        return
+    yield from menu.refusals
+    if menu.default is None and not menu.refusals:
+        yield "the menu of systemd-boot has no entry that starts a kernel"
+    if not found.esp_place:
+        yield "fstab does not name the EFI system partition, so a boot cannot tell systemd-boot that it is complete"
+    elif found.boot is found.root:
+        yield from _of_line(found.root.content or _NO_CONTENT, found.esp_place, "systemd-boot")
+    if found.esp.content.free_bytes < _LEAST_FREE_BYTES:
+        free = found.esp.content.free_bytes >> 20
+        yield f"the EFI system partition has {free} MiB free, and {_LEAST_FREE_BYTES >> 20} MiB are needed"
 
 
 def _of_system(root: Partition) -> Iterator[str]:
     content = root.content or _NO_CONTENT
     if NetworkManager.NETWORK_MANAGER in _network(content):
         yield "NetworkManager sets up the network"
-    lines = map(str.strip, _text(content, "/etc/crypttab").splitlines())
+    lines = map(str.strip, file_text(content, "/etc/crypttab").splitlines())
     if any(line and not line.startswith("#") for line in lines):
         yield "crypttab has encrypted volumes"
     init = content.links.get("/sbin/init") or content.links.get("/usr/sbin/init") or ""
