@@ -9,7 +9,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.callfilter import call_filter_records
+from quickstart.inspect.unit.callfilter import _NEW, call_filter_records
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.seccomp import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS
 from quickstart.inspect.unit.source import Source, Systemd
@@ -97,7 +97,7 @@ def test_x32_has_some_numbers_of_its_own() -> None:
 
 def test_each_call_alone() -> None:
     """Every boundary of the ladder: of any two neighbours one is named."""
-    named = sorted(X86_64, key=lambda name: X86_64[name])[::2]
+    named = [name for name in sorted(X86_64, key=lambda name: X86_64[name])[::2] if name not in _NEW]
     program = filtered(f"SystemCallFilter=~{' '.join(named)}")
     for name, number in X86_64.items():
         assert verdict(program, "x86-64", number) == (KILL if name in named else RET_ALLOW), name

@@ -214,11 +214,11 @@ def test_words_of_a_unit_stay_words(tmp_path: Path) -> None:
 
 
 def test_a_long_command(tmp_path: Path) -> None:
-    # systemd takes lines of up to 1 MiB (LONG_LINE_MAX).
-    line = b"ExecStart=/bin/app ".ljust(1 << 20, b"x")
+    # systemd takes lines of less than 1 MiB (LONG_LINE_MAX).
+    line = b"ExecStart=/bin/app ".ljust((1 << 20) - 1, b"x")
     found = read_unit(unit(tmp_path, line), "app.service")
-    assert len(found.start.words[1]) == (1 << 20) - len("ExecStart=/bin/app ")
-    with pytest.raises(UnsupportedUnitError, match="a line of more than 1048576 characters"):
+    assert len(found.start.words[1]) == (1 << 20) - 1 - len("ExecStart=/bin/app ")
+    with pytest.raises(UnsupportedUnitError, match="a line of more than 1048576 bytes"):
         read_unit(unit(tmp_path, line + b"x"), "app.service")
 
 
