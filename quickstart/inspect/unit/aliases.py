@@ -51,17 +51,20 @@ def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "
     there: set[str] = set()
     by_file: dict[PurePosixPath, list[str]] = {}
     by_name: dict[str, str] = {}
+    # Thousands of links may lead to one directory. It is resolved once.
+    parents: dict[PurePosixPath, PurePosixPath | None] = {}
     for place in places:
         names = root.names_and_links(place)
         if len(names) > _MAX_UNIT_FILES:
             raise UnsupportedUnitError(f"{place} has {len(names)} names, at most {_MAX_UNIT_FILES} are read")
         of_type = [name for name in names if name.endswith(ending)]
         links = tuple((name, root.link_target(place / name) or "") for name in of_type if names[name])
+        targets = dict(links)
         aliased = _aliased(root, place, links, tuple(places))
         for name in of_type:
             # If a name occurs several times, the first entry counts, even if it is a mask.
             if name not in there:
-                if names[name] and (target := _named_target(root, place, dict(links)[name], places)):
+                if names[name] and (target := _named_target(root, place / targets[name], places, parents)):
                     by_name[name] = target
                 by_file.setdefault(place / name, []).append(name)
                 if name in aliased and aliased[name] != place / name:
@@ -70,12 +73,19 @@ def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "
     return UnitNames(frozenset(there), by_file, by_name)
 
 
-def _named_target(root: ImageRoot, place: PurePosixPath, target: str, places: Sequence[PurePosixPath]) -> str:
-    """The name that a link in the directory ``place`` stands for. The result is empty for a mask and for a link that
-    leads out of the unit directories (unit_file_resolve_symlink in systemd's src/basic/unit-file.c).
+def _named_target(
+    root: ImageRoot,
+    path: PurePosixPath,
+    places: Sequence[PurePosixPath],
+    parents: dict[PurePosixPath, PurePosixPath | None],
+) -> str:
+    """The name that a link to ``path`` stands for. The result is empty for a mask and for a link that leads out of the
+    unit directories (unit_file_resolve_symlink in systemd's src/basic/unit-file.c). ``parents`` keeps the canonical
+    paths of the directories that were resolved.
     """
-    path = place / target
-    parent = root.resolve(path.parent).canonical
+    if path.parent not in parents:
+        parents[path.parent] = root.resolve(path.parent).canonical
+    parent = parents[path.parent]
     if parent is None or not any(parent.is_relative_to(each) for each in places):
         return ""
     return path.name
