@@ -196,7 +196,10 @@ def test_defaults(tmp_path: Path) -> None:
         (SERVICE + "BindPaths=/run/udev\n", "binds /run/udev, which is not there before the hand-off"),
         (SERVICE + "UMask=9\n", "UMask=9 is no file mode"),
         (SERVICE + "LimitNOFILE=many\n", "LimitNOFILE=many is no limit"),
-        (SERVICE + 'SupplementaryGroups=root "root"\n', "SupplementaryGroups=.* has quotes"),
+        (
+            SERVICE + 'SupplementaryGroups=root "root"\n',
+            "SupplementaryGroups=.* is no name of a user or group",
+        ),
         (SERVICE + "CapabilityBoundingSet=CAP_X\n", "has an unknown capability CAP_X"),
         (SERVICE + "ProtectSystem=maybe\n", "ProtectSystem=maybe is neither yes nor no"),
     ],
