@@ -44,9 +44,10 @@ _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-
 _GOALS = ("multi-user.target", "graphical.target")
 # sysctl.d(5). The packages' own files below /usr/lib are not listed, because each upgrade writes them again.
 _KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY))
+# Where an administrator puts files of NAME.d. The packages' own ones are not listed, for the same reason.
+_OWN_PLACES = ("/etc", "/usr/local/lib")
 # cloud-init writes these files on an instance's first boot. That machine still starts early afterwards. Init checks
 # its fstab.
-_OWN_PLACES = ("/etc", "/usr/local/lib")
 _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
 _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
 _MACHINE_FILES = (

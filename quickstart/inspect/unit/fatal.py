@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.unit.lines import UNSAFE
 from quickstart.inspect.unit.values import BadValueError, boolean
 from quickstart.inspect.unit.words import SEPARATOR, split_words
 from quickstart.parse.printable import brief
@@ -30,7 +31,6 @@ _SPECIFIER = re.compile(r"%([0-9A-Za-z])")
 # Names that each version of systemd takes (valid_user_group_name in src/basic/user-util.c).
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?", re.ASCII)
 _PREFIXES = "-@:+!"
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\"'\\]")
 
 
 def refuse_fatal(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
@@ -87,7 +87,7 @@ def _of_command(unit: str, value: str) -> str:
         if is_first:
             program = word.lstrip(_PREFIXES)
             is_path = program.startswith("/") and not program.endswith("/")
-            if not (is_path or ("/" not in program and program)) or _UNSAFE.search(program):
+            if not (is_path or ("/" not in program and program)) or UNSAFE.search(program):
                 return "does not begin with a program"
         is_first = False
     return ""

@@ -13,7 +13,7 @@ BLANKS = " \t\n\r"
 _LINE_ENDS = re.compile(r"(?:\r\n|\n\r|[\n\r])\0?|\0")
 _BYTE_ORDER_MARK = "\ufeff"
 # string_is_safe() of systemd's src/basic/string-util.c.
-_UNSAFE = re.compile(r"""[\x01-\x1f\x7f"'\\]""")
+UNSAFE = re.compile(r"""[\x00-\x1f\x7f"'\\]""")
 # Bytes that are not UTF-8 appear as surrogates here. The other code points are no characters (utf8_is_valid).
 _NO_CHARACTERS = re.compile(
     "[\ud800-\udfff\ufdd0-\ufdef"
@@ -39,7 +39,7 @@ def line_fault(line: str) -> str:
         return "bytes that are no UTF-8 text"
     if line.startswith("[") and not line.endswith("]"):
         return "a section's name without `]` at the end of its line"
-    if line.startswith("[") and _UNSAFE.search(line):
+    if line.startswith("[") and UNSAFE.search(line):
         return "a section's name with quotes, backslashes or control characters"
     return ""
 

@@ -25,8 +25,9 @@ _RAISES_NR_OPEN = b"Failed to bump fs.nr_open"
 # later).
 _ENDS_COMMENTS = b"is now treated as a non comment line since v254"
 _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
-# With DynamicUser= (namespace.c of systemd 257).
+# Type=notify-reload (service.c of systemd 253 and later).
 _RELOAD = b"notify-reload"
+# With DynamicUser= (namespace.c of systemd 257).
 _MAPS_OWNERS, _OWN_TMP = b"ID-mapped mount created successfully", b"unit-private-tmp"
 # Strings in the program of a newer systemd that does more for these directives (exec-invoke.c and namespace.c of
 # systemd 254 and later).
