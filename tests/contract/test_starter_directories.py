@@ -1,0 +1,108 @@
+"""The directories and files that the starter makes for a unit: owners, modes and masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.starterbox import (
+    SLEEP,
+    start,
+)
+
+# Units have cgroups.
+pytestmark = pytest.mark.host_root
+
+
+def test_directories(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("directory", "user", "02750", "/run/a/b"),
+        ("directory", "root", "0700", "/run/c"),
+        ("directory", "user", "0755", "/run/old"),
+        SLEEP,
+        before="mkdir -p /run/old/below; touch /run/old/below/file; ln -s /etc /run/old/link",
+        modes="cd /run; stat -c '%a %U %n' a a/b c old old/below old/below/file; stat -L -c %U old/link",
+    )
+    assert found.answers["modes"].splitlines() == [
+        "755 root a",
+        "2750 nobody a/b",
+        "700 nobody c",
+        "755 nobody old",
+        "755 nobody old/below",
+        "644 nobody old/below/file",
+        "root",
+    ]
+
+
+def test_directories_of_tmpfiles(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("run-directory", "02775", "nobody", "audio", "/run/a/b"),
+        ("run-directory", "0755", "nobody", "audio", "/run/there"),
+        SLEEP,
+        before="mkdir -m 700 /run/there",
+        modes="cd /run; stat -c '%a %U %G %n' a a/b there",
+    )
+    assert found.answers["modes"].splitlines() == [
+        "755 root root a",
+        "2775 nobody audio a/b",
+        "700 root root there",
+    ]
+
+
+def test_a_configuration_directory_that_somebody_has_closed(starter: Path, tmp_path: Path) -> None:
+    """systemd leaves it as it is (setup_exec_directory)."""
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("directory", "root", "0755", "/run/etc/app"),
+        SLEEP,
+        before="mkdir -p /run/etc; mkdir -m 700 /run/etc/app",
+        modes="stat -c '%a %U' /run/etc/app",
+    )
+    assert found.answers["modes"] == "700 root"
+
+
+def test_the_mask_of_the_unit_is_not_for_what_lies_above(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("umask", "077"),
+        ("directory", "user", "0755", "/run/a/b"),
+        SLEEP,
+        modes="stat -c '%a %U' /run/a /run/a/b; grep Umask /proc/$MAIN/status",
+    )
+    assert found.answers["modes"].split() == ["755", "root", "755", "nobody", "Umask:", "0077"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [("022", "644"), ("077", "600"), ("027", "640"), (None, "644")])
+@pytest.mark.parametrize("how", ["append", "file", "truncate"])
+def test_an_output_file_has_the_mask_of_the_unit(
+    starter: Path, tmp_path: Path, how: str, mask: str | None, mode: str
+) -> None:
+    """systemd opens it with 0666 & ~UMask= (exec_child)."""
+    more = () if mask is None else (("umask", mask),)
+    found = start(starter, tmp_path, ("stdout", how, "/tmp/out"), *more, SLEEP, modes="stat -c %a /tmp/out")
+    assert found.answers["modes"] == mode
+
+
+def test_who_has_no_user_gets_the_directories_of_root(starter: Path, tmp_path: Path) -> None:
+    """Their former owner would keep a service of root's state. Lists of access go, and setuid stays (chown-recursive.c)."""
+    found = start(
+        starter,
+        tmp_path,
+        ("directory", "user", "0755", "/run/old"),
+        SLEEP,
+        before="mkdir -p /run/old/below; touch /run/old/below/file; chown -R nobody /run/old; chmod 4755 /run/old/below/file\n"
+        "for each in /run/old /run/old/below/file; do setfattr -n system.posix_acl_access "
+        "-v 0x0200000001000700ffffffff02000700010000000400050000000000ffffffff10000700ffffffff20000500ffffffff $each || :; done",
+        modes="cd /run; stat -c '%a %U' old old/below old/below/file; getfattr -d -m - -R old 2>/dev/null",
+    )
+    assert found.answers["modes"].splitlines() == ["755 root", "755 root", "4755 root"]
