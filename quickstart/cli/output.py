@@ -181,9 +181,7 @@ def run_verb(
     """
     verb = Verb(name, as_json, Plain(stderr=True))
     if verbose:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Shown("+ %(message)s"))
-        logging.basicConfig(level=logging.INFO, handlers=[handler])
+        _log_subprocesses()
     try:
         settle_temporary_directory()
         # The door judges HOME once.
@@ -205,6 +203,12 @@ def run_verb(
         return _failed(verb, "interrupted", None, "KeyboardInterrupt", _INTERRUPTED)
     except OSError as error:
         return _failed_on_a_file(verb, error)
+
+
+def _log_subprocesses() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Shown("+ %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _failed_on_a_file(verb: Verb, error: OSError) -> int:

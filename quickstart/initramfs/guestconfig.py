@@ -236,28 +236,42 @@ def config_text(config: GuestConfig) -> str:
         "CLIENT": config.client,
         "METRIC": config.metric,
         "LEAVES_IPV6": "yes" if config.leaves_ipv6 else "",
-        "READS_MACHINE_ID": "yes" if config.given.machine_id else "",
-        "READS_NAME_SERVERS": "yes" if config.given.name_servers else "",
-        "USES_NETWORK": "yes" if config.given.network else "",
-        # udev(7); a stock boot has it from the distribution's initramfs on.
-        "UDEV_DATA": "/run/udev/data" if config.given.udev else "",
-        "OWN_CARDS": " ".join(config.given.cards.own),
-        "OTHER_CARDS": " ".join(config.given.cards.others),
-        "NAMING": config.given.naming.value,
+        **_given_values(config.given),
         "NAME_RULE": config.sent.name.rule.value,
         "FIXED_NAME": config.sent.name.fixed,
         "ROUTES": "yes" if config.sent.routes else "",
         "SEARCH": config.sent.search.value,
         "NOLOGIN": "yes" if config.nologin else "",
         "ROOT_FILES": " ".join(path.lstrip("/") for path in ROOT_FILES),
-        # As in /proc/net/tcp (proc(5)).
-        "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",
-        # `caretaker ask` has no other request than HTTP's.
-        "READY_PATH": config.ready.path if config.ready.kind is ReadyKind.HTTP else "",
-        "READY_STATUS": str(config.ready.status),
-        "READY_ADDRESS": "loopback" if config.ready.loopback else "external",
+        **_ready_values(config.ready),
     }
     return _assignments(values)
+
+
+def _given_values(given: Given) -> dict[str, str]:
+    """What init gives to the machine before it starts the application."""
+    return {
+        "READS_MACHINE_ID": "yes" if given.machine_id else "",
+        "READS_NAME_SERVERS": "yes" if given.name_servers else "",
+        "USES_NETWORK": "yes" if given.network else "",
+        # udev(7); a stock boot has it from the distribution's initramfs on.
+        "UDEV_DATA": "/run/udev/data" if given.udev else "",
+        "OWN_CARDS": " ".join(given.cards.own),
+        "OTHER_CARDS": " ".join(given.cards.others),
+        "NAMING": given.naming.value,
+    }
+
+
+def _ready_values(ready: Readiness) -> dict[str, str]:
+    """How init finds out that the application is ready."""
+    return {
+        # As in /proc/net/tcp (proc(5)).
+        "READY_PORT": f"{ready.port:04X}" if ready.port else "",
+        # `caretaker ask` has no other request than HTTP's.
+        "READY_PATH": ready.path if ready.kind is ReadyKind.HTTP else "",
+        "READY_STATUS": str(ready.status),
+        "READY_ADDRESS": "loopback" if ready.loopback else "external",
+    }
 
 
 def unit_config_text(unit: UnitStart) -> str:
