@@ -83,6 +83,7 @@ NOTICED: dict[str, Noticed] = {
     "/usr/lib/confexts": Compared(),
     "/usr/local/lib/confexts": Compared(),
     # Kernel settings and modules.
+    "/etc/modules": Compared(),
     "/etc/sysctl.conf": Compared(),
     "/etc/sysctl.d": Compared(),
     "/usr/local/lib/sysctl.d": Compared(),
