@@ -69,8 +69,9 @@ vm: setup
 	$(VENV)/bin/pytest -q $(AT_ONCE) -m "not full" tests/vm
 
 # One pytest run, so that one closing line counts them all. Two modules at a time: each keeps a guest of its own busy.
+# The longest tests are named at the end: whoever adds one sees what it costs.
 test: static
-	$(VENV)/bin/pytest $(AT_ONCE) -m "not full" tests
+	$(VENV)/bin/pytest $(AT_ONCE) -m "not full" --durations=40 --durations-min=5 tests
 
 # What it finds is in fuzz-c/TARGET: an input, and the log that says where.
 FUZZ_C_S := 600

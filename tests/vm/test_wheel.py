@@ -54,7 +54,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 # Of what runs, and of what a verb reads (ADR 25). Scripts of the guest have no suffix.
-KINDS = {".py", ".c", ".h", "", ".sh", ".toml", ".j2", ".1", ".service"}
+KINDS = {".py", ".c", ".h", "", ".sh", ".toml", ".j2", ".1", ".service", ".conf"}
 OTHERS = {"packages.txt", "README.md", "METADATA", "RECORD", "WHEEL", "LICENSE", "entry_points.txt"}
 
 
