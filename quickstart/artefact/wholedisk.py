@@ -16,6 +16,6 @@ def demand_root_volume(artefact: Artefact, verb: str) -> None:
     """
     if artefact.target is Target.DISK:
         raise BadInputError(
-            f"{artefact.directory} is of `build --image`, which `{verb}` does not know so far",
+            f"{artefact.directory} has a disk that boots by itself, which `{verb}` does not know so far",
             hint="docs/users/image.md says what works",
         )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -23,6 +26,7 @@ from quickstart.cli.options import (
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.engines.image import ImageOptions, build_image
+from quickstart.engines.owndisk import OwnDiskOptions, build_own_disk
 from quickstart.engines.trial import Trial, Tried, build_tried, build_untried
 from quickstart.errors import BadInputError
 from quickstart.image.kerneloptions import added
@@ -38,18 +42,22 @@ from quickstart.store.store import Store, default_root
 from quickstart.verify.untilclean import read_includes, with_includes
 
 # By the names of the parameters.
-_NOT_OF_IMAGES = {
-    "rootfs": "--rootfs",
+_NOT_OF_DISKS = {
     "disk_format": "--format",
-    "target": "--target",
     "traces": "--traces",
-    "include": "--include",
     "stay": "--no-hand-off",
     "release": "--release",
     "guest_package": "--no-guest-package",
     "delivery": "--delivery",
     "payload": "--payload",
     "dry_run": "--dry-run",
+}
+_NOT_OF_IMAGES = {
+    "rootfs": "--rootfs",
+    "target": "--target",
+    "bios": "--bios",
+    "include": "--include",
+    **_NOT_OF_DISKS,
 }
 
 
@@ -61,8 +69,8 @@ _NOT_OF_IMAGES = {
     type=click.Path(path_type=Path),
     metavar="DISK",
     help="Make a copy of this raw disk, which has its own boot loader and system, start the application early. "
-    "The options --rootfs, --format, --traces, --include, --no-hand-off, --release, --no-guest-package, --delivery, "
-    "--payload and --dry-run are not for --image.",
+    "The options --rootfs, --target, --bios, --format, --traces, --include, --no-hand-off, --release, "
+    "--no-guest-package, --delivery, --payload and --dry-run are not for --image.",
 )
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="The directory of the artefact [quickstart-NAME]."
@@ -77,10 +85,18 @@ _NOT_OF_IMAGES = {
 )
 @click.option(
     "--target",
-    type=click.Choice([Target.QEMU.value]),
+    type=click.Choice([each.value for each in Target]),
     default=Target.QEMU.value,
     show_default=True,
-    help="The platform that boots the artefact; there is only one so far.",
+    help="qemu: kernel, initramfs and root disk are separate files, for QEMU's -kernel. disk: a disk with a partition "
+    "table and a boot loader, which boots by itself. The options --format, --traces, --no-hand-off, --release, "
+    "--no-guest-package, --delivery, --payload and --dry-run are not for disk.",
+)
+@click.option(
+    "--bios",
+    is_flag=True,
+    help="Let machines with a BIOS boot the disk of --target disk, too. Its boot loader is then GRUB, and otherwise "
+    "systemd-boot, for UEFI only.",
 )
 @TRACES
 @click.option(
@@ -125,28 +141,7 @@ _NOT_OF_IMAGES = {
 @KEEP_ALL
 @VERBOSE
 @JSON
-def build(
-    profile_name: str,
-    rootfs: Path | None,
-    image: Path | None,
-    out: Path | None,
-    disk_format: str,
-    target: str,
-    traces: int,
-    include: Path | None,
-    stay: bool,
-    release: bool,
-    guest_package: bool,
-    delivery: str,
-    payload: str | None,
-    kernel_options: str | None,
-    untried: bool,
-    force: bool,
-    dry_run: bool,
-    keep: bool,
-    verbose: bool,
-    as_json: bool,
-) -> None:
+def build(verbose: bool, as_json: bool, **given: Any) -> None:
     """Build an image whose application starts from memory.
 
     The build makes the reference image (by debootstrap, or from --rootfs), boots it under strace (once, unless
@@ -154,62 +149,122 @@ def build(
     of earlier builds are taken from the store. When OUT is complete, the build boots it twice on trial: once with
     the early start, and once the stock way.
     """
-
-    def work(verb: Verb) -> int:
-        profile = load_profile(profile_name)
-        asked = KernelOptions(kernel_options) if kernel_options else None
-        if image is not None:
-            return _build_image(verb, profile, image, force, keep, asked)
-        if include is not None:
-            profile = with_includes(profile, read_includes(include))
-        tracing = pipeline.TraceOptions(traces, rootfs, keep, guest_package)
-        if dry_run:
-            return _show_plan(verb, profile, tracing, Store(default_root()))
-        options = pipeline.BuildOptions(
-            out=verb.place,
-            disk_format=DiskFormat(disk_format),
-            target=Target(target),
-            force=force,
-            tracing=tracing,
-            hand_off=_hand_off(stay, release),
-            delivery=Delivery(delivery),
-            payload=Payload(payload) if payload else None,
-            kernel_options=asked,
-        )
-        with Store(default_root(), verb.display().note) as store:
-            building = build_untried if untried else build_tried
-            tried = building(profile, options, Context(store, verb.display()))
-        verb.result(_result(tried), lambda console: _show(console, tried))
-        return 0
-
+    asked = _Asked(**given)
     sys.exit(
-        run_verb("build", as_json, work, verbose, as_root=True, out=lambda: out or _default_out(profile_name))
+        run_verb(
+            "build",
+            as_json,
+            lambda verb: _build(verb, asked),
+            verbose,
+            as_root=True,
+            out=lambda: asked.out or _default_out(asked.profile_name),
+        )
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The options of the command line, by the names of their parameters."""
+
+    profile_name: str
+    rootfs: Path | None
+    image: Path | None
+    out: Path | None
+    disk_format: str
+    target: str
+    bios: bool
+    traces: int
+    include: Path | None
+    stay: bool
+    release: bool
+    guest_package: bool
+    delivery: str
+    payload: str | None
+    kernel_options: str | None
+    untried: bool
+    force: bool
+    dry_run: bool
+    keep: bool
+
+    @property
+    def options_of_kernel(self) -> KernelOptions | None:
+        return KernelOptions(self.kernel_options) if self.kernel_options else None
+
+
+def _build(verb: Verb, asked: _Asked) -> int:
+    """Do what ``asked`` says. Returns the exit status."""
+    profile = load_profile(asked.profile_name)
+    if asked.image is not None:
+        return _build_image(verb, profile, asked.image, asked)
+    if asked.include is not None:
+        profile = with_includes(profile, read_includes(asked.include))
+    if asked.target == Target.DISK:
+        return _build_own_disk(verb, profile, asked)
+    if asked.bios:
+        raise BadInputError("--bios is for --target disk only", hint="leave it out, or add --target disk")
+    tracing = pipeline.TraceOptions(asked.traces, asked.rootfs, asked.keep, asked.guest_package)
+    if asked.dry_run:
+        return _show_plan(verb, profile, tracing, Store(default_root()))
+    options = pipeline.BuildOptions(
+        out=verb.place,
+        disk_format=DiskFormat(asked.disk_format),
+        target=Target(asked.target),
+        force=asked.force,
+        tracing=tracing,
+        hand_off=_hand_off(asked.stay, asked.release),
+        delivery=Delivery(asked.delivery),
+        payload=Payload(asked.payload) if asked.payload else None,
+        kernel_options=asked.options_of_kernel,
+    )
+    building = build_untried if asked.untried else build_tried
+    return _built(verb, lambda context: building(profile, options, context))
 
 
 def _default_out(profile_name: str) -> Path:
     return Path(f"quickstart-{load_profile(profile_name).name}")
 
 
-def _build_image(
-    verb: Verb, profile: Profile, image: Path, force: bool, keep: bool, asked: KernelOptions | None
-) -> int:
-    _refuse_beside_image()
+def _build_image(verb: Verb, profile: Profile, image: Path, asked: _Asked) -> int:
+    _refuse_beside("--image", _NOT_OF_IMAGES)
     options = ImageOptions(
-        image=image.absolute(), out=verb.place, force=force, keep=keep, kernel_options=asked
+        image=image.absolute(),
+        out=verb.place,
+        force=asked.force,
+        keep=asked.keep,
+        kernel_options=asked.options_of_kernel,
     )
+    return _built(verb, lambda context: Tried(build_image(profile, options, context), None))
+
+
+def _build_own_disk(verb: Verb, profile: Profile, asked: _Asked) -> int:
+    _refuse_beside("--target disk", _NOT_OF_DISKS)
+    options = OwnDiskOptions(
+        out=verb.place,
+        rootfs=asked.rootfs,
+        bios=asked.bios,
+        force=asked.force,
+        keep=asked.keep,
+        kernel_options=asked.options_of_kernel,
+    )
+    return _built(verb, lambda context: Tried(build_own_disk(profile, options, context), None))
+
+
+def _built(verb: Verb, building: Callable[[Context], Tried]) -> int:
+    """Call ``building`` with the store, and show its result. Returns the exit status."""
     with Store(default_root(), verb.display().note) as store:
-        tried = Tried(build_image(profile, options, Context(store, verb.display())), None)
+        tried = building(Context(store, verb.display()))
     verb.result(_result(tried), lambda console: _show(console, tried))
     return 0
 
 
-def _refuse_beside_image() -> None:
-    """Raise BadInputError when the user has given an option that cannot be used together with `build --image`."""
+def _refuse_beside(kind: str, unsuitable: Mapping[str, str]) -> None:
+    """Raise BadInputError when the user has given an option that is not for builds of this ``kind``. ``unsuitable`` has
+    these options by the names of their parameters.
+    """
     context = click.get_current_context()
-    for name, option in _NOT_OF_IMAGES.items():
+    for name, option in unsuitable.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise BadInputError(f"{option} is not for --image", hint="leave it out")
+            raise BadInputError(f"{option} is not for {kind}", hint="leave it out")
 
 
 def _result(tried: Tried) -> dict[str, object]:

@@ -36,7 +36,8 @@ _PAUSE_S = 0.1
 FIRMWARE: Option = click.option(
     "--firmware",
     type=click.Choice([each.value for each in Firmware]),
-    help="Boot the disk by its own boot loader, as a machine with this firmware does. Only for an OUT of `build --image`.",
+    help="Boot the disk by its own boot loader, as a machine with this firmware does. Only for an OUT of `build --image` or "
+    "`build --target disk`.",
 )
 
 
@@ -97,7 +98,7 @@ def _check(artefact: Artefact, options: RunOptions) -> None:
     if artefact.target is not Target.DISK:
         raise BadInputError(
             f"{artefact.directory} has no boot loader",
-            hint="only an OUT of `build --image` boots by firmware",
+            hint="only an OUT of `build --image` or `build --target disk` boots by firmware",
         )
     if artefact.ready.kind is not ReadyKind.HTTP:
         raise BadInputError(

@@ -70,7 +70,7 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     """Write a copy of the disk to ``options.out``. The copy boots by itself, and starts the profile's units early.
     After an error, ``options.out`` is unchanged.
     """
-    _check_early(profile)
+    check_early(profile)
     door.need_root(_ROOT_STEP)
     with context.progress.step(f"hash {options.image.name}"), opened_regular(options.image) as fd:
         digest = digest_of_data(fd, options.image)
@@ -112,7 +112,7 @@ def rebuild_image(
     has a copy of the disk. The operating system on this copy has installed the new initramfs in the copy. After an
     error, the directory is unchanged.
     """
-    _check_early(profile)
+    check_early(profile)
     door.need_root(_ROOT_STEP)
     key = _rebuild_key(before, profile, kernel_options)
     if (
@@ -231,11 +231,12 @@ def brought_home(
     return Brought(dataclasses.replace(reference, origin=origin), used)
 
 
-def _check_early(profile: Profile) -> None:
+def check_early(profile: Profile) -> None:
+    """Raise BadInputError when the profile forbids an early start."""
     if profile.early is Early.NEVER:
         # Otherwise, our entry would be GRUB's default without any benefit, and no trial would show this.
         raise BadInputError(
-            f'the profile {profile.name} has early = "never", and --image is for an early start',
+            f'the profile {profile.name} has early = "never", and a disk that boots by itself is for an early start',
             hint='give it early = "seen", "ask" or "always"',
         )
 

@@ -61,6 +61,20 @@ _PREPARED_WITH = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnSystem:
+    """The operating system on a disk. ``name`` names the disk in messages. ``kernel`` and ``initrd`` are files on the
+    host that boot the system. ``root_uuid`` is the UUID of its root volume. ``words`` are further words of the kernel's
+    command line.
+    """
+
+    name: str
+    kernel: Path
+    initrd: Path
+    root_uuid: str
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageDisk:
     """A disk that was examined. ``source`` is the disk. ``path`` is our own copy of the disk, which nobody else can
     change. ``digest`` is the hash of the copy (see ``digest_of_data`` in host/unchanged.py). ``kernel`` and ``initrd``
@@ -78,6 +92,17 @@ class ImageDisk:
     @property
     def root(self) -> Partition:
         return _partition(self.found, self.found.root)
+
+    @property
+    def system(self) -> OwnSystem:
+        """The operating system on the disk."""
+        return OwnSystem(
+            name=str(self.source),
+            kernel=self.kernel,
+            initrd=self.initrd,
+            root_uuid=self.root.uuid,
+            words=own_words(self.found),
+        )
 
     @property
     def boot(self) -> Partition | None:
@@ -173,11 +198,11 @@ def prepared_once(image: ImageDisk, place: Path, context: Context) -> RootDisk:
 def _prepare(image: ImageDisk, place: Path, context: Context) -> None:
     disk = place / WHOLE_DISK
     copy_disk(image.path, disk)
-    files: dict[str, bytes | Path] = {name: _script(name) for name in _PREPARED_WITH}
+    files: dict[str, bytes | Path] = {name: script_of(name) for name in _PREPARED_WITH}
     files["quickstart-guest.deb"] = deb(guest_package())
     files |= esp_place(image.found)
     with context.progress.step("install quickstart-guest in the copy"):
-        execute_in(disk, image, "prepare", files, context)
+        execute_in(disk, image.system, "prepare", files, context)
     with opened_regular(disk) as fd:
         _copy(fd, image.root.size_bytes, place / _ROOT, image.root.begin_bytes)
         if image.boot:
@@ -205,7 +230,7 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
         raise AssertionError(f"{image.source} has no entry")
     line = with_options(entry_line(entry.command_line, packed.recipe.disk.superblock.uuid), asked)
     files: dict[str, bytes | Path] = {
-        "install": _script("install"),
+        "install": script_of("install"),
         "initramfs.img": packed.initramfs.path,
         "entry": f"{kernel_path(image.found)}\n{line}\n{entry.kernel} {entry.command_line}".rstrip().encode()
         + b"\n",
@@ -215,7 +240,7 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
         **{f"packed/{name}": data for name, data in record_files(packed.initramfs.path).items()},
     }
     with context.progress.step("install the initramfs in the copy"):
-        execute_in(disk, image, "install", files, context)
+        execute_in(disk, image.system, "install", files, context)
     content = _partition(look_into(disk, context), entry.partition).content
     if content is None or not has_entry(content, entry):
         raise GuestError(
@@ -225,7 +250,7 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
 
 
 def execute_in(
-    disk: Path, image: ImageDisk, script: str, files: Mapping[str, bytes | Path], context: Context
+    disk: Path, system: OwnSystem, script: str, files: Mapping[str, bytes | Path], context: Context
 ) -> None:
     """Run ``script``, one of ``files``, as root in the operating system on ``disk``. The machine boots with the kernel
     and the initramfs of this system. PID 1 is a shell instead of systemd, so no service runs.
@@ -234,12 +259,12 @@ def execute_in(
     """
     described = machine(
         "own-system",
-        kernel=image.kernel,
-        initrds=(image.initrd,),
+        kernel=system.kernel,
+        initrds=(system.initrd,),
         cmdline=" ".join(
             (
-                f"console=ttyS0 panic=-1 root=UUID={image.root.uuid} ro",
-                *own_words(image.found),
+                f"console=ttyS0 panic=-1 root=UUID={system.root_uuid} ro",
+                *system.words,
                 'init=/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"',
             )
         ),
@@ -251,18 +276,18 @@ def execute_in(
     )
     given = {
         "busybox": door.tool_path("busybox"),
-        "hooks/20-image": _script("hook"),
+        "hooks/20-image": script_of("hook"),
         **{f"image/{name}": content for name, content in files.items()},
     }
     out = io.BytesIO()
-    launcher = launcher_for(image.kernel, context)
+    launcher = launcher_for(system.kernel, context)
     with launcher.launch(described, None, given) as launched:
         command = f"sh /run/quickstart-image/{script}"
         status = executing(launched).execute(command, out, out, _SYSTEM_S, _SAID_BYTES)
     if status != 0:
         text = out.getvalue().decode(errors="replace")
         raise GuestError(
-            f"`{script}` in the system of {image.source} ended with {status}", details=text.splitlines()[-20:]
+            f"`{script}` in the system of {system.name} ended with {status}", details=text.splitlines()[-20:]
         )
 
 
@@ -281,7 +306,8 @@ def _fetched(guest: Executes, found: Inspected, work: Path) -> tuple[Path, Path]
     return kernel, initrd
 
 
-def _script(name: str) -> bytes:
+def script_of(name: str) -> bytes:
+    """The file ``name`` of image/targets/disk."""
     return _SCRIPTS.joinpath(name).read_bytes()
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import io
-import os
 import struct
 import uuid
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from quickstart.engines.launching import launcher_for
 from quickstart.guest import executing
 from quickstart.host.holes import data_chunks
 from quickstart.image.ext4 import write_disk
-from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition, gpt
+from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition
+from quickstart.image.partitioned import Filled, write_partitioned
 from quickstart.model import MIB, FileRules, Profile, Readiness, ReferenceImage
 from quickstart.model.machine import machine
 from quickstart.model.words import Early, ReadyKind
@@ -176,15 +176,6 @@ class LookAlike:
     disk: Path
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A partition table: its bytes for the beginning and the end of the disk. The root is at ``root_at_mib``."""
-
-    root_at_mib: int
-    first: bytes
-    last: bytes
-
-
 def root_at_mib(layout: Layout) -> int:
     """Where the root partition begins."""
     return {Layout.CLOUD: 128, Layout.APART: 1 + BOOT_MIB, Layout.SYSTEMD_BOOT: 1 + ESP_MIB}[layout]
@@ -193,14 +184,6 @@ def root_at_mib(layout: Layout) -> int:
 def disk_mib(layout: Layout) -> int:
     """A MiB behind the root has the second copy of a GPT."""
     return root_at_mib(layout) + ROOT_MIB + 1
-
-
-def _table(layout: Layout) -> _Table:
-    at_mib, size_bytes = root_at_mib(layout), disk_mib(layout) * MIB
-    if layout is not Layout.APART:
-        table = gpt(partitions(layout), size_bytes, _DISK_ID)
-        return _Table(at_mib, table.first, table.last)
-    return _Table(at_mib, _mbr(((1, BOOT_MIB), (at_mib, ROOT_MIB))), b"")
 
 
 def _mbr(places_mib: tuple[tuple[int, int], ...]) -> bytes:
@@ -266,14 +249,15 @@ def look_alike(context: Context, layout: Layout = Layout.CLOUD) -> LookAlike:
 
 
 def _assemble(disk: Path, root: Path, layout: Layout) -> None:
-    table = _table(layout)
+    if layout is not Layout.APART:
+        places = [Filled(each, root if each.number == 1 else None) for each in partitions(layout)]
+        write_partitioned(disk, places, disk_mib(layout) * MIB, _DISK_ID)
+        return
     with disk.open("xb", buffering=0) as file, root.open("rb") as source:
         file.truncate(disk_mib(layout) * MIB)
-        file.write(table.first)
-        file.seek(-len(table.last), os.SEEK_END)
-        file.write(table.last)
+        file.write(_mbr(((1, BOOT_MIB), (root_at_mib(layout), ROOT_MIB))))
         for offset, chunk in data_chunks(source.fileno(), ROOT_MIB * MIB):
-            file.seek(table.root_at_mib * MIB + offset)
+            file.seek(root_at_mib(layout) * MIB + offset)
             file.write(chunk)
     disk.chmod(0o600)
 

@@ -94,7 +94,7 @@ class Made:
         beside it, in /run/quickstart-image.
         """
         given = {"script": script.encode(), **(files or {})}
-        execute_in(self.artefact.disk, self.image, "script", given, self.context)
+        execute_in(self.artefact.disk, self.image.system, "script", given, self.context)
 
 
 @contextmanager

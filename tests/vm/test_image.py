@@ -147,7 +147,7 @@ def test_every_request_has_an_owner(made: Made) -> None:
 def test_the_other_verbs(made: Made) -> None:
     called = quickstart("verify", made.artefact.directory, "--until-clean")
     assert called.status == 2
-    assert "is of `build --image`" in called.err
+    assert "a disk that boots by itself" in called.err
     assert quickstart("ls", made.artefact.directory).status == 0
 
 
