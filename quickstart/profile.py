@@ -81,7 +81,7 @@ def is_unit_name(name: str) -> bool:
 
 class _Start(Table):
     pre: bool = True
-    early: Literal["seen", "ask", "always", "never"] = "seen"
+    early: Literal["seen", "ask", "always", "never"] = "ask"
     user_data: Annotated[tuple[Sha256, ...], Field(max_length=MOST_USER_DATA)] = ()
 
     @model_validator(mode="after")

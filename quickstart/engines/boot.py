@@ -193,6 +193,11 @@ def build(
         hand_off=options.hand_off, delivery=options.delivery, payload=payload_of(profile, options.payload)
     )
     packing = packing_of(subject, traced, form, context)
+    packed_early = packing.recipe.profile.early
+    if profile.early is Early.ASK and (
+        line := first_boot(ImageRoot(reference.tree), Early.ASK, packed_early)
+    ):
+        context.progress.note(line)
 
     def made_meanwhile() -> bool:
         # A parallel build may have made OUT, and a machine may run from it by now.
@@ -214,15 +219,12 @@ def build(
 def _check_image(
     reference: ReferenceImage, profile: Profile, options: BuildOptions, context: Context
 ) -> None:
-    """Raise an error when the image does not fit the profile. With ``early = "ask"``, show a note that says what a first
-    boot does. Also show a note when the image has cloud-init, but not the package quickstart-guest, which records that
-    cloud-init has completed a boot.
+    """Raise an error when the image does not fit the profile. Show a note when the image has cloud-init, but not the
+    package quickstart-guest, which records that cloud-init has completed a boot.
     """
     root = ImageRoot(reference.tree)
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, payload_of(profile, options.payload))
-    if profile.early is Early.ASK and (line := first_boot(root, profile.early)):
-        context.progress.note(line)
     if not options.tracing.guest_package and early_start(root, profile.early) in (Early.SEEN, Early.ASK):
         context.progress.note(_NEVER_SEEN)
 

@@ -186,11 +186,12 @@ def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
     root = ImageRoot(reference.tree)
     check_image(root, profile)
     check_kernel(root, reference.kernel_version, profile.payload)
-    if line := first_boot(root, profile.early):
-        context.progress.note(line)
     subject = Subject(profile, reference, disk)
     traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=plan.options.keep), context)
-    return packing_of(subject, traced, brought.form(profile.payload), context)
+    packing = packing_of(subject, traced, brought.form(profile.payload), context)
+    if line := first_boot(root, profile.early, packing.recipe.profile.early):
+        context.progress.note(line)
+    return packing
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ _ABOUT_DATASOURCES = re.compile(r"""(?<![\w$-])datasource(?:_list|["']?[ \t]*(?:
 # machine without user data: Debian's own cloud.cfg and the files of its cloud images, and logs.
 _HARMLESS = frozenset(
     (
-        *("users", "disable_root", "preserve_hostname", "manage_etc_hosts"),
+        *("users", "disable_root", "manage_etc_hosts"),
         *("apt", "apt_preserve_sources_list", "apt_pipelining"),
         *("cloud_init_modules", "cloud_config_modules", "cloud_final_modules", "system_info"),
         *(
@@ -75,6 +75,8 @@ _HARMLESS = frozenset(
     )
 )
 _KEY = re.compile(r"(\w+)[ \t]*:(?:[ \t].*)?")
+# Otherwise, cloud-init would not give the machine the name that init sets.
+_NAMED = re.compile(r"preserve_hostname[ \t]*:[ \t]+(?:false|False)[ \t]*(?:#.*)?")
 # Items of a list may stand at the first level, below their key.
 _ITEM = re.compile(r"-(?:[ \t].*)?|---|\.\.\.")
 _NO_NETWORK = re.compile(r"network[ \t]*:[ \t]*\{[ \t]*config[ \t]*:[ \t]+disabled[ \t]*\}[ \t]*(?:#.*)?")
@@ -200,6 +202,7 @@ def _other_work(text: str) -> str:
             is_blank
             or _ITEM.fullmatch(line)
             or _NO_NETWORK.fullmatch(line)
+            or _NAMED.fullmatch(line)
             or (is_inside and line[0] in " \t")
         ):
             continue

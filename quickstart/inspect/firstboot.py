@@ -27,13 +27,16 @@ def is_unborn(root: ImageRoot) -> bool:
     return file is None or root.read_text(file).strip() == "uninitialized"
 
 
-def first_boot(root: ImageRoot, wanted: Early) -> str:
+def first_boot(root: ImageRoot, wanted: Early, packed: Early | None = None) -> str:
     """A line that says what the first boot of a fresh machine does. The result is empty for an image without cloud-init
     whose first boot does the same as any other boot. ``wanted`` is the profile's choice of the machines on which the
-    application starts early.
+    application starts early. ``packed`` is what packing has made of this choice, because of what the application reads
+    (early_for in pack/given.py).
     """
     if not has_cloud_init(root):
         return ""
+    if packed is not None and packed is not wanted:
+        return f"{FIRST_BOOT[packed]}; the application reads /etc/hosts or /etc/hostname, which cloud-init may write"
     early = early_start(root, wanted)
     reason = unasked(root) if wanted is Early.ASK else ""
     return f"{FIRST_BOOT[early]}; init cannot ask: {reason}" if reason else FIRST_BOOT[early]

@@ -110,8 +110,6 @@ def make(
     root = ground.root
     draft, wrapper, needed = _with_units(root, draft, context)
     unit, pre, run_start_pre = examine(root, draft)
-    if line := first_boot(root, draft.early):
-        context.progress.note(line)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=ground.disk_mib)
     subject = ground.subject(draft)
     why_ready = ""
@@ -127,6 +125,8 @@ def make(
     )
     draft, written, traced = _traced(replace(subject, profile=draft), options, context)
     packed = _trial(replace(subject, profile=draft), traced, ground.form, context)
+    if line := first_boot(root, draft.early, packed.recipe.profile.early):
+        context.progress.note(line)
     size_bytes = packed.initramfs.size_bytes
     payload = fitting_payload(size_bytes, ground.reference)
     draft = replace(draft, budget_mib=findings.budget_mib(size_bytes), payload=payload)

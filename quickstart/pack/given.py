@@ -24,6 +24,7 @@ from quickstart.inspect.unit.hooks import interface_files, keeps_resolver, write
 from quickstart.inspect.unit.networkd import takes_host_name
 from quickstart.inspect.unit.order import comes_before
 from quickstart.model import NetworkFacts, Op, Trace
+from quickstart.model.words import Early
 from quickstart.pack.earlier import units_before
 from quickstart.pack.harmless import is_only_waiting
 from quickstart.pack.lookups import RESOLVER, looks_up_names
@@ -42,6 +43,8 @@ _DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILI
 # prometheus-node-exporter looks for this directory only once. If the directory is missing then, the program never shows
 # a disk's model (diskstats_linux.go).
 _UDEV_DATA = PurePosixPath("/run/udev/data")
+# hosts(5), hostname(5)
+NAMES = frozenset(map(PurePosixPath, ("/etc/hosts", "/etc/hostname")))
 # machine-id(5). The second file is for D-Bus. It is a link to the first file, or a copy of the first file.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
@@ -83,6 +86,18 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
         naming=_naming(root, units, traces),
         cards=_cards(traces[0].network, names_by_mac(root, units[-1])),
     )
+
+
+def early_for(traces: Sequence[Trace], wanted: Early, root: ImageRoot) -> Early:
+    """The machines on which an application with these traces starts early. The result is the profile's choice
+    ``wanted``, with one exception. In the first boot of a machine, cloud-init may write the machine's name into the
+    files of names. If the application opens one of these files before it is ready, ASK becomes SEEN, so the first boot
+    is a stock boot.
+    """
+    if wanted is not Early.ASK or not has_cloud_init(root):
+        return wanted
+    opens = any(event.op is Op.OPEN and event.path in NAMES for trace in traces for event in trace.events)
+    return Early.SEEN if opens else Early.ASK
 
 
 def refuse_names_too_early(traces: Sequence[Trace], units: Sequence[str], root: ImageRoot) -> None:

@@ -38,7 +38,12 @@ from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
 from quickstart.pack.firstreads import data_read, plan_later
-from quickstart.pack.given import needed_before_ready, refuse_addresses_too_early, refuse_names_too_early
+from quickstart.pack.given import (
+    early_for,
+    needed_before_ready,
+    refuse_addresses_too_early,
+    refuse_names_too_early,
+)
 from quickstart.pack.groups import refuse_controllers_of_own, refuse_wrapped_docker, told_of_systemd
 from quickstart.pack.leave import leave
 from quickstart.pack.network import refuse_other_network
@@ -184,7 +189,9 @@ def _recipe(
     directories = searched(start_set, programs_run, root)
     start_set = without_shadowing(start_set, root, directories)
     recipe = Recipe(
-        profile=subject.profile,
+        profile=dataclasses.replace(
+            subject.profile, early=early_for(traced.traces, subject.profile.early, root)
+        ),
         reference=subject.reference,
         disk=subject.disk,
         interface=traced.traces[0].network.interface,

@@ -100,6 +100,12 @@ class Box:
         if there:
             (self.root / "q/run/lease").write_text("10.0.2.15/24 86400\n")
 
+    @property
+    def name(self) -> str:
+        """The name that init would give to the machine."""
+        place = self.root / "q/run/name"
+        return place.read_text().strip() if place.exists() else ""
+
     def disk(self, name: str, content: bytes | None, partitions: dict[str, bytes] | None = None) -> None:
         """A disk, or further partitions of a disk that is there."""
         devices = {name: content, **(partitions or {})}
@@ -158,6 +164,6 @@ class Box:
         done = subprocess.run(argv, capture_output=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr.decode()
         # User data and the beginnings of other disks must not stay where every user may read.
-        assert {each.name for each in (self.root / "q/run").iterdir()} <= {"lease"}
+        assert {each.name for each in (self.root / "q/run").iterdir()} <= {"lease", "name"}
         assert (self.root / "umask").read_text() == "0022\n"
         return done.stdout.decode().strip()

@@ -16,11 +16,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ADDRESS = "169.254.169.254"
 TOKEN = "AQAEAPFyX1xo_ksL-9Ogg7Eq7V6tVY0g8yM=="  # noqa: S105 - of nobody
+NAME = "ip-10-0-2-15.eu-west-1.compute.internal"
+NAMES = {"odd name": "a;b.internal", "address": "10.0.2.15", "long name": "a" * 64}
 USER_DATA = b"#cloud-config\nruncmd: [[touch, /srv/x]]\n\x00binary, and no line break at the end"
 # The service, and whether it answers so.
 MODES = (
     *("none", "data", "slow", "no token", "version 1", "cut", "chunked", "kept open", "odd token", "broken"),
     *("large", "leading zero", "no service"),
+    *("no name", "odd name", "address", "long name", "name broken"),
 )
 
 
@@ -44,7 +47,9 @@ class Service(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.mode != "version 1" and self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
             self.answer(401, b"")
-        elif self.path != "/latest/user-data" or self.mode == "none":
+        elif self.path == "/latest/meta-data/local-hostname" and self.mode != "no name":
+            self.answer(500 if self.mode == "name broken" else 200, NAMES.get(self.mode, NAME).encode())
+        elif self.path != "/latest/user-data" or self.mode in ("none", "no name", "name broken", *NAMES):
             self.answer(404, b"<html>404 - Not Found</html>")
         elif self.mode == "broken":
             self.answer(500, b"")

@@ -270,6 +270,7 @@ def test_a_machine_of_lxd(box: Box) -> None:
 
 HAS_DATA = "this machine has user data that the profile does not name"
 NO_TOKEN = "EC2's metadata service gave no token"  # noqa: S105
+NO_NAME = "EC2's metadata service gave no name for this machine"
 UNSAID = "EC2's metadata service did not say whether there is user data"
 ANSWERS = {
     "none": "known",
@@ -285,12 +286,18 @@ ANSWERS = {
     "broken": f"{UNSAID} (500)",
     "large": f"{UNSAID} (no answer)",
     "leading zero": f"{NO_TOKEN} (no answer)",
+    "no name": "known",
+    "odd name": f"{NO_NAME} (200)",
+    "address": f"{NO_NAME} (200)",
+    "long name": f"{NO_NAME} (200)",
+    "name broken": f"{NO_NAME} (500)",
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_ec2_is_asked(box: Box, mode: str) -> None:
     assert box.asked(NITRO, EC2_UUID, mode).removeprefix(f"{NOT_YET}, and ") == ANSWERS[mode]
+    assert box.name == ("ip-10-0-2-15" if mode == "none" else "")
 
 
 def test_ec2_on_xen_is_asked(box: Box) -> None:
@@ -301,6 +308,7 @@ def test_ec2_on_xen_is_asked(box: Box) -> None:
 def test_user_data_that_the_profile_names(box: Box, mode: str) -> None:
     other = "0" * 64
     assert box.asked(NITRO, EC2_UUID, mode, sums=f"{other} {SUM}") == "known"
+    assert box.name == "ip-10-0-2-15"
     assert box.asked(NITRO, EC2_UUID, mode, sums=other) == f"{NOT_YET}, and {HAS_DATA}"
 
 

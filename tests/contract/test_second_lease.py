@@ -50,11 +50,13 @@ def test_a_server_does_not_write_what_the_stock_boot_would_not(
     assert (tmp_path / "etc/resolv.conf").read_text() == expected
 
 
-def run_named(place: Path, name: str, words: str, *, lease: str = "") -> tuple[str, str]:
+def run_named(place: Path, name: str, words: str, *, lease: str = "", service: str = "") -> tuple[str, str]:
     """What ``set_host_name`` and ``take_from_lease`` say, and the name after both. The client writes ``lease``, the
-    host name of its lease, after a while.
+    host name of its lease, after a while. ``service`` is the name that a cloud's metadata service has given.
     """
     (place / "run").mkdir()
+    if service:
+        (place / "run/name").write_text(f"{service}\n")
     (place / "kernel").write_text("(none)\n")
     (place / "etc-hostname").write_text(name)
     text = "\n".join(
@@ -125,6 +127,13 @@ def test_a_machine_without_a_name_waits_for_the_server_s(
 ) -> None:
     found, kernel = run_named(tmp_path, name, words, lease=lease)
     assert (found.startswith(said), bool(found), kernel) == (True, bool(said), f"{becomes}\n")
+
+
+@pytest.mark.parametrize("name", ["web\n", "", "localhost\n"])
+def test_a_name_of_the_metadata_service(tmp_path: Path, name: str) -> None:
+    """cloud-init would give it before a stock boot starts the application, and does so later."""
+    _, kernel = run_named(tmp_path, name, "NETWORK=ifupdown NAMING=lease", lease="x", service="ip-10-0-2-15")
+    assert kernel == "ip-10-0-2-15\n"
 
 
 def test_a_name_that_the_image_s_maker_has_chosen(tmp_path: Path) -> None:

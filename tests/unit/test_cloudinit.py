@@ -16,7 +16,10 @@ from quickstart.inspect.cloudinit import (
 )
 from quickstart.inspect.firstboot import first_boot, is_unborn
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import Op
 from quickstart.model.words import Early
+from quickstart.pack.given import early_for
+from tests.unit.imagebuilder import trace
 
 LOCAL = "cloud-init-local.service"
 # Configurations of cloud-init, each with whether it runs something at each boot. The contract tests ask the guest package the same.
@@ -221,6 +224,11 @@ CHOICES = [
     ("datasource:\n  NoCloud:\n    seedfrom: http://10.0.0.1/\n", DATA),
     ("datasource:\n  Ec2:\n    metadata_urls: ['http://10.0.0.1/']\n", DATA),
     ("manage_etc_hosts: true\n", ""),
+    ("preserve_hostname: false\n", ""),
+    (
+        "preserve_hostname: true\n",
+        "has `preserve_hostname`, which may matter to the application in the first boot",
+    ),
     # Debian's own form of a list below its key, and how many images switch cloud-init's network off.
     ("---\nusers:\n- default\n", ""),
     ("network: {config: disabled}  # by networkd\n", ""),
@@ -293,6 +301,24 @@ def test_what_a_first_boot_does(root: ImageRoot, wanted: Early, words: str) -> N
     machine_id = root.base / "etc/machine-id"
     machine_id.write_text("")
     assert first_boot(root, wanted).startswith(words)
+
+
+@pytest.mark.parametrize("path", ["/etc/hosts", "/etc/hostname"])
+def test_an_application_that_reads_names_waits_for_cloud_init(root: ImageRoot, path: str) -> None:
+    """cloud-init may write the machine's name into these files, and would come only after the early start."""
+    (root.base / "etc/cloud/cloud.cfg").write_text("manage_etc_hosts: true\n")
+    reads, looks = trace((Op.OPEN, path)), trace((Op.LOOKUP, path))
+    assert early_for([looks, reads], Early.ASK, root) == Early.SEEN
+    assert early_for([looks], Early.ASK, root) == Early.ASK
+    assert early_for([reads], Early.ALWAYS, root) == Early.ALWAYS
+    line = first_boot(root, Early.ASK, Early.SEEN)
+    assert line.startswith("a first boot is a stock boot")
+    assert "reads /etc/hosts" in line
+    assert first_boot(root, Early.ASK, Early.ASK) == first_boot(root, Early.ASK)
+
+
+def test_without_cloud_init_names_may_be_read(tmp_path: Path) -> None:
+    assert early_for([trace((Op.OPEN, "/etc/hosts"))], Early.ASK, ImageRoot(tmp_path)) == Early.ASK
 
 
 def test_a_machine_that_systemd_has_not_seen(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_nginx() -> None:
 def test_defaults() -> None:
     profile = parse_profile(GOOD, "x")
     assert (profile.suite, profile.description, profile.run_start_pre) == ("bookworm", "", True)
-    assert profile.early == "seen"
+    assert profile.early == "ask"
     assert (profile.memory_mib, profile.budget_mib, profile.disk_mib) == (1024, 64, 2048)
     assert (profile.root_budget.requests, profile.root_budget.read_bytes) == (80, 4_000_000)
     assert (profile.ready.path, profile.ready.status, profile.ready.timeout_s) == ("/", 200, 600)
