@@ -135,6 +135,27 @@ def test_secure_bits_and_no_new_privileges(starter: Path, tmp_path: Path) -> Non
     assert field(found, "CapPrm") == "0000000000000000"
 
 
+def test_a_user_s_filters_without_new_privileges(starter: Path, tmp_path: Path) -> None:
+    """As of systemd 255: the filters are there, the privilege that loaded them is not, and set-uid programs work."""
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("groups",),
+        ("bounding-set", "400"),
+        ("become-user",),
+        ("no-new-privileges", "after-filters"),
+        seccomp("ProtectHostname=yes"),
+        SLEEP,
+        status=STATUS,
+    )
+    assert (field(found, "Seccomp"), field(found, "NoNewPrivs")) == ("2", "0")
+    assert field(found, "Uid").split() == ["65534"] * 4
+    sets = {name: field(found, name) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")}
+    assert sets == dict.fromkeys(sets, "0" * 16)
+    assert field(found, "CapBnd") == "0000000000000400"
+
+
 @pytest.mark.parametrize(
     ("line", "denied", "allowed"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.callfilter import _NEW, call_filter_records
+from quickstart.inspect.unit.callfilter import _NEW, call_filter, call_filter_records, lets_drop_privileges
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.seccomp import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS
 from quickstart.inspect.unit.source import Source, Systemd
@@ -50,6 +50,39 @@ def test_what_is_not_listed_ends_the_process_but_for_what_every_program_needs() 
     assert of(program, "read", "clock_gettime64", architecture="i386") == [RET_ALLOW] * 2
     assert of(program, "write", "socketcall", architecture="i386") == [KILL] * 2
     assert verdict(program, "other", X86_64["write"]) == RET_ALLOW
+
+
+def test_a_call_that_systemd_does_not_know_is_not_there() -> None:
+    """systemd 255 and later, so that a program can go on without a newer call."""
+    lines = source("SystemCallFilter=@file", "SystemCallErrorNumber=EPERM")
+    groups = {**GROUPS, "@known": ("read", "write", "socketcall", "statx", "@network-io")}
+    newer = Source("app.service", lines.assigned, {}, Systemd(groups, frozenset({"SystemCallFilter"})))
+    ((_, digits),) = call_filter_records(newer)
+    program = bytes.fromhex(digits)
+    assert of(program, "read", "open", "execve") == [RET_ALLOW] * 3
+    assert of(program, "write", "statx", "socket") == [EPERM] * 3
+    assert of(program, "mseal", "setxattrat") == [RET_ERRNO | 38] * 2
+    assert of(program, "socketcall", architecture="i386") == [RET_ERRNO | 38]
+    # All others of a list of refused calls are allowed, as before.
+    ((_, digits),) = call_filter_records(
+        Source("app.service", source("SystemCallFilter=~@file").assigned, {}, newer.systemd)
+    )
+    assert of(bytes.fromhex(digits), "mseal", "statx") == [RET_ALLOW] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "lets"),
+    [
+        ("~read", True),
+        ("read capget capset prctl", True),
+        ("read capget capset", False),
+        ("~capget", False),
+        ("~prctl:EPERM", False),
+    ],
+)
+def test_whether_privileges_can_be_given_up(line: str, lets: bool) -> None:
+    assert lets_drop_privileges(call_filter(source(f"SystemCallFilter={line}"))) is lets
+    assert lets_drop_privileges(None)
 
 
 def test_what_is_listed_is_refused() -> None:

@@ -98,10 +98,10 @@ def test_debian_s_socket_unit(tmp_path: Path) -> None:
     root = with_journal(tmp_path, DEBIANS)
     datagrams, streams = read_unit(root, "app.service").journal_sockets
     place = "/run/systemd/journal"
-    assert datagrams.records[0][:4] == ("journal-socket", "datagram", JOURNAL_SOCKET, "4096")
+    assert datagrams.records[0][:4] == ("journal-socket", "datagram", JOURNAL_SOCKET, "2147483647")
     assert datagrams.records[0][4:] == ("unix", f"{place}/socket", "0666", "0755", "-", "-")
     assert streams.records[0] == (
-        *("journal-socket", "stream", JOURNAL_SOCKET, "4096"),
+        *("journal-socket", "stream", JOURNAL_SOCKET, "2147483647"),
         *("unix", f"{place}/stdout", "0666", "0755", "-", "-"),
     )
     assert sorted(streams.records[1:]) == sorted(("socket-option", *option) for option in OPTIONS)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.unit.pidone import limits_of_pid_one, raises_nr_open
 from quickstart.inspect.unit.read import read_unit
 from tests.unit.test_unit_settings import image, of
@@ -61,6 +62,70 @@ def test_how_write_and_execute_are_denied(tmp_path: Path, place: str) -> None:
     assert (
         of(read_unit(image(tmp_path, "MemoryDenyWriteExecute=no"), "app.service"), "deny-write-execute") == []
     )
+
+
+EXECUTOR = "/usr/lib/systemd/systemd-executor"
+
+
+def test_a_home_of_the_unit_s_own(tmp_path: Path) -> None:
+    """systemd 257 uses the options of its table, and 252 drops them."""
+    text = "ProtectHome=tmpfs"
+    assert of(read_unit(image(tmp_path, text), "app.service"), "mount") == [
+        ("mount", "tmpfs", "optional", path) for path in ("/home", "/run/user", "/root")
+    ]
+    put(tmp_path, LIBRARY, "unit-private-tmp\0")
+    small = "size=4m,nr_inodes=1k"
+    assert of(read_unit(image(tmp_path, text), "app.service"), "mount") == [
+        ("mount", "tmpfs-read-only", "optional", "/home", f"mode=0755,{small}"),
+        ("mount", "tmpfs-read-only", "optional", "/run/user", f"mode=0755,{small}"),
+        ("mount", "tmpfs-read-only", "optional", "/root", f"mode=0700,{small}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("User=nobody\nLockPersonality=yes", "after-filters"),
+        ("User=nobody\nLockPersonality=yes\nNoNewPrivileges=yes", "always"),
+        ("LockPersonality=yes", "for-filters"),
+        ("User=nobody\nSystemCallFilter=~ioctl", "after-filters"),
+        ("User=nobody\nSystemCallFilter=read capget capset prctl", "after-filters"),
+        # systemd could not give the privileges up.
+        ("User=nobody\nSystemCallFilter=~prctl", "for-filters"),
+        ("User=nobody\nSystemCallFilter=~capset:EPERM", "for-filters"),
+    ],
+)
+def test_what_filters_do_with_privileges(tmp_path: Path, text: str, how: str) -> None:
+    """systemd 255 and later load them before the process becomes unprivileged."""
+
+    def found(text: str) -> list[tuple[str, ...]]:
+        put(tmp_path, SHARED, "")
+        return of(read_unit(image(tmp_path, text), "app.service"), "no-new-privileges")
+
+    if "read capget" not in text:
+        assert found(text) == [("no-new-privileges", "always" if how == "always" else "for-filters")]
+        put(tmp_path, EXECUTOR, "Failed to keep CAP_SYS_ADMIN privileges: %m\0")
+        assert found(text) == [("no-new-privileges", how)]
+
+
+@pytest.mark.parametrize(("text", "is_named"), [("", True), ("Group=nogroup", True), ("User=nobody", False)])
+def test_the_name_of_root_in_the_environment(tmp_path: Path, text: str, is_named: bool) -> None:
+    named = ("own-environment", "USER=root")
+    assert named not in read_unit(image(tmp_path, text), "app.service").settings
+    put(tmp_path, EXECUTOR, "Failed to determine user credentials for root: %m\0")
+    assert (named in read_unit(image(tmp_path, text), "app.service").settings) is is_named
+
+
+@pytest.mark.parametrize("name", ["StateDirectory", "CacheDirectory", "LogsDirectory", "RuntimeDirectory"])
+@pytest.mark.parametrize("user", ["nobody", "65534"])
+def test_directories_of_nobody(tmp_path: Path, name: str, user: str) -> None:
+    """systemd 257 shows them without the right to execute files."""
+    text = f"User={user}\n{name}=x"
+    read_unit(image(tmp_path, text), "app.service")
+    put(tmp_path, LIBRARY, "ID-mapped mount created successfully\0")
+    with pytest.raises(UnsupportedUnitError, match="directories of the user nobody"):
+        read_unit(image(tmp_path, text), "app.service")
+    read_unit(image(tmp_path, f"User={user}"), "app.service")
 
 
 SYS, OWN = ("mount", "fresh-sys", "required", "/sys"), ("namespace", "shared")

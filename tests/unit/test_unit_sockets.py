@@ -67,22 +67,22 @@ def test_a_unit_without_sockets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "record"),
     [
-        ("ListenStream=80", ("stream", "app.socket", "4096", "inet6", "::", "80")),
-        ("ListenStream=0.0.0.0:80", ("stream", "app.socket", "4096", "inet", "0.0.0.0", "80")),  # noqa: S104
-        ("ListenStream=127.0.0.1:2947", ("stream", "app.socket", "4096", "inet", "127.0.0.1", "2947")),
-        ("ListenDatagram=[::1]:53", ("datagram", "app.socket", "4096", "inet6", "::1", "53")),
-        ("ListenStream=@app/x", ("stream", "app.socket", "4096", "abstract", "app/x")),
+        ("ListenStream=80", ("stream", "app.socket", "2147483647", "inet6", "::", "80")),
+        ("ListenStream=0.0.0.0:80", ("stream", "app.socket", "2147483647", "inet", "0.0.0.0", "80")),  # noqa: S104
+        ("ListenStream=127.0.0.1:2947", ("stream", "app.socket", "2147483647", "inet", "127.0.0.1", "2947")),
+        ("ListenDatagram=[::1]:53", ("datagram", "app.socket", "2147483647", "inet6", "::1", "53")),
+        ("ListenStream=@app/x", ("stream", "app.socket", "2147483647", "abstract", "app/x")),
         (
             "ListenSequentialPacket=/run/app/%N.sock",
             (
-                *("sequential-packet", "app.socket", "4096", "unix", "/run/app/app.sock"),
+                *("sequential-packet", "app.socket", "2147483647", "unix", "/run/app/app.sock"),
                 *("0666", "0755", "-", "-"),
             ),
         ),
         (
             "ListenStream=/var/run/app.sock\nSocketMode=0660\nDirectoryMode=0700\nSocketUser=root\nSocketGroup=_app",
             (
-                *("stream", "app.socket", "4096", "unix", "/run/app.sock"),
+                *("stream", "app.socket", "2147483647", "unix", "/run/app.sock"),
                 *("0660", "0700", "root", "_app"),
             ),
         ),
@@ -92,7 +92,7 @@ def test_a_unit_without_sockets(tmp_path: Path) -> None:
         ),
         (
             "FreeBind=yes\nListenStream=10.1.2.3:80",
-            ("stream", "app.socket", "4096", "inet", "10.1.2.3", "80"),
+            ("stream", "app.socket", "2147483647", "inet", "10.1.2.3", "80"),
         ),
     ],
 )
@@ -369,7 +369,7 @@ def test_an_empty_line_that_takes_nothing_back(tmp_path: Path, key: str, value: 
 def test_an_empty_line_that_takes_back(tmp_path: Path) -> None:
     text = "[Socket]\nListenStream=80\nListenStream=\nListenStream=/run/a\nSocketUser=_app\nSocketUser=\n"
     assert records(read(tmp_path, text)) == [
-        ("socket", "stream", "app.socket", "4096", "unix", "/run/a", "0666", "0755", "-", "-")
+        ("socket", "stream", "app.socket", "2147483647", "unix", "/run/a", "0666", "0755", "-", "-")
     ]
 
 

@@ -73,15 +73,26 @@ void raise_ambient(const struct record *record) {
     raise_each(wanted);
 }
 
-/* setresuid(2) clears the ambient set, and by default also the permitted set. */
+/* Whether the process keeps the privilege to load filters. The execve takes it away, as it does with all permitted capabilities of an
+   ordinary user that are not in the ambient set. */
+static bool keeps_for_filters(void) {
+    const struct record *record = next_record(NULL, "no-new-privileges");
+    return record && strcmp(record->words[0], "after-filters") == 0;
+}
+
+/* setresuid(2) clears the ambient set and the effective set, and by default also the permitted set. */
 void become_user(const struct record *record) {
     (void)record;
     const struct identity *who = identity();
     const struct record *ambient = next_record(NULL, "ambient"), *bits = next_record(NULL, "secure-bits");
     if (!who->name) return;
-    if ((ambient || bits) && who->uid != 0 && prctl(PR_SET_KEEPCAPS, 1) < 0) fail("PR_SET_KEEPCAPS: %m");
+    if ((ambient || bits || keeps_for_filters()) && who->uid != 0 && prctl(PR_SET_KEEPCAPS, 1) < 0) fail("PR_SET_KEEPCAPS: %m");
     if (setresuid(who->uid, who->uid, who->uid) < 0) fail("setresuid: %m");
     if (ambient) raise_each(ambient_wanted(ambient));
+    if (!keeps_for_filters()) return;
+    struct sets sets = get_sets();
+    sets.effective |= sets.permitted & UINT64_C(1) << CAP_SYS_ADMIN;
+    put_sets(sets);
 }
 
 void set_secure_bits(const struct record *record) {
@@ -91,7 +102,8 @@ void set_secure_bits(const struct record *record) {
     if (prctl(PR_SET_SECUREBITS, (unsigned long)hex(record->words[0])) < 0) fail("PR_SET_SECUREBITS: %m");
 }
 
-/* `always`, or `for-filters`: an unprivileged process may install a filter only with no_new_privs. */
+/* `always`, or `for-filters` and `after-filters`: an unprivileged process may install a filter only with no_new_privs. With
+   `after-filters`, the process is still privileged (become_user), if it ever was. */
 void no_new_privileges(const struct record *record) {
     bool privileged = get_sets().effective >> CAP_SYS_ADMIN & 1;
     if (strcmp(record->words[0], "always") != 0 && privileged) return;

@@ -35,7 +35,7 @@ from quickstart.inspect.unit.syscalls import I386, IPC, SOCKETCALL, X32, X86_64
 from quickstart.inspect.unit.values import BadValueError
 from quickstart.parse.bounded import natural
 
-_DEFAULT = "@default"
+_DEFAULT, _KNOWN = "@default", "@known"
 _MAX_ERRNO = 4095
 # There are some 400 calls and 30 groups.
 _MAX_WORDS = 4096
@@ -120,9 +120,23 @@ def call_filter(source: Source) -> CallFilter | None:
     refused = _verdict(source, "SystemCallErrorNumber", source.last("SystemCallErrorNumber", "kill"))
     otherwise = RET_ALLOW if allows else refused
     named = {call: otherwise if verdict is None else verdict for call, verdict in listed.items()}
-    if not allows and not named:
-        return None
-    return CallFilter(named, refused if allows else RET_ALLOW)
+    if not allows:
+        return CallFilter(named, RET_ALLOW) if named else None
+    if "SystemCallFilter" not in source.systemd.newer:
+        return CallFilter(named, refused)
+    # A program tries a call that is newer than the image, and goes on without it (override_default_action in
+    # seccomp-util.c of systemd 255).
+    known = (call for call in _calls(source, _KNOWN) if call not in _SHARED)
+    return CallFilter({**dict.fromkeys(known, refused), **named}, RET_ERRNO | errors.ENOSYS)
+
+
+def lets_drop_privileges(found: CallFilter | None) -> bool:
+    """Whether a process can give up capabilities under the filter (seccomp_allows_drop_privileges in exec-invoke.c of
+    systemd 255).
+    """
+    if found is None:
+        return True
+    return all(found.named.get(call, found.others) == RET_ALLOW for call in ("capget", "capset", "prctl"))
 
 
 def _is_in_a_group(source: Source, name: str) -> bool:

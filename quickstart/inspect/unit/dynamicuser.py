@@ -23,7 +23,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import unit_file
 from quickstart.inspect.unit.model import UnitCommand
 from quickstart.inspect.unit.nameservices import SWITCH, other_services
-from quickstart.inspect.unit.pidone import has_own_tmp, maps_owners
+from quickstart.inspect.unit.pidone import has_own_tmp, maps_owners, names_root
 from quickstart.inspect.unit.source import Source
 
 Record = tuple[str, ...]
@@ -36,6 +36,7 @@ _HASH_KEY = bytes.fromhex("37537e31cfce48f58abb39578dd9ec59")
 _WORD = (1 << 64) - 1
 # The directories that only the unit's own namespace shows.
 PRIVATE = frozenset(("StateDirectory", "CacheDirectory", "LogsDirectory"))
+_NOBODY = ("nobody", "65534")
 # A value of PrivateTmp= since systemd 257.
 OWN_TMP = "disconnected"
 _HINT = (
@@ -96,12 +97,36 @@ def dynamic_records(source: Source) -> Iterator[Record]:
         yield "dynamic-user", str(number_of(user_of(source)))
 
 
-def mapping_records(root: ImageRoot, source: Source) -> Iterator[Record]:
+def _mapping(root: ImageRoot, source: Source) -> Iterator[Record]:
     """The record `map-owners yes` of the starter's description, for a unit with DynamicUser=yes whose private
     directories belong to the user `nobody` on the volume.
     """
     if is_dynamic(source) and maps_owners(root):
         yield "map-owners", "yes"
+
+
+def user_records(root: ImageRoot, source: Source) -> Iterator[Record]:
+    """The records that depend on the image's systemd: the record for the owners of private directories (`_mapping`), and
+    the record for $USER of a unit without User=. The systemd of Debian 13 sets $USER to `root` in such a unit, and the
+    systemd of Debian 12 does not set it.
+    """
+    yield from _mapping(root, source)
+    if "User" not in source.found and names_root(root):
+        yield "own-environment", "USER=root"
+
+
+def _refuse_nobody(root: ImageRoot, source: Source) -> None:
+    """Raise UnsupportedUnitError for directories of the user `nobody` where systemd shows such directories with other
+    owners and without the right to execute files, as it does with those of DynamicUser= (setup_exec_directory in
+    exec-invoke.c of systemd 257).
+    """
+    names = ("RuntimeDirectory", *sorted(PRIVATE))
+    is_nobody = source.names.expand(source.last("User")) in _NOBODY
+    if is_nobody and any(source.all(name) for name in names) and maps_owners(root):
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: it has directories of the user nobody",
+            hint="give the unit a user of its own, by a drop-in with User=",
+        )
 
 
 def has_tmp_of_its_own(source: Source) -> bool:
@@ -151,9 +176,11 @@ def _turned(word: int, bits: int) -> int:
 
 def refuse_dynamic(root: ImageRoot, source: Source, kind: str, commands: Iterable[UnitCommand]) -> None:
     """Raise UnsupportedUnitError for a unit with DynamicUser=yes if the starter would treat the unit in another way
-    than systemd, or find another user ID.
+    than systemd, or find another user ID. Also raise the error for a unit of the user `nobody`, whose directories are
+    those of all such users.
     """
     if not is_dynamic(source):
+        _refuse_nobody(root, source)
         return
     if unit_file(root, source.unit).stem.partition("@")[0] != source.names.prefix:
         raise _refusal(source, "DynamicUser=, and its file has another name")

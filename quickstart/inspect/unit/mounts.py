@@ -33,6 +33,7 @@ _PROC_READ_ONLY = (
 )
 # The limits that systemd sets for a unit's own tmpfs.
 _LARGE_TMPFS = "size=10%,nr_inodes=400k"
+_SMALL_TMPFS = "size=4m,nr_inodes=1k"
 # Sockets of journald. A program that logs to them connects again each time, so these sockets may come with systemd.
 _QUOTES = frozenset("\"'")
 # A bind has a source, a target and an option.
@@ -125,7 +126,11 @@ def _protect_system(source: Source) -> Iterator[Record]:
 
 def _protect_home(source: Source) -> Iterator[Record]:
     value = source.last("ProtectHome")
-    if value == "tmpfs":
+    if value == "tmpfs" and "ProtectHome" in source.systemd.newer:
+        for path in _HOMES:
+            mode = "0700" if path == "/root" else "0755"
+            yield "mount", "tmpfs-read-only", "optional", path, f"mode={mode},{_SMALL_TMPFS}"
+    elif value == "tmpfs":
         # These tmpfs have no special options, because systemd 252 drops the options of its own table.
         yield from (("mount", "tmpfs", "optional", path) for path in _HOMES)
     elif value == "read-only":

@@ -29,13 +29,18 @@ _RAISES_CORE_LIMIT = b"Failed to set RLIMIT_CORE"
 _RELOAD = b"notify-reload"
 # With DynamicUser= (namespace.c of systemd 257).
 _MAPS_OWNERS, _OWN_TMP = b"ID-mapped mount created successfully", b"unit-private-tmp"
-# Strings in the program of a newer systemd that does more for these directives (exec-invoke.c and namespace.c of
-# systemd 254 and later).
-_NEWER = {
-    "MemoryDenyWriteExecute": b"MemoryDenyWriteExecute= with PR_SET_MDWE",
-    "PrivateNetwork": b"private-sysfs",
-}
 _CORE, _SHARED = "libsystemd-core", "libsystemd-shared"
+# Strings in the programs of a newer systemd that treats these directives in another way, with the library that may have
+# the string (exec-invoke.c, namespace.c and seccomp-util.c of systemd 254 to 257).
+_NEWER = {
+    "MemoryDenyWriteExecute": (b"MemoryDenyWriteExecute= with PR_SET_MDWE", _CORE),
+    "PrivateNetwork": (b"private-sysfs", _CORE),
+    "ProtectHome": (_OWN_TMP, _CORE),
+    "SystemCallFilter": (b"SCMP_FLTATR_CTL_OPTIMIZE", _SHARED),
+    "User": (b"Failed to keep CAP_SYS_ADMIN", _CORE),
+}
+# systemd 255 and later set $USER for each service (build_environment in exec-invoke.c).
+_NAMES_ROOT = b"Failed to determine user credentials for root"
 # The libraries of systemd 257 have 4 MiB.
 _MOST_BYTES = 64 << 20
 # Settings of systemd-system.conf(5) that are not read here. Every service has them, or inherits them from PID 1.
@@ -109,10 +114,22 @@ def has_own_tmp(root: ImageRoot) -> bool:
 
 def newer_directives(root: ImageRoot, names: Collection[str]) -> frozenset[str]:
     """The directives among ``names`` that the image's systemd handles like Debian 13's systemd, and not like Debian
-    12's. There are two such directives. For MemoryDenyWriteExecute=, the newer systemd lets the kernel deny write and
-    execute (PR_SET_MDWE). In the newer systemd, PrivateNetwork= implies PrivateMounts= and a new /sys.
+    12's. These are the differences:
+
+    - MemoryDenyWriteExecute=: the kernel denies write and execute (PR_SET_MDWE).
+    - PrivateNetwork= implies PrivateMounts= and a new /sys.
+    - ProtectHome=tmpfs: the file systems are small and read-only.
+    - SystemCallFilter= with a list of allowed calls: a call that systemd does not know fails with ENOSYS.
+    - User=: the process can load filters of system calls without giving up new privileges.
     """
-    return frozenset(name for name, message in _NEWER.items() if name in names and _has(root, message))
+    return frozenset(
+        name for name, (text, kind) in _NEWER.items() if name in names and _has(root, text, kind)
+    )
+
+
+def names_root(root: ImageRoot) -> bool:
+    """Whether a service without User= has USER=root in its environment. The result is true for Debian 13."""
+    return _has(root, _NAMES_ROOT)
 
 
 def comment_records(root: ImageRoot) -> tuple[tuple[str, ...], ...]:

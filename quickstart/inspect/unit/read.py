@@ -21,7 +21,7 @@ from quickstart.inspect.unit.commands import is_needless_early, parse_commands, 
 from quickstart.inspect.unit.conditions import condition_records
 from quickstart.inspect.unit.containers import container_records
 from quickstart.inspect.unit.directives import HARMLESS, KEPT_WHEN_EMPTY, KNOWN
-from quickstart.inspect.unit.dynamicuser import is_dynamic, mapping_records, refuse_dynamic, with_implied
+from quickstart.inspect.unit.dynamicuser import is_dynamic, refuse_dynamic, user_records, with_implied
 from quickstart.inspect.unit.fatal import refuse_fatal
 from quickstart.inspect.unit.files import (
     assignments,
@@ -132,8 +132,8 @@ def read_unit(
             *hidden_directories(root, unit, own, bound, commands),
             *late_guards(root, unit, own),
             *comment_records(root),
+            *user_records(root, source),
             *resource_records(root, source),
-            *mapping_records(root, source),
             *own,
         ),
         late_binds=late_binds(source),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import PurePosixPath
 
-from quickstart.inspect.unit.callfilter import call_filter_records
+from quickstart.inspect.unit.callfilter import call_filter, call_filter_records, lets_drop_privileges
 from quickstart.inspect.unit.devices import device_records
 from quickstart.inspect.unit.dynamicuser import PRIVATE, dynamic_records, is_dynamic
 from quickstart.inspect.unit.journal import output_records
@@ -110,7 +110,7 @@ def settings(source: Source) -> tuple[Record, ...]:
         *((*host_name_records(source), *sys_records(source)) if own else ()),
         *own,
         *((("own-host-name",),) if source.flag("ProtectHostname") else ()),
-        *_identity(source, bool(filters)),
+        *_identity(source, _privileges_of(source) if filters else ""),
         *filters,
     )
 
@@ -274,8 +274,19 @@ def _limits(source: Source) -> Iterator[Record]:
             yield "limit", *limit(name, _DEFAULT_LIMITS[name])
 
 
-def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
-    """The records of the steps that drop privileges. These steps set groups, limits, capabilities and the user."""
+def _privileges_of(source: Source) -> str:
+    """What the loading of filters does with the process' privileges. An unprivileged process may load a filter only
+    without new privileges, for ever. The systemd of Debian 13 loads the filters before the process becomes
+    unprivileged, unless a filter forbids this.
+    """
+    keeps = "User" in source.systemd.newer and lets_drop_privileges(call_filter(source))
+    return "after-filters" if keeps else "for-filters"
+
+
+def _identity(source: Source, privileges: str) -> Iterator[Record]:
+    """The records of the steps that drop privileges. These steps set groups, limits, capabilities and the user.
+    ``privileges`` is what the filters need, or empty without filters.
+    """
     if {"User", "Group", "SupplementaryGroups"} & set(source.found):
         yield "groups", *(source.names.expand(word) for word in source.words("SupplementaryGroups"))
     yield from _limits(source)
@@ -309,8 +320,8 @@ def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
         yield "secure-bits", f"{bits:x}"
     if source.value("NoNewPrivileges", boolean):
         yield "no-new-privileges", "always"
-    elif has_filters:
-        yield "no-new-privileges", "for-filters"
+    elif privileges:
+        yield "no-new-privileges", privileges
 
 
 def _nanoseconds(value: str) -> str:

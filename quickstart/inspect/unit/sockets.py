@@ -50,8 +50,8 @@ _ABSTRACT = re.compile(r"@[A-Za-z0-9._@%+=:,/-]+")
 # systemd empties or mounts the others later, and would hide the socket.
 _RUN = PurePosixPath("/run")
 _NOT_OURS = ("/run/lock", "/run/quickstart", "/run/user")
-# systemd.socket(5): SOMAXCONN is the default of systemd up to 252, and the kernel's own limit (net.core.somaxconn).
-_BACKLOG = "4096"
+# The default of Debian's systemd 252 and 257 (socket_init in socket.c). The kernel's own limit is net.core.somaxconn.
+_BACKLOG = "2147483647"
 _UINT32_MAX = (1 << 32) - 1
 _INT32_MAX = (1 << 31) - 1
 

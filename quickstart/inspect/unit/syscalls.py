@@ -1,4 +1,4 @@
-"""Names and numbers of system calls, from arch/x86/entry/syscalls/*.tbl of Linux 6.10 (the same as in
+"""Names and numbers of system calls, from arch/x86/entry/syscalls/*.tbl of Linux 6.13 (the same as in
 asm/unistd_*.h).
 """
 
@@ -57,12 +57,13 @@ X86_64 = _numbered(
     clock_adjtime syncfs sendmmsg setns getcpu process_vm_readv process_vm_writev kcmp finit_module
     sched_setattr sched_getattr renameat2 seccomp getrandom memfd_create kexec_file_load bpf execveat
     userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free
-    statx io_pgetevents rseq 424: pidfd_send_signal io_uring_setup io_uring_enter io_uring_register
+    statx io_pgetevents rseq uretprobe 424: pidfd_send_signal io_uring_setup io_uring_enter io_uring_register
     open_tree move_mount fsopen fsconfig fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd
     faccessat2 process_madvise epoll_pwait2 mount_setattr quotactl_fd landlock_create_ruleset
     landlock_add_rule landlock_restrict_self memfd_secret process_mrelease futex_waitv
     set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait futex_requeue
-    statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal
+    statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat
+    getxattrat listxattrat removexattrat
     """
 )
 I386 = _numbered(
@@ -114,7 +115,8 @@ I386 = _numbered(
     mount_setattr quotactl_fd landlock_create_ruleset landlock_add_rule landlock_restrict_self
     memfd_secret process_mrelease futex_waitv set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack
     futex_wake futex_wait futex_requeue statmount listmount lsm_get_self_attr lsm_set_self_attr
-    lsm_list_modules mseal
+    lsm_list_modules mseal setxattrat
+    getxattrat listxattrat removexattrat
     """
 )
 # The numbers that only x32 has, without the bit that all x32 numbers have. Its other numbers are those of x86-64.

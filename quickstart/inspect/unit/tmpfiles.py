@@ -23,7 +23,7 @@ _PACKAGES = "/usr/lib/tmpfiles.d"
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", _PACKAGES)
 # `d` and `D` make a directory. `!`, `-`, `+` … behind them say when and how, which does not matter for a missing
 # directory.
-_LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
+_LINE = re.compile(r"[dD][!+=~^$-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
 # Directories of services that systemd itself starts, so no application can rely on them before systemd runs. (Looking
 # up their users would read the volume.)
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
