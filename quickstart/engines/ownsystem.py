@@ -235,7 +235,6 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
         "entry": f"{kernel_path(image.found)}\n{line}\n{entry.kernel} {entry.command_line}".rstrip().encode()
         + b"\n",
         "quickstart.conf": menu_entry(entry, line).encode(),
-        "secrets": " ".join(packed.recipe.profile.files.secrets).encode(),
         **esp_place(image.found),
         **{f"packed/{name}": data for name, data in record_files(packed.initramfs.path).items()},
     }

@@ -89,6 +89,8 @@ class Box:
         for name in ("bin", "dev", "q/run", "newroot/etc", "sys/class/dmi/id", "sys/class/block"):
             (root / name).mkdir(parents=True)
         (root / "dev/null").touch()
+        (root / "newroot/etc/network").mkdir()
+        (root / "newroot/etc/network/interfaces").write_text("auto ens3\niface ens3 inet dhcp\n")
         # Only what is in part A.
         for name in _APPLETS:
             (root / "bin" / name).symlink_to("/busybox")
@@ -152,7 +154,7 @@ class Box:
         if link:
             (self.root / "newroot/.quickstart.instance").symlink_to(link)
         given = (
-            f"Q=/q EARLY=ask CLOUD_INIT=yes ROOT_OPTIONS=rw DEVICE=/dev/vda1 DHCP={dhcp} USER_DATA='{sums}'"
+            f"Q=/q INTERFACE=ens3 MAC=x EARLY=ask CLOUD_INIT=yes ROOT_OPTIONS=rw DEVICE=/dev/vda1 DHCP={dhcp} USER_DATA='{sums}'"
             f" EC2_ALONE={ec2_alone}"
         )
         script = (

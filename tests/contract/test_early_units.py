@@ -373,6 +373,20 @@ def test_a_socket_that_is_to_be_bound_before_a_service(root: Path, listens: str,
     assert early(root) == ((f"{OWN}/sockets.target.wants/new.socket",) if named else NOTHING)
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["etc/sysctl.conf", "etc/sysctl.d/x.conf", "usr/local/lib/sysctl.d/x.conf", "usr/lib/sysctl.d/x.conf"],
+)
+def test_a_port_that_any_user_may_bind_by_a_setting(root: Path, place: str) -> None:
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    put(root, f"{PACKAGES}/new.socket", "[Socket]\nListenStream=443\n")
+    put(root, f"{PACKAGES}/new.service", "[Service]\nExecStart=/bin/new\n")
+    link(root, f"{OWN}/sockets.target.wants/new.socket")
+    assert early(root) == NOTHING
+    put(root, place, "net.ipv4.ip_unprivileged_port_start = 80\n")
+    assert early(root) == (f"{OWN}/sockets.target.wants/new.socket",)
+
+
 def test_a_socket_behind_a_link_of_the_volume(root: Path) -> None:
     """The link may lead to what the application's unit hides."""
     put(root, f"{PACKAGES}/new.socket", "[Socket]\nListenStream=/var/lib/way/x.sock\n")

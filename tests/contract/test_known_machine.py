@@ -14,6 +14,9 @@ from quickstart.host import door
 
 DMI, XEN = "sys/class/dmi/id/product_uuid", "sys/hypervisor/uuid"
 MINE, OTHER = "01234567-89ab-cdef-0123-456789abcdef", "ec2e1916-9099-7caf-fd21-012345abcdef"
+MAC = "52:54:00:12:34:56"
+# ifupdown asks for DHCP.
+ASKS = {"network/interfaces.d/own": "auto ens3\niface ens3 inet dhcp\nauto eth0\niface eth0 inet dhcp\n"}
 ZERO = "00000000-0000-0000-0000-000000000000"
 NOT_YET = "cloud-init has not been through this machine yet"
 NO_NAME = "nothing tells this machine from others, so cloud-init may not have been through it"
@@ -26,6 +29,7 @@ def asked(
     named: dict[str, str],
     fstab: str = "",
     network: dict[str, str] | None = None,
+    interface: str = "ens3",
 ) -> str:
     """``known``, or why not, in a machine that has these files of names, and this link's text on its volume."""
     if os.geteuid() != 0:
@@ -44,10 +48,10 @@ def asked(
         (root / "newroot/.quickstart.instance").symlink_to(link)
     (root / "newroot/etc").mkdir(parents=True, exist_ok=True)
     (root / "newroot/etc/fstab").write_text(fstab)
-    for place, text in (network or {}).items():
+    for place, text in (ASKS if network is None else network).items():
         (root / "newroot/etc" / place).parent.mkdir(parents=True, exist_ok=True)
         (root / "newroot/etc" / place).write_text(text)
-    given = f"EARLY={early} CLOUD_INIT=yes ROOT_OPTIONS=rw,data=ordered LATE_PLACES=/boot/efi"
+    given = f"INTERFACE={interface} MAC={MAC} EARLY={early} CLOUD_INIT=yes ROOT_OPTIONS=rw,data=ordered LATE_PLACES=/boot/efi"
     script = f'. /cloud; {given}; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", script],
@@ -214,5 +218,91 @@ def test_the_last_line_and_slashes_at_its_end_count(early: str, tmp_path: Path) 
     ],
 )
 def test_a_network_that_the_build_has_not_seen(place: str, text: str, is_known: bool, tmp_path: Path) -> None:
-    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network={place: text})
+    interface = "eth0" if "eth0" in text else "ens3"
+    answer = asked(
+        tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network={**ASKS, place: text}, interface=interface
+    )
     assert answer == ("known" if is_known else f"/etc/{place} wants more than DHCP")
+
+
+NETPLAN = "network:\n  version: 2\n  ethernets:\n"
+CARD = NETPLAN + "    lan:\n      match:\n        macaddress: {}\n      set-name: {}\n      dhcp4: true\n"
+NONE = "no file in /etc asks for DHCP on ens3"
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "answer"),
+    [
+        ("network/interfaces", "auto ens3\niface ens3 inet dhcp\n", ""),
+        ("network/interfaces", "allow-hotplug ens5 ens3\niface ens3 inet dhcp\n", ""),
+        # The administrator has taken the machine off the network.
+        ("network/interfaces", "auto lo\niface lo inet loopback\n", NONE),
+        ("network/interfaces", "iface ens3 inet dhcp\n", NONE),
+        ("network/interfaces", "auto ens3\niface ens4 inet dhcp\n", NONE),
+        ("network/interfaces", "auto ens3\niface ens3 inet6 dhcp\n", NONE),
+        ("netplan/x.yaml", NETPLAN + "    ens3:\n      dhcp4: true\n", ""),
+        ("netplan/x.yaml", NETPLAN + "    all:\n      match:\n        name: 'en*'\n      dhcp4: yes\n", ""),
+        ("netplan/x.yaml", NETPLAN + "    ens4:\n      dhcp4: true\n", NONE),
+        ("netplan/x.yaml", NETPLAN + "    all:\n      match:\n        name: eth*\n      dhcp4: true\n", NONE),
+        ("netplan/x.yaml", NETPLAN + "    ens3:\n      dhcp6: true\n", "/etc/netplan/x.yaml"),
+        (
+            "netplan/x.yaml",
+            NETPLAN + "    ens3:\n      optional: true\n    ens4:\n      dhcp4: true\n",
+            "/etc/netplan/x.yaml",
+        ),
+        (
+            "netplan/x.yaml",
+            NETPLAN + "    ens4:\n      dhcp4: true\n    ens3:\n      dhcp4: true\n  renderer: networkd\n",
+            "",
+        ),
+        ("netplan/x.yaml", CARD.format(MAC, "ens3"), ""),
+        ("netplan/x.yaml", CARD.format(f'"{MAC}"', '"ens3"'), ""),
+        # Our card has another name in a stock boot, or another card has ours.
+        ("netplan/x.yaml", CARD.format(MAC, "wan0"), "/etc/netplan/x.yaml"),
+        ("netplan/x.yaml", CARD.format("52:54:00:00:00:01", "ens3"), "/etc/netplan/x.yaml"),
+        ("netplan/x.yaml", CARD.format("52:54:00:00:00:01", "ens4"), NONE),
+        ("systemd/network/x.network", "[Match]\nName=en*\n[Network]\nDHCP=yes\n", ""),
+        ("systemd/network/x.network", "[Match]\nType=wlan ether\n[Network]\nDHCP=ipv4\n", ""),
+        ("systemd/network/x.network", f"[Match]\nMACAddress={MAC}\n[Network]\nDHCP=yes\n", ""),
+        ("systemd/network/x.network", "[Match]\nName=eth*\n[Network]\nDHCP=yes\n", NONE),
+        ("systemd/network/x.network", "[Match]\nDriver=ena\n[Network]\nDHCP=yes\n", NONE),
+        (
+            "systemd/network/x.network",
+            "[Match]\nName=en*\n[Network]\nDNS=10.0.0.1\n",
+            "/etc/systemd/network/x.network",
+        ),
+    ],
+)
+def test_a_file_asks_for_dhcp_on_our_card(place: str, text: str, answer: str, tmp_path: Path) -> None:
+    """In a stock boot, a card that no file asks for stays without an address."""
+    more = "" if answer in ("", NONE) else " wants more than DHCP"
+    found = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network={place: text})
+    assert found == (f"{answer}{more}" or "known")
+
+
+def test_the_first_file_of_networkd_is_the_card_s(tmp_path: Path) -> None:
+    asks, silent = "[Match]\nName=en*\n[Network]\nDHCP=yes\n", "[Match]\nName=ens3\n[Network]\nDNS=10.0.0.1\n"
+    files = {"systemd/network/10-a.network": asks, "systemd/network/20-b.network": silent}
+    assert asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network=files) == "known"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_known"),
+    [
+        (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME="ens3"', True),
+        (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME="wan0"', False),
+        (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME:="wan0"', False),
+        (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME = "wan0"', False),
+        ('NAME="wan0"', False),
+        ('SUBSYSTEM=="net", ATTR{address}=="52:54:00:00:00:01", NAME="ens4"', True),
+        ('SUBSYSTEM=="net", ATTR{address}=="52:54:00:*", NAME="ens4"', False),
+        ('SUBSYSTEM=="net", NAME=="ens3", ENV{X}="1"', True),
+        ('SUBSYSTEM=="net", ATTR{address} ="02:00:00:00:00:99"', False),
+        ('SUBSYSTEM=="net", ATTR{address}:="02:00:00:00:00:99"', False),
+    ],
+)
+def test_rules_that_name_cards(line: str, is_known: bool, tmp_path: Path) -> None:
+    """Once a card is up, udev cannot give it another name."""
+    network = {**ASKS, "udev/rules.d/70-x.rules": f"{line}\n"}
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network=network)
+    assert answer == ("known" if is_known else "/etc/udev/rules.d/70-x.rules wants more than DHCP")

@@ -136,7 +136,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("verb", ["confirm", "ended"])
+@pytest.mark.parametrize("verb", ["look", "confirm", "ended"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_menu(disk: Disk, name: str, verb: str) -> None:
     disk.boots()
@@ -164,15 +164,26 @@ def test_the_looks_of_the_menu_do_not_count(disk: Disk) -> None:
     assert disk.name == "quickstart+1.conf"
 
 
+@pytest.mark.parametrize("verb", ["look", "confirm", "ended"])
 @pytest.mark.parametrize("content", [b"other", None])
-def test_a_changed_kernel(disk: Disk, content: bytes | None) -> None:
+def test_a_changed_kernel(disk: Disk, content: bytes | None, verb: str) -> None:
     (disk.esp / KERNEL).unlink()
     if content:
         (disk.esp / KERNEL).write_bytes(content)
     disk.boots()
-    disk.call("ended")
+    disk.call(verb)
     assert disk.name == "quickstart.off"
     assert "because the kernel has changed" in disk.said
+    disk.call("enable")
+    assert disk.name == "quickstart.off"
+    assert "still no fast start" in disk.said
+
+
+def test_a_look_says_nothing_of_a_try(disk: Disk) -> None:
+    """dpkg may run in a boot that does not come to its end."""
+    disk.boots()
+    disk.call("look")
+    assert disk.name == "quickstart+0-1.conf"
 
 
 def test_it_is_removed(disk: Disk) -> None:

@@ -8,13 +8,14 @@ from typing import cast
 
 import pytest
 
-from quickstart.errors import UnsupportedUnitError
+from quickstart.errors import BadInputError, UnsupportedUnitError
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Op, ReferenceImage, Superblock
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
 from quickstart.pack import packing
+from quickstart.pack.checks import check_image
 from quickstart.pack.packing import PackOptions, packing_of
 from quickstart.pack.startset import compute
 from quickstart.profile import load_profile
@@ -98,3 +99,15 @@ def test_a_unit_with_control_groups_of_its_own(image: Image, packed: packing.Pac
     late = replace(traced, traces=(*traced.traces, hands_on))
     with pytest.raises(UnsupportedUnitError, match="gives controllers to control groups of its own"):
         packing_of(subject, late, PackOptions(arranged=False), CONTEXT)
+
+
+def test_files_of_the_images_own_in_fast(image: Image) -> None:
+    """A fast start would hide them. Links and empty directories may be ours."""
+    profile = replace(load_profile("nginx"), unit="app.service")
+    put(image.base, UNIT, TEXT)
+    (image.base / "fast/usr/bin").mkdir(parents=True)
+    image.link("/fast/usr/bin/app", "/usr/bin/app")
+    check_image(ImageRoot(image.base), profile)
+    image.file("/fast/data", "x")
+    with pytest.raises(BadInputError, match="the image has /fast/data"):
+        check_image(ImageRoot(image.base), profile)

@@ -133,6 +133,9 @@ def test_versions() -> None:
     assert compare_versions("001", "1") == 0
 
 
+FSTAB = RECORDS["file 1 ./etc/fstab"].replace(b"vfat defaults", b"vfat umask=0077")
+
+
 def found(**changes: bytes) -> Inspected:
     """A disk with systemd-boot on its EFI system partition. ``changes`` are to the records of this partition."""
     records = {name: content for name, content in RECORDS.items() if "grub" not in name and name != "boot 15"}
@@ -143,6 +146,7 @@ def found(**changes: bytes) -> Inspected:
         "file 15 ./loader/loader.conf": b"timeout 3\n",
         "file 15 ./loader/entries/a.conf": ENTRY.encode(),
         "boot-sector": bytes(512),
+        "file 1 ./etc/fstab": FSTAB,
     }
     return examined(said({**records, **own, **changes}))
 
@@ -155,7 +159,6 @@ def test_a_disk_with_systemd_boot_is_taken() -> None:
     assert esp_place(disk) == {"esp": b"/boot/efi\n"}
 
 
-FSTAB = RECORDS["file 1 ./etc/fstab"]
 DISKS = {
     "no menu": ({"file 15 ./loader/entries/a.conf": b"title x\n"}, "has no entry that starts a kernel"),
     "not mounted": (
@@ -163,8 +166,12 @@ DISKS = {
         "fstab does not name the EFI system partition",
     ),
     "by hand": (
-        {"file 1 ./etc/fstab": FSTAB.replace(b"vfat defaults", b"vfat noauto")},
+        {"file 1 ./etc/fstab": FSTAB.replace(b"umask=0077", b"noauto,umask=0077")},
         "fstab's line for /boot/efi has noauto, so a boot cannot tell systemd-boot",
+    ),
+    "open to all": (
+        {"file 1 ./etc/fstab": FSTAB.replace(b"umask=0077", b"defaults")},
+        "fstab's line for /boot/efi lacks umask=0077",
     ),
     "full": (
         {"space 15": b"2048 62500 40000 40000\n"},

@@ -48,6 +48,8 @@ _GRUB_FILES = ("grub/grub.cfg", "grub2/grub.cfg")
 # A boot loader has less than 4 MiB; a kernel with its initramfs has more.
 _LEAST_UKI_BYTES = 4 << 20
 # Our kernel, both parts and some room for the next kernel's package.
+# Options of FAT with which only root can read the files.
+_CLOSED = frozenset(("umask=0077", "umask=077"))
 _LEAST_FREE_BYTES = 96 << 20
 # A table in a circle has more than two hundred.
 _MOST_OVERLAPS = 4
@@ -354,7 +356,10 @@ def _of_menu(found: _Found, menu: Menu | None) -> Iterator[str]:
     if not found.esp_place:
         yield "fstab does not name the EFI system partition, so a boot cannot tell systemd-boot that it is complete"
     elif found.boot is found.root:
-        yield from _of_line(found.root.content or _NO_CONTENT, found.esp_place, "systemd-boot")
+        content = found.root.content or _NO_CONTENT
+        yield from _of_line(content, found.esp_place, "systemd-boot")
+        if any(each.place == found.esp_place and not each.options & _CLOSED for each in fstab_lines(content)):
+            yield f"fstab's line for {found.esp_place} lacks umask=0077, and our initramfs there is for root only"
     if found.esp.content.free_bytes < _LEAST_FREE_BYTES:
         free = found.esp.content.free_bytes >> 20
         yield f"the EFI system partition has {free} MiB free, and {_LEAST_FREE_BYTES >> 20} MiB are needed"

@@ -90,7 +90,7 @@ def hidden_directories(
     closed = {path for path in wanted if "inaccessible" in wanted[path]}
     # A command with `!` runs as root, whatever the unit's user.
     is_unprivileged = _is_unprivileged(root, records) and not any("!" in each.flags for each in commands)
-    late = _sockets(root, unit, _started_sockets(root).difference(bound))
+    late = _sockets(root, unit, started_sockets(root).difference(bound))
     found: dict[str, Record] = {}
     for path in sorted(wanted):
         above = {str(each) for each in PurePosixPath(path).parents}
@@ -175,7 +175,7 @@ def _made(records: Iterable[Record]) -> Iterator[str]:
             yield from map(str, (path, *path.parents))
 
 
-def _started_sockets(root: ImageRoot) -> frozenset[str]:
+def started_sockets(root: ImageRoot) -> frozenset[str]:
     """The socket units that a boot starts. They are the enabled ones, and those that another started unit pulls in by
     its directives. systemd binds all of them before the application, because of sockets.target.
     """

@@ -40,6 +40,7 @@ from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.instances import generating_conditions, working_instances
 from quickstart.inspect.unit.journal import journal_sockets
 from quickstart.inspect.unit.lines import first_fault
+from quickstart.inspect.unit.listeners import refuse_listeners
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.mounts import late_binds
@@ -113,6 +114,7 @@ def read_unit(
     own = (*run_directories(root), *settings(source))
     bound = {name for each in stack for name in handing_sockets(root, each)}
     bound |= {*socket_units, *(each.unit for each in journal)}
+    refuse_listeners(root, unit, bound)
     return UnitStart(
         unit=unit,
         type=kind,

@@ -1,0 +1,71 @@
+"""Refuse an early start on an image with sockets that a process of any user could bind first.
+
+In a stock boot, systemd binds the sockets of all started socket units before the first service runs (sockets.target). In
+an early start, the application runs before systemd. A user of the machine, whose code the application runs, could then
+listen where users of the machine expect another service, and for example take their passwords. Init binds the sockets
+of the application itself, and of journald. Only root can bind a port below the first unprivileged port
+(net.ipv4.ip_unprivileged_port_start), or a path in a directory of root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import assignments, unit_texts
+from quickstart.inspect.unit.hidden import started_sockets
+from quickstart.inspect.unit.sysctl import kernel_settings
+from quickstart.parse.bounded import natural
+from quickstart.parse.guestpaths import simplified
+from quickstart.parse.printable import brief
+
+_LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO")
+_OPEN_TO_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108
+_PORT_START = "net/ipv4/ip_unprivileged_port_start"
+_USUAL_START, _LAST_PORT = 1024, 65535
+
+
+def refuse_listeners(root: ImageRoot, unit: str, bound: Collection[str]) -> None:
+    """Raise UnsupportedUnitError when a boot starts a socket unit that listens where any user could listen, too.
+    ``bound`` are the socket units whose sockets init binds before ``unit`` starts.
+    """
+    late = sorted(started_sockets(root).difference(bound))
+    listens = [(name, address) for name in late for address in _addresses(root, name)]
+    if not listens:
+        return
+    start = _port_start(root)
+    for name, address in listens:
+        if is_open_to_all(address, start):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {name} listens on {brief(address)}, and a process of any user could do"
+                " so before systemd does",
+                hint=f'disable {name} in the image, or set early = "never" in the profile',
+            )
+
+
+def _addresses(root: ImageRoot, name: str) -> Iterator[str]:
+    try:
+        assigned = assignments(unit_texts(root, name), "[Socket]")
+    except (StartSetError, UnsupportedUnitError):
+        # It has no file, so it is not started.
+        return
+    yield from (value for key, value in assigned if key in _LISTENS and value)
+
+
+def _port_start(root: ImageRoot) -> int:
+    """The first port that any user may bind. Files that init cannot read as systemd does count, too."""
+    values = [each.value for each in kernel_settings(root, with_hidden=True) if each.key == _PORT_START]
+    return min((natural(value, _LAST_PORT) or 0 for value in values), default=_USUAL_START)
+
+
+def is_open_to_all(address: str, port_start: int) -> bool:
+    """Whether a process of any user could bind ``address``, a value of ListenStream= (systemd.socket(5)), when nobody
+    has bound it yet. ``port_start`` is the first port that any user may bind.
+    """
+    if address.startswith("/"):
+        return f"{simplified(address)}/".startswith(_OPEN_TO_ALL)
+    if address.startswith("%t/"):
+        return False
+    port = natural(address.rpartition(":")[2], _LAST_PORT)
+    return port is None or port >= port_start
