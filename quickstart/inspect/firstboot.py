@@ -36,7 +36,7 @@ def first_boot(root: ImageRoot, wanted: Early, packed: Early | None = None) -> s
     if not has_cloud_init(root):
         return ""
     if packed is not None and packed is not wanted:
-        return f"{FIRST_BOOT[packed]}; the application reads /etc/hosts or /etc/hostname, which cloud-init may write"
+        return f"{FIRST_BOOT[packed]}; the application reads /etc/hosts, /etc/hostname or SSH host keys, which cloud-init may write"
     early = early_start(root, wanted)
     reason = unasked(root) if wanted is Early.ASK else ""
     return f"{FIRST_BOOT[early]}; init cannot ask: {reason}" if reason else FIRST_BOOT[early]

@@ -45,6 +45,8 @@ _DHCPV6 = re.compile(r"^[ \t]*iface[ \t]+\S+[ \t]+inet6[ \t]+dhcp\b", re.MULTILI
 _UDEV_DATA = PurePosixPath("/run/udev/data")
 # hosts(5), hostname(5)
 NAMES = frozenset(map(PurePosixPath, ("/etc/hosts", "/etc/hostname")))
+# cloud-init replaces them in a machine's first boot (ssh_deletekeys).
+_HOST_KEYS = "/etc/ssh/ssh_host_*"
 # machine-id(5). The second file is for D-Bus. It is a link to the first file, or a copy of the first file.
 _MACHINE_IDS = frozenset(map(PurePosixPath, ("/etc/machine-id", "/var/lib/dbus/machine-id")))
 
@@ -91,12 +93,16 @@ def needed_before_ready(traces: Sequence[Trace], units: Sequence[str], root: Ima
 def early_for(traces: Sequence[Trace], wanted: Early, root: ImageRoot) -> Early:
     """The machines on which an application with these traces starts early. The result is the profile's choice
     ``wanted``, with one exception. In the first boot of a machine, cloud-init may write the machine's name into the
-    files of names. If the application opens one of these files before it is ready, ASK becomes SEEN, so the first boot
-    is a stock boot.
+    files of names, and replace the SSH host keys. If the application opens one of these files before it is ready, ASK
+    becomes SEEN, so the first boot is a stock boot.
     """
     if wanted is not Early.ASK or not has_cloud_init(root):
         return wanted
-    opens = any(event.op is Op.OPEN and event.path in NAMES for trace in traces for event in trace.events)
+    opens = any(
+        event.op is Op.OPEN and (event.path in NAMES or event.path.match(_HOST_KEYS))
+        for trace in traces
+        for event in trace.events
+    )
     return Early.SEEN if opens else Early.ASK
 
 

@@ -359,6 +359,13 @@ def test_a_drop_in_of_a_unit_that_goes_early(root: Path) -> None:
         ("4369", True),
         ("04369", True),
         ("@abstract", True),
+        *(
+            ("/tmp/x", True),
+            ("/var/tmp/x", True),
+            ("/dev/shm/x", True),
+            ("%t/lock/x", True),
+            ("/var/lock/x", True),
+        ),
         ("vsock::80", False),
         ("vsock:2:x", True),
     ],

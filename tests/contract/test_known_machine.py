@@ -15,8 +15,12 @@ from quickstart.host import door
 DMI, XEN = "sys/class/dmi/id/product_uuid", "sys/hypervisor/uuid"
 MINE, OTHER = "01234567-89ab-cdef-0123-456789abcdef", "ec2e1916-9099-7caf-fd21-012345abcdef"
 MAC = "52:54:00:12:34:56"
-# ifupdown asks for DHCP.
-ASKS = {"network/interfaces.d/own": "auto ens3\niface ens3 inet dhcp\nauto eth0\niface eth0 inet dhcp\n"}
+# networkd asks for DHCP.
+ASKS = {"systemd/network/00-own.network": "[Match]\nName=ens3 eth0\n[Network]\nDHCP=yes\n"}
+IFUPDOWN = {
+    "network/interfaces": "source /etc/network/interfaces.d/*\n",
+    "network/interfaces.d/x": "auto ens3\niface ens3 inet dhcp\n",
+}
 ZERO = "00000000-0000-0000-0000-000000000000"
 NOT_YET = "cloud-init has not been through this machine yet"
 NO_NAME = "nothing tells this machine from others, so cloud-init may not have been through it"
@@ -30,6 +34,7 @@ def asked(
     fstab: str = "",
     network: dict[str, str] | None = None,
     interface: str = "ens3",
+    service: str = "",
 ) -> str:
     """``known``, or why not, in a machine that has these files of names, and this link's text on its volume."""
     if os.geteuid() != 0:
@@ -42,6 +47,9 @@ def asked(
     (root / "dev/null").touch()
     for name in ("grep", "head", "readlink"):
         (root / "bin" / name).symlink_to("/busybox")
+    driver = root / f"sys/class/net/{interface}/device/driver"
+    driver.parent.mkdir(parents=True)
+    driver.symlink_to("/sys/bus/virtio/drivers/virtio_net")
     for place, name in named.items():
         (root / place).write_text(f"{name}\n")
     if link:
@@ -51,7 +59,10 @@ def asked(
     for place, text in (ASKS if network is None else network).items():
         (root / "newroot/etc" / place).parent.mkdir(parents=True, exist_ok=True)
         (root / "newroot/etc" / place).write_text(text)
-    given = f"INTERFACE={interface} MAC={MAC} EARLY={early} CLOUD_INIT=yes ROOT_OPTIONS=rw,data=ordered LATE_PLACES=/boot/efi"
+    given = (
+        f"INTERFACE={interface} MAC={MAC} NETWORK={service} EARLY={early} CLOUD_INIT=yes"
+        " ROOT_OPTIONS=rw,data=ordered LATE_PLACES=/boot/efi"
+    )
     script = f'. /cloud; {given}; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", script],
@@ -219,15 +230,15 @@ def test_the_last_line_and_slashes_at_its_end_count(early: str, tmp_path: Path) 
 )
 def test_a_network_that_the_build_has_not_seen(place: str, text: str, is_known: bool, tmp_path: Path) -> None:
     interface = "eth0" if "eth0" in text else "ens3"
-    answer = asked(
-        tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network={**ASKS, place: text}, interface=interface
-    )
+    sources = {"network/interfaces": IFUPDOWN["network/interfaces"]} if "interfaces.d" in place else {}
+    network = {**ASKS, **sources, place: text}
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network=network, interface=interface)
     assert answer == ("known" if is_known else f"/etc/{place} wants more than DHCP")
 
 
 NETPLAN = "network:\n  version: 2\n  ethernets:\n"
 CARD = NETPLAN + "    lan:\n      match:\n        macaddress: {}\n      set-name: {}\n      dhcp4: true\n"
-NONE = "no file in /etc asks for DHCP on ens3"
+NONE = "no file of the network's configuration asks for DHCP on ens3"
 
 
 @pytest.mark.parametrize(
@@ -266,6 +277,40 @@ NONE = "no file in /etc asks for DHCP on ens3"
         ("systemd/network/x.network", f"[Match]\nMACAddress={MAC}\n[Network]\nDHCP=yes\n", ""),
         ("systemd/network/x.network", "[Match]\nName=eth*\n[Network]\nDHCP=yes\n", NONE),
         ("systemd/network/x.network", "[Match]\nDriver=ena\n[Network]\nDHCP=yes\n", NONE),
+        ("systemd/network/x.network", "[Match]\nDriver=virtio_net\n[Network]\nDHCP=yes\n", ""),
+        ("systemd/network/x.network", "[Network]\nDHCP=yes\n", NONE),
+        ("systemd/network/x.network", "", NONE),
+        # What cannot be told.
+        (
+            "systemd/network/x.network",
+            "[Match]\nName=!lo\n[Network]\nDHCP=yes\n",
+            "/etc/systemd/network/x.network",
+        ),
+        (
+            "systemd/network/x.network",
+            "[Match]\nName=ens4\nName=ens3\n[Network]\nDHCP=yes\n",
+            "/etc/systemd/network/x.network",
+        ),
+        (
+            "systemd/network/x.network",
+            "[Match]\nMACAddress=52:54:00:12:34:AB\n[Network]\nDHCP=yes\n",
+            "/etc/systemd/network/x.network",
+        ),
+        ("netplan/x.yaml", CARD.format("52:54:00:12:34:AB", "wan0"), "/etc/netplan/x.yaml"),
+        (
+            "netplan/x.yaml",
+            NETPLAN + "    lan:\n      match:\n        driver: virtio*\n      dhcp4: true\n",
+            "",
+        ),
+        (
+            "netplan/x.yaml",
+            NETPLAN + "    lan:\n      match:\n        driver: ena\n      dhcp4: true\n",
+            NONE,
+        ),
+        # netplan does not read it.
+        ("netplan/x.yaml.disabled", NETPLAN + "    ens3:\n      dhcp4: true\n", NONE),
+        # Nothing says that ifupdown reads it.
+        ("network/interfaces.d/x", "auto ens3\niface ens3 inet dhcp\n", NONE),
         (
             "systemd/network/x.network",
             "[Match]\nName=en*\n[Network]\nDNS=10.0.0.1\n",
@@ -278,6 +323,55 @@ def test_a_file_asks_for_dhcp_on_our_card(place: str, text: str, answer: str, tm
     more = "" if answer in ("", NONE) else " wants more than DHCP"
     found = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network={place: text})
     assert found == (f"{answer}{more}" or "known")
+
+
+@pytest.mark.parametrize(
+    ("network", "service", "is_known"),
+    [
+        (IFUPDOWN, "", True),
+        (IFUPDOWN, "ifupdown", True),
+        # A file that another program has left.
+        (IFUPDOWN, "networkd", False),
+        (ASKS, "ifupdown", False),
+        (ASKS, "networkd", True),
+    ],
+)
+def test_the_files_are_those_of_the_service(
+    network: dict[str, str], service: str, is_known: bool, tmp_path: Path
+) -> None:
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network=network, service=service)
+    assert answer == ("known" if is_known else NONE)
+
+
+def test_a_source_of_other_files(tmp_path: Path) -> None:
+    network = {**IFUPDOWN, "network/interfaces": "source /etc/network/interfaces.d/*.cfg\n"}
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network=network)
+    assert answer == "/etc/network/interfaces wants more than DHCP"
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "is_known"),
+    [
+        ("[Match]\nName=en*\n[Network]\nDHCP=yes\nIPv6AcceptRA=no\n", None, True),
+        ("[Match]\nName=en*\nVirtualization=container\n[Network]\nDHCP=yes\n", None, False),
+        ("[Match]\nName=host0\n[Network]\nDHCP=yes\n", None, False),
+        ("[Match]\nName=en*\n[Network]\nDHCP=yes\n", "", False),
+    ],
+)
+def test_a_file_of_a_package(text: str, own: str | None, is_known: bool, tmp_path: Path) -> None:
+    """The build has seen it. A file in /etc with the same name takes its place."""
+    place = tmp_path / "newroot/usr/lib/systemd/network/80-ec2.network"
+    place.parent.mkdir(parents=True)
+    place.write_text(text)
+    network = {} if own is None else {"systemd/network/80-ec2.network": own}
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network=network)
+    assert answer == ("known" if is_known else NONE)
+
+
+def test_a_drop_in_that_says_for_which_card(tmp_path: Path) -> None:
+    network = {**ASKS, "systemd/network/00-own.network.d/x.conf": "[Match]\nName=ens4\n"}
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network=network)
+    assert answer == "/etc/systemd/network/00-own.network.d/x.conf wants more than DHCP"
 
 
 def test_the_first_file_of_networkd_is_the_card_s(tmp_path: Path) -> None:
@@ -293,6 +387,11 @@ def test_the_first_file_of_networkd_is_the_card_s(tmp_path: Path) -> None:
         (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME="wan0"', False),
         (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME:="wan0"', False),
         (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME = "wan0"', False),
+        (f'SUBSYSTEM=="net", ATTR{{address}}=="{MAC}", NAME+="wan0"', False),
+        (f'ATTR{{address}}=="{MAC}", NAME="ens3", OPTIONS="link_priority=1"', True),
+        ('SUBSYSTEM=="net", ATTR{address}=="52:54:00:00:00:01", NAME="ens3"', False),
+        ('KERNEL=="ens3"NAME="wan0"', False),
+        ('SUBSYSTEM=="net", ENV{ID_NET_NAME}="wan0"', True),
         ('NAME="wan0"', False),
         ('SUBSYSTEM=="net", ATTR{address}=="52:54:00:00:00:01", NAME="ens4"', True),
         ('SUBSYSTEM=="net", ATTR{address}=="52:54:00:*", NAME="ens4"', False),

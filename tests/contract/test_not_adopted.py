@@ -160,9 +160,9 @@ sh "$1" >/dev/null
         ("app.service", "notify"),
         # Groups that the unit has made for its processes (Delegate=).
         ("app.service/supervisor/deep", "notify"),
-        ("app.service-of-another", "reload restart"),
-        ("user@1000.service/app.service", "reload restart"),
-        ("other", "reload restart"),
+        ("app.service-of-another", "reload reset-failed restart"),
+        ("user@1000.service/app.service", "reload reset-failed restart"),
+        ("other", "reload reset-failed restart"),
     ],
 )
 def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, called: str) -> None:
@@ -175,7 +175,7 @@ def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, calle
     [
         ("namespace slave\n", 0, "confine notify"),
         # It may not go on as it is: systemd starts it.
-        ("namespace slave nosuid\n", 1, "confine forget reload restart"),
+        ("namespace slave nosuid\n", 1, "confine forget reload reset-failed restart"),
         ("umask 022\n", 1, "notify"),
     ],
 )
@@ -192,10 +192,10 @@ def test_adopt_confines_what_was_mounted_later(tmp_path: Path, unit: str, status
     ("enabled", "status", "called"),
     [
         # A program that AppArmor confines in a stock boot runs without its profile.
-        ("Y", 0, "find-unconfined forget reload restart"),
+        ("Y", 0, "find-unconfined forget reload reset-failed restart"),
         ("Y", 1, "find-unconfined notify"),
         # A wrong call, no program of that name, killed.
-        *(("Y", status, "find-unconfined forget reload restart") for status in (2, 127, 137)),
+        *(("Y", status, "find-unconfined forget reload reset-failed restart") for status in (2, 127, 137)),
         ("N", 0, "notify"),
     ],
 )
@@ -212,7 +212,9 @@ def test_adopt_takes_no_process_that_escapes_its_profile(
     assert adopted(tmp_path, "app.service") == called.split()
 
 
-@pytest.mark.parametrize(("sockets", "called"), [(0, "notify"), (1, "notify"), (2, "forget reload")])
+@pytest.mark.parametrize(
+    ("sockets", "called"), [(0, "notify"), (1, "notify"), (2, "forget reload reset-failed")]
+)
 def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets: int, called: str) -> None:
     """With others the unit is not started: settle starts its socket units before."""
     assert adopted(tmp_path, "app.service", sockets) == called.split()
@@ -220,7 +222,9 @@ def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets:
     assert (tmp_path / "run/fell-back").exists() is (sockets == 2)
 
 
-@pytest.mark.parametrize(("journal", "called"), [("same", "notify"), ("other", "forget reload restart")])
+@pytest.mark.parametrize(
+    ("journal", "called"), [("same", "notify"), ("other", "forget reload reset-failed restart")]
+)
 def test_adopt_compares_the_journals_socket_with_that_of_pid_1(
     tmp_path: Path, journal: str, called: str
 ) -> None:

@@ -64,7 +64,7 @@ def test_settle_starts_only_what_systemd_wanted(
     assert (tmp_path / "forgotten").exists() is killed
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""
-    assert called == ("restart --no-block app.service\n" if restarted else "")
+    assert called == ("reset-failed app.service\nrestart --no-block app.service\n" if restarted else "")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,10 @@ def test_settle_starts_who_requires_a_unit_that_was_not_adopted(
     done = subprocess.run(
         ["dash", "-eu", "-c", script], check=True, capture_output=True, text=True, timeout=SECONDS
     )
-    assert done.stdout.splitlines() == ["end", *(["restart --no-block app.service"] if restarted else [])]
+    assert done.stdout.splitlines() == [
+        "end",
+        *(["reset-failed app.service", "restart --no-block app.service"] if restarted else []),
+    ]
 
 
 @pytest.mark.parametrize(

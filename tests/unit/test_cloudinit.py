@@ -303,7 +303,7 @@ def test_what_a_first_boot_does(root: ImageRoot, wanted: Early, words: str) -> N
     assert first_boot(root, wanted).startswith(words)
 
 
-@pytest.mark.parametrize("path", ["/etc/hosts", "/etc/hostname"])
+@pytest.mark.parametrize("path", ["/etc/hosts", "/etc/hostname", "/etc/ssh/ssh_host_ed25519_key"])
 def test_an_application_that_reads_names_waits_for_cloud_init(root: ImageRoot, path: str) -> None:
     """cloud-init may write the machine's name into these files, and would come only after the early start."""
     (root.base / "etc/cloud/cloud.cfg").write_text("manage_etc_hosts: true\n")

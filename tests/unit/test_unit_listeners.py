@@ -51,6 +51,10 @@ def read(base: Path) -> None:
         ("/var/tmp//x.sock", True),
         ("/dev/shm/x", True),
         ("/tmpfiles/x", False),
+        ("/run/lock/x", True),
+        ("/var/lock/x", True),
+        ("/var/run/lock/x", True),
+        ("%t/lock/x", True),
         ("vsock::22", False),
         ("vsock:2:5000", True),
         ("%i", True),
@@ -67,10 +71,18 @@ def test_whether_anybody_could_listen_there(base: Path, address: str, *, is_open
         read(base)
 
 
-@pytest.mark.parametrize("kind", ["ListenDatagram", "ListenSequentialPacket"])
-def test_other_kinds_of_sockets(base: Path, kind: str) -> None:
-    socket(base, f"{kind}=@x")
-    with pytest.raises(UnsupportedUnitError, match=r"other\.socket listens on @x"):
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        ("ListenDatagram", "@x"),
+        ("ListenSequentialPacket", "@x"),
+        ("ListenFIFO", "/tmp/x"),
+        ("ListenMessageQueue", "/x"),
+    ],
+)
+def test_other_kinds_of_sockets(base: Path, kind: str, address: str) -> None:
+    socket(base, f"{kind}={address}")
+    with pytest.raises(UnsupportedUnitError, match=r"other\.socket listens on @?[/x]"):
         read(base)
 
 

@@ -48,9 +48,9 @@ _GRUB_FILES = ("grub/grub.cfg", "grub2/grub.cfg")
 # A boot loader has less than 4 MiB; a kernel with its initramfs has more.
 _LEAST_UKI_BYTES = 4 << 20
 # Our kernel, both parts and some room for the next kernel's package.
+_LEAST_FREE_BYTES = 96 << 20
 # Options of FAT with which only root can read the files.
 _CLOSED = frozenset(("umask=0077", "umask=077"))
-_LEAST_FREE_BYTES = 96 << 20
 # A table in a circle has more than two hundred.
 _MOST_OVERLAPS = 4
 _GRUB_IN_MBR = b"GRUB"

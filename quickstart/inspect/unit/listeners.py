@@ -17,11 +17,13 @@ from quickstart.inspect.unit.files import assignments, unit_texts
 from quickstart.inspect.unit.hidden import started_sockets
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.parse.bounded import natural
-from quickstart.parse.guestpaths import simplified
+from quickstart.parse.guestpaths import in_run, simplified
 from quickstart.parse.printable import brief
 
-_LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO")
-_OPEN_TO_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108
+_QUEUE = "ListenMessageQueue"
+_LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO", _QUEUE)
+# Directories in which every user may make a file. /var/lock and /var/run are links.
+_OPEN_TO_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/lock/", "/var/lock/")  # noqa: S108
 _PORT_START = "net/ipv4/ip_unprivileged_port_start"
 _USUAL_START, _LAST_PORT = 1024, 65535
 
@@ -50,7 +52,10 @@ def _addresses(root: ImageRoot, name: str) -> Iterator[str]:
     except (StartSetError, UnsupportedUnitError):
         # It has no file, so it is not started.
         return
-    yield from (value for key, value in assigned if key in _LISTENS and value)
+    # Every user may make a message queue.
+    yield from (
+        f"@{value}" if key == _QUEUE else value for key, value in assigned if key in _LISTENS and value
+    )
 
 
 def _port_start(root: ImageRoot) -> int:
@@ -63,9 +68,7 @@ def is_open_to_all(address: str, port_start: int) -> bool:
     """Whether a process of any user could bind ``address``, a value of ListenStream= (systemd.socket(5)), when nobody
     has bound it yet. ``port_start`` is the first port that any user may bind.
     """
-    if address.startswith("/"):
-        return f"{simplified(address)}/".startswith(_OPEN_TO_ALL)
-    if address.startswith("%t/"):
-        return False
+    if address.startswith(("/", "%t/")):
+        return f"{in_run(simplified(address.replace('%t/', '/run/', 1)))}/".startswith(_OPEN_TO_ALL)
     port = natural(address.rpartition(":")[2], _LAST_PORT)
     return port is None or port >= port_start
