@@ -15,6 +15,11 @@ from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store
 from tests.vm.booting import console_until
 from tests.vm.conftest import BOOT_S, COMMAND, STAY, guest_file, host, quickstart
+from tests.vm.turns import in_turn, turn_of
+
+# Each of them has stock boots, so they take turns.
+FAULTS = ("ends", "fails")
+WORDS = ("quickstart=off", "init=/lib/systemd/systemd")
 
 
 def test_what_is_written_is_on_the_volume_after_power_off(used: Path) -> None:
@@ -122,7 +127,7 @@ def stock_boot_says(out: Path, *words: str) -> str:
     return str(lines[0])
 
 
-@pytest.mark.parametrize("word", ["quickstart=off", "init=/lib/systemd/systemd"])
+@pytest.mark.parametrize("word", in_turn(WORDS, WORDS))
 def test_the_kernel_command_line_asks_for_another_boot(artefact: Path, word: str) -> None:
     assert stock_boot_says(artefact, "--snapshot", "--append", word) == f"fallback 1: {word}"
 
@@ -156,6 +161,7 @@ def test_edited_configuration_takes_effect_and_the_start_stays_fast(used: Path) 
     assert called.out == "from /etc\n/fast/usr/sbin/nginx\n", called.err
 
 
+@turn_of("ends", FAULTS)
 def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) -> None:
     called = quickstart(
         "run", artefact, *STAY, "--snapshot", "--console", "--exec",
@@ -169,6 +175,7 @@ def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) ->
     assert "fallback 1: nginx.service has ended" in called.console
 
 
+@turn_of("fails", FAULTS)
 def test_an_application_that_fails_to_start_falls_back(used: Path, store: Store) -> None:
     """The stock nginx refuses this configuration too, but the machine is up and can be mended."""
     broken = quickstart("run", used, "--exec", "echo 'bad_directive;' >/etc/nginx/conf.d/bad.conf")

@@ -31,6 +31,10 @@ from quickstart.store.store import Store
 from tests.vm.booting import FAST, SETTLED, WHOLE, WORKING, boot
 from tests.vm.conftest import STAY, quickstart
 from tests.vm.test_stale import TOOL
+from tests.vm.turns import turn_of
+
+# Each of them has stock boots, so they take turns.
+AT_REST = ("slow", "otherwise")
 
 GUEST = Path(__file__).with_name("guest")
 
@@ -79,6 +83,7 @@ def test_what_fails_in_init_is_named_and_the_stock_system_comes(
     assert ended.fallbacks[0].endswith("; the stock init takes over")
 
 
+@turn_of("slow", AT_REST)
 def test_a_start_that_is_slow_goes_on_beside_the_distributions_boot(store: Store, artefact: Path) -> None:
     """Init looks for a port that nobody will listen on, as if the application were slow: its process is kept."""
     hook = (
@@ -92,6 +97,7 @@ def test_a_start_that_is_slow_goes_on_beside_the_distributions_boot(store: Store
     assert late in ended.console
 
 
+@turn_of("otherwise", AT_REST)
 def test_a_server_that_answers_the_machine_itself_otherwise_is_handed_over_at_rest(
     store: Store, artefact: Path
 ) -> None:

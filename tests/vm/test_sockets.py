@@ -10,6 +10,10 @@ from pathlib import Path, PurePosixPath
 from quickstart.inspect.unit import read_unit
 from tests.vm.parity import described, small_root
 from tests.vm.parity_adopted import SETTLED, boot
+from tests.vm.turns import turn_of
+
+# Each of them has stock boots, so they take turns.
+OTHERS = ("other", "unbound")
 
 GUEST = Path(__file__).with_name("guest")
 UNIT = "parity-sockets.service"
@@ -148,6 +152,7 @@ def test_systemd_keeps_the_sockets_that_pid_1_has_bound(artefact: Path, tmp_path
     ]
 
 
+@turn_of("other", OTHERS)
 def test_where_systemd_has_others_the_unit_starts_anew(artefact: Path, tmp_path: Path) -> None:
     """Clients connect to systemd's sockets: with any others the service would never answer."""
     question = f"wait_settled; {STATE}; ask late\n"
@@ -157,6 +162,7 @@ def test_where_systemd_has_others_the_unit_starts_anew(artefact: Path, tmp_path:
     assert rest[:2] == answers(pid)
 
 
+@turn_of("unbound", OTHERS)
 def test_a_socket_that_systemd_cannot_bind(artefact: Path, tmp_path: Path) -> None:
     """The process of the early start has the port, on IPv4 alone, and systemd wants it for both families."""
     question = f"wait_settled; {STATE}; ask late\n"

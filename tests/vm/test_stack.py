@@ -8,6 +8,7 @@ import pytest
 
 from tests.vm.parity_adopted import SETTLED
 from tests.vm.parity_stack import PLACE, booted
+from tests.vm.turns import in_turn
 
 GUEST = Path(__file__).with_name("guest")
 UNIT = "parity-db.service"
@@ -141,18 +142,19 @@ def test_one_companion_whose_sockets_systemd_does_not_take_over(artefact: Path, 
     assert [line.split()[0] for line in rest[3:]] == [main, main]
 
 
-@pytest.mark.parametrize(
-    ("kind", "start", "state"),
-    [
-        # It ends before nginx answers; systemd starts it once more, and it ends again.
-        ("exec", "/bin/sleep 0.1", "inactive"),
-        ("forking", "/bin/false", "failed"),
-    ],
-    ids=["ends", "fails"],
-)
+# How a companion comes to its end: its type, its command, and the state that systemd leaves it in.
+ENDS = {
+    # It ends before nginx answers; systemd starts it once more, and it ends again.
+    "ends": ("exec", "/bin/sleep 0.1", "inactive"),
+    "fails": ("forking", "/bin/false", "failed"),
+}
+
+
+@pytest.mark.parametrize("name", in_turn(ENDS, tuple(ENDS)))
 def test_without_a_companion_all_of_the_stack_starts_the_stock_way(
-    artefact: Path, tmp_path: Path, kind: str, start: str, state: str
+    artefact: Path, tmp_path: Path, name: str
 ) -> None:
+    kind, start, state = ENDS[name]
     question = f"""until [ -S /run/systemd/private ]; do sleep 0.2; done
     systemctl is-system-running --wait >/dev/null
     systemctl show -P ActiveState {UNIT}

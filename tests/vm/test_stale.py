@@ -14,6 +14,10 @@ import pytest
 from quickstart.image.ext4 import read_superblock
 from tests.vm.conftest import STAY, guest_file, host, quickstart
 from tests.vm.test_disk import stock_boot_says
+from tests.vm.turns import turn_of
+
+# Each of them has stock boots, so they take turns.
+CHANGES = ("library", "filter")
 
 TOOL = "/usr/sbin/quickstart"
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libz.so.1.2.13"
@@ -127,6 +131,7 @@ def test_a_machine_that_was_cut_off_is_compared(machine: Path) -> None:
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as packed, file by file")
 
 
+@turn_of("library", CHANGES)
 def test_an_upgraded_library(machine: Path) -> None:
     """dpkg's trigger tells at once, the shutdown does not stamp, and the next boot is a stock one that names the file."""
     out, console = stock(machine, f"{package('newer', LIBRARY, LIBRARY)}; {TOOL} status")
@@ -176,6 +181,7 @@ def test_a_service_that_waits_for_its_turn_leaves_the_fast_start(machine: Path) 
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as stamped")
 
 
+@turn_of("filter", CHANGES)
 def test_a_packet_filter_that_is_installed_later(machine: Path) -> None:
     """By a name that nobody knows, and for multi-user.target, as ufw and firewalld are."""
     link = "/etc/systemd/system/multi-user.target.wants/wall.service"

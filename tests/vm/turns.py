@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+_Test = TypeVar("_Test", bound=Callable[..., object])
 
 
 def chosen(names: Sequence[str], commit: str) -> str:
@@ -31,3 +33,13 @@ def in_turn(every: Iterable[str], in_turns: Sequence[str], always: Sequence[str]
     """``every`` name as a parameter of pytest. `make test` runs those in ``always``, and one of ``in_turns``."""
     now = {*always, chosen(in_turns, commit_of_now())}
     return [pytest.param(name, marks=() if name in now else pytest.mark.full) for name in every]
+
+
+def turn_of(name: str, names: Sequence[str]) -> Callable[[_Test], _Test]:
+    """A decorator of the test with the name ``name``, one of ``names`` whose tests take turns."""
+    is_now = chosen(names, commit_of_now()) == name
+
+    def marked(test: _Test) -> _Test:
+        return test if is_now else pytest.mark.full(test)
+
+    return marked
