@@ -21,6 +21,7 @@ from quickstart.engines.ownsystem import OwnSystem, execute_in, script_of
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.image.ext4 import disk_recipe, write_disk
+from quickstart.image.fat import write_fat
 from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition
 from quickstart.image.partitioned import Filled, write_partitioned
 from quickstart.inspect.imageroot import ImageRoot
@@ -212,10 +213,7 @@ def _assemble(reference: ReferenceImage, root_mib: int, loader: OwnLoader, direc
         reference.volume_label,
         entry.devices_of(reference),
     )
-    kib, serial = _LOADERS[loader].esp_mib * 1024, esp_id(reference).replace("-", "")
-    door.run(
-        ["mkfs.vfat", "-F", "32", "-n", "ESP", "-i", serial, "--invariant", "-C", esp, str(kib)], timeout_s=60
-    )
+    write_fat(esp, _LOADERS[loader].esp_mib, "ESP", esp_id(reference))
     sources = {_ROOT_NUMBER: root, _ESP_NUMBER: esp}
     places = partitions(reference, root_mib, loader)
     # The second copy of the table takes less than a MiB.
