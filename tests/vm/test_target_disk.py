@@ -10,7 +10,7 @@ import pytest
 
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.output import Display, Plain
-from quickstart.engines.ownsystem import examined
+from quickstart.engines.ownsystem import examined, look_into
 from quickstart.model.words import Firmware
 from quickstart.store.context import Context
 from quickstart.store.store import Store
@@ -86,6 +86,55 @@ def test_systemd_boot_starts_it(with_systemd_boot: Made) -> None:
     assert b" login:" in console
     assert b"hand-off" not in console
     assert disk.state() == "quickstart+1-1.conf"
+
+
+CHANGE_MENU = """\
+set -ex
+mount -n -o remount,rw /
+mount /boot/efi
+sed -i 's/ ro / ro audit=0 /' /boot/efi/loader/entries/debian-*.conf
+grep -q 'audit=0' /boot/efi/loader/entries/debian-*.conf
+umount /boot/efi
+sync
+mount -n -o remount,ro /
+"""
+REMOVE = """\
+set -ex
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -n -o remount,rw /
+mount /boot/efi
+quickstart remove
+[ ! -e /usr/lib/quickstart ]
+umount /boot/efi
+sync
+mount -n -o remount,ro /
+"""
+
+
+def test_rebuild_takes_a_changed_menu_over_and_remove_leaves_nothing(with_systemd_boot: Made) -> None:
+    """After the test before, the machine is to try the entry once more. That boot finds the changed menu at its end."""
+    disk = with_systemd_boot
+    disk.execute(CHANGE_MENU)
+    assert FAST in disk.boot(Firmware.UEFI)
+    assert disk.state() == "quickstart.off"
+    rebuilt = quickstart("rebuild", disk.artefact.directory, "--json", timeout_s=BUILD_S)
+    assert rebuilt.status == 0, rebuilt.err
+    console = disk.boot(Firmware.UEFI)
+    assert FAST in console
+    assert b"audit=0" in console
+    assert disk.state() == "quickstart+1.conf"
+    disk.execute(REMOVE)
+    console = disk.boot(Firmware.UEFI)
+    assert b" login:" in console
+    assert b"hand-off" not in console
+    found = look_into(disk.artefact.disk, disk.context)
+    assert not [
+        name
+        for each in found.facts.partitions
+        if each.content
+        for name in each.content.boot
+        if "quickstart" in name
+    ]
 
 
 def test_a_bios_and_uefi_start_it(with_grub: Made) -> None:
