@@ -319,6 +319,19 @@ def test_until_settle_fast_stays_and_settle_is_told(machine: Machine) -> None:
     assert [line for line in said.splitlines() if line in ("take-away", "0")] == ["take-away", "0"]
 
 
+def test_who_runs_what_was_taken_away_is_told_from_others(machine: Machine) -> None:
+    """needrestart(1) goes by this word of proc(5), as after an upgrade in a stock boot."""
+    said = machine(
+        "mkdir /run; quickstart record; exec 3</fast/quickstart/part-b; "
+        f"readlink /proc/$$/fd/3; {CHANGE}; quickstart check >/dev/null {FAILS}; readlink /proc/$$/fd/3; cat <&3; "
+        "ls -d /run/quickstart.* 2>/dev/null || echo none"
+    )
+    before, after, *rest = said.splitlines()
+    assert not before.endswith("(deleted)")
+    assert after.endswith(" (deleted)")
+    assert rest == [BUILD, "none"]
+
+
 def test_a_chroot_takes_nothing_away_from_the_machine(machine: Machine) -> None:
     """An image that is made inside of a machine has dpkg triggers, too."""
     machine(

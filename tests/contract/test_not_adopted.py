@@ -170,6 +170,37 @@ def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, calle
     assert adopted(tmp_path, group) == called.split()
 
 
+# Its main process has ended, and another one of its group has not.
+LEFT = """
+set -eu
+mount -t proc proc /proc; mount -t cgroup2 cgroup2 /sys/fs/cgroup
+top=quickstart-test-$(cut -c1-8 /proc/sys/kernel/random/uuid)
+mkdir -p "/sys/fs/cgroup/$top/app.service" run units/app.service.d
+sleep 600 & left=$!
+echo $left >"/sys/fs/cgroup/$top/app.service/cgroup.procs"
+trap 'kill $left 2>/dev/null; sleep 0.2; find /sys/fs/cgroup/$top -depth -type d -exec rmdir {} +' EXIT
+sh -c 'echo $$' >run/main.pid
+printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s SOCKETS=0\n' "$top/app.service" >config
+[ "$2" = no ] || : >run/adopted
+set +e
+sh "$1" >/dev/null
+# What has been killed is a zombie until its parent asks.
+grep -q '^State:.[^Z]' /proc/$left/status && echo goes on || echo ended
+"""
+
+
+@pytest.mark.parametrize(("is_adopted", "left"), [("no", "ended"), ("yes", "goes on")])
+def test_adopt_ends_what_the_main_process_has_left(tmp_path: Path, is_adopted: str, left: str) -> None:
+    """A restart would not end it with KillMode=process. After the adoption, it is systemd's, as in a stock boot."""
+    script = prepared_adopt(tmp_path)
+    done = subprocess.run(
+        [*own_namespaces(), "sh", "-c", LEFT, "sh", str(script), is_adopted],
+        cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == left, done.stderr
+    assert (tmp_path / "called").read_text().split() == ["reload", "reset-failed", "restart"]
+
+
 @pytest.mark.parametrize(
     ("unit", "status", "called"),
     [
@@ -287,6 +318,16 @@ def adopted(tmp_path: Path, group: str, sockets: int = 0, journal: str = "") -> 
     """What `adopt` calls for a process in that group, with so many sockets, of which PID 1 holds the first. ``journal``
     says whether PID 1 has the ``same`` socket of journald as the process, or an ``other`` one.
     """
+    script = prepared_adopt(tmp_path)
+    subprocess.run(
+        [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(script), group, str(sockets), journal],
+        cwd=tmp_path, capture_output=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    return (tmp_path / "called").read_text().split()
+
+
+def prepared_adopt(tmp_path: Path) -> Path:
+    """The script with what it calls, in ``tmp_path``."""
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they make control groups")
     programs = tmp_path / "programs"
@@ -305,8 +346,4 @@ def adopted(tmp_path: Path, group: str, sockets: int = 0, journal: str = "") -> 
         text = text.replace(ours, str(tmp_path / place))
     text = text.replace("/dev/console", "/dev/null").replace("\nPATH=", f"\nPATH={programs}:")
     (tmp_path / "adopt").write_text(text)
-    subprocess.run(
-        [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(tmp_path / "adopt"), group, str(sockets), journal],
-        cwd=tmp_path, capture_output=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    return (tmp_path / "called").read_text().split()
+    return tmp_path / "adopt"

@@ -108,7 +108,7 @@ def test_settle_starts_who_requires_a_unit_that_was_not_adopted(
 @pytest.mark.parametrize(
     ("hand_off", "changed", "called"),
     [
-        ("keep", True, "take-away"),
+        ("keep", True, "released"),
         ("keep", False, ""),
         ("release", True, "released"),
         ("release", False, "released"),

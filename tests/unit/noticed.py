@@ -255,6 +255,11 @@ NOTICED: dict[str, Noticed] = {
         _SECRETS,
     ),
     **dict.fromkeys(
+        ("/etc/hosts", "/etc/ssh/ssh_host_*"),
+        NoDecision("whether the application of the build opens it before it is ready"),
+    ),
+    "/var/lock/": NoDecision("a part of addresses of sockets"),
+    **dict.fromkeys(
         ("/etc/alternatives", "/var/lib/dpkg", "/var/lib/dpkg/info", "/var/lib/dpkg/status"), _DPKG
     ),
     **dict.fromkeys(

@@ -21,6 +21,7 @@ from quickstart.trace.collect import collect
 from tests.unit.layouts import CONFIG, UNIT
 from tests.unit.stracelog import log
 from tests.unit.test_strace_unit import UNIT_LOG
+from tests.unit.unitreader import put
 
 PROFILE = """schema = 1
 name = "app"
@@ -134,6 +135,8 @@ def test_a_stack_has_as_many_sockets_as_a_unit(tmp_path: Path) -> None:
         listens(tmp_path, f"{name}.socket", f"[Socket]\n{ports}")
     with pytest.raises(UnsupportedUnitError, match=r"the units of the stack get 17 sockets .* at most 16"):
         read_stack(root, ("db.service", "web.service"))
+    # Of another service, any user could bind it first.
+    put(tmp_path, "/usr/lib/systemd/system/web.socket", "[Socket]\nListenStream=80\n")
     assert len(read_stack(root, ("db.service",)).sockets) == MOST_SOCKETS
 
 

@@ -86,6 +86,18 @@ def test_other_kinds_of_sockets(base: Path, kind: str, address: str) -> None:
         read(base)
 
 
+@pytest.mark.parametrize("name", ["open-iscsi", "iscsid", "multipathd"])
+def test_a_service_that_binds_such_an_address(base: Path, name: str) -> None:
+    """open-iscsi's passwords go to whoever has bound its address."""
+    put(base, f"{PLACE}/{name}.service", "[Service]\nExecStart=/bin/x\n")
+    read(base)
+    link = base / "etc/systemd/system/sysinit.target.wants" / f"{name}.service"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(f"{PLACE}/{name}.service")
+    with pytest.raises(UnsupportedUnitError, match=rf"{name}\.service listens on @"):
+        read(base)
+
+
 def test_a_socket_that_no_boot_starts(base: Path) -> None:
     socket(base, "ListenStream=2222", target="never.target")
     socket(base, "ListenNetlink=route 1", "netlink")

@@ -15,6 +15,7 @@ from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments, unit_texts
 from quickstart.inspect.unit.hidden import started_sockets
+from quickstart.inspect.unit.linked import enabled_services
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.parse.bounded import natural
 from quickstart.parse.guestpaths import in_run, simplified
@@ -24,16 +25,24 @@ _QUEUE = "ListenMessageQueue"
 _LISTENS = ("ListenStream", "ListenDatagram", "ListenSequentialPacket", "ListenFIFO", _QUEUE)
 # Directories in which every user may make a file. /var/lock and /var/run are links.
 _OPEN_TO_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/lock/", "/var/lock/")  # noqa: S108
+# Services that bind such an address themselves, or that talk as root to who has bound it.
+_BINDS = {
+    "iscsid.service": "@ISCSIADM_ABSTRACT_NAMESPACE",
+    "open-iscsi.service": "@ISCSIADM_ABSTRACT_NAMESPACE",
+    "multipathd.service": "@/org/kernel/linux/storage/multipathd",
+}
 _PORT_START = "net/ipv4/ip_unprivileged_port_start"
 _USUAL_START, _LAST_PORT = 1024, 65535
 
 
 def refuse_listeners(root: ImageRoot, unit: str, bound: Collection[str]) -> None:
-    """Raise UnsupportedUnitError when a boot starts a socket unit that listens where any user could listen, too.
+    """Raise UnsupportedUnitError when a boot starts a unit that listens where any user could listen, too. These are
+    socket units, and some services of storage.
     ``bound`` are the socket units whose sockets init binds before ``unit`` starts.
     """
     late = sorted(started_sockets(root).difference(bound))
     listens = [(name, address) for name in late for address in _addresses(root, name)]
+    listens += [(name, _BINDS[name]) for name in sorted(enabled_services(root).intersection(_BINDS))]
     if not listens:
         return
     start = _port_start(root)
