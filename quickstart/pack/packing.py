@@ -30,6 +30,7 @@ from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_stack
 from quickstart.inspect.unit.hidden import hidden_paths
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Initramfs, StartSet, Trace
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
@@ -169,18 +170,7 @@ def _recipe(
 ) -> Recipe:
     root, units = ImageRoot(subject.reference.tree), subject.profile.units
     unit = read_stack(root, units, subject.profile.run_start_pre)
-    refuse_earlier(traced.traces, units, root)
-    refuse_edited(traced.traces, units, root)
-    refuse_other_files(traced.traces, unit, root)
-    refuse_other_network(traced.traces, unit.unit)
-    refuse_made_before(traced.traces, unit, root)
-    refuse_late_nodes(traced.traces, unit.unit)
-    refuse_controllers_of_own(traced.traces, unit.unit)
-    refuse_wrapped_docker(traced.traces, unit)
-    refuse_undone_settings(traced.traces, unit.unit, root)
-    refuse_peers(traced.traces, unit, root)
-    refuse_names_too_early(traced.traces, units, root)
-    refuse_addresses_too_early(traced.traces, units, root)
+    _refuse_traced(traced.traces, unit, units, root)
     # Without a hand-off, systemd never runs, so a program cannot call it.
     if options.hand_off is not HandOff.STAY:
         unit = told_of_systemd(traced.traces, unit)
@@ -216,6 +206,24 @@ def _recipe(
             hidden=hidden_paths(unit, root),
         ),
     )
+
+
+def _refuse_traced(traces: Sequence[Trace], unit: UnitStart, units: Sequence[str], root: ImageRoot) -> None:
+    """Raise UnsupportedUnitError when the traced boots show something that an early start of ``units``, with the last
+    unit ``unit``, could not repeat.
+    """
+    refuse_earlier(traces, units, root)
+    refuse_edited(traces, units, root)
+    refuse_other_files(traces, unit, root)
+    refuse_other_network(traces, unit.unit)
+    refuse_made_before(traces, unit, root)
+    refuse_late_nodes(traces, unit.unit)
+    refuse_controllers_of_own(traces, unit.unit)
+    refuse_wrapped_docker(traces, unit)
+    refuse_undone_settings(traces, unit.unit, root)
+    refuse_peers(traces, unit, root)
+    refuse_names_too_early(traces, units, root)
+    refuse_addresses_too_early(traces, units, root)
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:

@@ -134,15 +134,21 @@ def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
     assert (cared.read_text() if cared.exists() else "") == ("remove-ipc 63495\n" if killed else "")
 
 
-# `adopt` with what it calls; a process in a group below that of the test, which goes with it.
-ADOPTED = """
+# A control group of the test's own, which goes with the test.
+IN_GROUP = """
 set -eu
 mount -t proc proc /proc; mount -t cgroup2 cgroup2 /sys/fs/cgroup
 top=quickstart-test-$(cut -c1-8 /proc/sys/kernel/random/uuid)
+end() { kill "$1" 2>/dev/null; sleep 0.2; find /sys/fs/cgroup/$top -depth -type d -exec rmdir {} +; }
+"""
+# `adopt` with what it calls; a process in a group below that of the test, which goes with it.
+ADOPTED = (
+    IN_GROUP
+    + """
 mkdir -p "/sys/fs/cgroup/$top/$2" run units/app.service.d
 sleep 600 & main=$!
 echo $main >"/sys/fs/cgroup/$top/$2/cgroup.procs"
-trap 'kill $main; sleep 0.2; find /sys/fs/cgroup/$top -depth -type d -exec rmdir {} +' EXIT
+trap 'end $main' EXIT
 echo $main >run/main.pid
 printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s SOCKETS=%s\\n' "$top/app.service" "$3" >config
 # Descriptors of PID 1 of this namespace, in place of sockets.
@@ -152,6 +158,7 @@ case $4 in same) readlink /proc/1/fd/2 >run/journal ;; other) echo 'socket:[1]' 
 set +e
 sh "$1" >/dev/null
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +178,13 @@ def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, calle
 
 
 # Its main process has ended, and another one of its group has not.
-LEFT = """
-set -eu
-mount -t proc proc /proc; mount -t cgroup2 cgroup2 /sys/fs/cgroup
-top=quickstart-test-$(cut -c1-8 /proc/sys/kernel/random/uuid)
+LEFT = (
+    IN_GROUP
+    + """
 mkdir -p "/sys/fs/cgroup/$top/app.service" run units/app.service.d
 sleep 600 & left=$!
 echo $left >"/sys/fs/cgroup/$top/app.service/cgroup.procs"
-trap 'kill $left 2>/dev/null; sleep 0.2; find /sys/fs/cgroup/$top -depth -type d -exec rmdir {} +' EXIT
+trap 'end $left' EXIT
 sh -c 'echo $$' >run/main.pid
 printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s SOCKETS=0\n' "$top/app.service" >config
 [ "$2" = no ] || : >run/adopted
@@ -187,6 +193,7 @@ sh "$1" >/dev/null
 # What has been killed is a zombie until its parent asks.
 grep -q '^State:.[^Z]' /proc/$left/status && echo goes on || echo ended
 """
+)
 
 
 @pytest.mark.parametrize(("is_adopted", "left"), [("no", "ended"), ("yes", "goes on")])

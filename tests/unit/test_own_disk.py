@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,13 @@ from quickstart.cli.main import group
 from quickstart.engines.owndisk import OwnDiskOptions, OwnLoader, check_loader, esp_id, partitions
 from quickstart.errors import BadInputError
 from quickstart.host.holes import CHUNK_BYTES
-from quickstart.image.gpt import ESP, ROOT_X86_64, GptPartition, gpt
+from quickstart.image.gpt import ESP, ROOT_X86_64, gpt
 from quickstart.image.partitioned import Filled, write_partitioned
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB, ReferenceImage
+from tests.unit.test_gpt import DISK as IDENTIFIER
+from tests.unit.test_gpt import partition
 
-IDENTIFIER = uuid.UUID("5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0c01")
 REFERENCE = ReferenceImage(
     tree=Path("/none"),
     image_hash="",
@@ -29,17 +29,6 @@ REFERENCE = ReferenceImage(
     volume_label="",
     origin=("debootstrap", ""),
 )
-
-
-def partition(number: int, at_mib: int, size_mib: int) -> GptPartition:
-    return GptPartition(
-        number=number,
-        begin_bytes=at_mib * MIB,
-        size_bytes=size_mib * MIB,
-        type_id=ESP,
-        identifier=uuid.uuid5(IDENTIFIER, str(number)),
-        name="",
-    )
 
 
 def test_a_disk_has_its_table_twice_and_what_is_in_its_partitions(tmp_path: Path) -> None:

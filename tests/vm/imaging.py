@@ -25,6 +25,29 @@ from tests.images.lookalike import Layout, look_alike
 from tests.vm.test_inspect import digest
 
 BOOT_S = 900.0
+FAST = b"hand-off: nginx.service was started from /fast"
+_ON_ESP = """\
+set -ex
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -n -o remount,rw /
+mount /boot/efi
+{}
+umount /boot/efi
+sync
+mount -n -o remount,ro /
+"""
+
+
+def on_esp(*lines: str) -> str:
+    """A script for `Made.execute` that changes the EFI system partition by ``lines``."""
+    return _ON_ESP.format("\n".join(lines))
+
+
+# What systemd-boot leaves of a boot that does not come to its end.
+_ENTRY = "/boot/efi/loader/entries/quickstart"
+BREAK_ENTRY = on_esp(f"mv {_ENTRY}+1.conf {_ENTRY}+0-1.conf")
+_STOCK_ENTRY = "/boot/efi/loader/entries/debian-*.conf"
+CHANGE_MENU = on_esp(f"sed -i 's/ ro / ro audit=0 /' {_STOCK_ENTRY}", f"grep -q 'audit=0' {_STOCK_ENTRY}")
 PROFILE = """\
 schema = 1
 name = "web"
@@ -75,6 +98,19 @@ class Made:
             if answered:
                 assert guest.power_off(BOOT_S)
             return guest.console.read(0).data
+
+    def boots_fast(self, firmware: Firmware) -> bytes:
+        """The console of a boot of our entry, which started early and handed over."""
+        console = self.boot(firmware)
+        assert FAST in console
+        assert b"fallback" not in console
+        return console
+
+    def boots_stock(self, firmware: Firmware) -> None:
+        """A boot of the system's own entry."""
+        console = self.boot(firmware)
+        assert b" login:" in console
+        assert b"hand-off" not in console
 
     def state(self) -> str:
         """What GRUB has noted of the last try. With systemd-boot, the name of our entry."""

@@ -37,8 +37,8 @@ _USUAL_START, _LAST_PORT = 1024, 65535
 
 def refuse_listeners(root: ImageRoot, unit: str, bound: Collection[str]) -> None:
     """Raise UnsupportedUnitError when a boot starts a unit that listens where any user could listen, too. These are
-    socket units, and some services of storage.
-    ``bound`` are the socket units whose sockets init binds before ``unit`` starts.
+    socket units, and some services of storage. ``bound`` are the socket units whose sockets init binds before ``unit``
+    starts.
     """
     late = sorted(started_sockets(root).difference(bound))
     listens = [(name, address) for name in late for address in _addresses(root, name)]

@@ -8,3 +8,5 @@ cp /usr/sbin/nginx /root/u/usr/sbin/nginx
 dpkg-deb -b /root/u /root/u.deb >/dev/null
 dpkg -i --force-all /root/u.deb >/dev/null 2>&1
 dpkg-query -W -f '${Version}\n' "$package" | grep -c upgrade1
+# By this word, needrestart(1) finds who still runs the old code.
+! grep -q '(deleted)' "/proc/$(cat /run/nginx.pid)/maps" || echo deleted
