@@ -194,6 +194,15 @@ class Powered(Guest, Protocol):
         ...
 
 
+@runtime_checkable
+class CountsInstructions(Guest, Protocol):
+    """A guest whose backend counts the instructions that the guest executes."""
+
+    def instructions(self) -> int:
+        """The number of instructions that the guest has executed since its start."""
+        ...
+
+
 def executing(guest: Guest) -> Executes:
     """Return ``guest`` if it can run commands. Otherwise, raise GuestLacksError."""
     if isinstance(guest, Executes):
@@ -220,6 +229,13 @@ def powered(guest: Guest) -> Powered:
     if isinstance(guest, Powered):
         return guest
     raise GuestLacksError("shut this guest down in order", "its backend can only switch it off")
+
+
+def counting_instructions(guest: Guest) -> CountsInstructions:
+    """Return ``guest`` if its instructions are counted. Otherwise, raise GuestLacksError."""
+    if isinstance(guest, CountsInstructions):
+        return guest
+    raise GuestLacksError("count the instructions of this guest", "its backend does not count them")
 
 
 _NO_FILES: Mapping[str, bytes | Path] = {}

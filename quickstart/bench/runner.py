@@ -13,9 +13,11 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from quickstart import __version__
+from quickstart.bench.disks import prepare_disk
 from quickstart.bench.prepare import prepare
 from quickstart.engines.boot import BuildOptions
 from quickstart.engines.launching import launchers
@@ -32,8 +34,10 @@ from quickstart.launch.arguments import Files, machine_arguments
 from quickstart.measure import launches, run
 from quickstart.measure.clock import clock_of, sized
 from quickstart.measure.configuration import Boot, machine_of, with_command_line
+from quickstart.measure.loader import LoaderTimes
 from quickstart.measure.matrix import Matrix
 from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstances, Facts, Sample
+from quickstart.measure.run import Bench
 from quickstart.model import Profile
 from quickstart.model.words import Payload
 from quickstart.profile import (
@@ -52,11 +56,13 @@ from quickstart.volume.storage import load_model
 
 # The files of a machine that is never started, and whose arguments are only recorded.
 _NO_FILES = Files((Path("kernel"), Path("initrd")), None)
-# Profile, configuration, and the delivery and payload that the matrix gives.
-_Key = tuple[str, str, str, str]
+# The storage model that answers at once.
+_PROMPT = "local"
+# Profile, firmware, configuration, and the delivery and payload that the matrix gives.
+_Key = tuple[str, str, str, str, str]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class QemuRunner:
     """The runner for QEMU. The matrix is the list of measurements. For each combination of profile, configuration,
     delivery and payload in the matrix, the runner makes the kernel, initramfs and disk only once. All runs of the
@@ -67,6 +73,7 @@ class QemuRunner:
     store: Store
     progress: Progress
     _boots: dict[_Key, Boot] = field(default_factory=dict)
+    _loaders: dict[tuple[_Key, str], LoaderTimes] = field(default_factory=dict)
 
     def circumstances(self) -> Circumstances:
         """Make the images and initramfs that are missing, and return all facts on which the measured times depend."""
@@ -81,8 +88,12 @@ class QemuRunner:
             if each.cell.instances > 1:
                 launches.demand_room(each.cell)
         for cell in (each.cell for each in self.matrix.plan):
-            profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
             key = _key(cell)
+            if cell.firmware:
+                if key not in self._boots:
+                    self._boots[key] = prepare_disk(cell, Context(self.store, self.progress))
+                continue
+            profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
             if key not in self._boots:
                 layer = _bench_layer(cell.profile)
                 form = Payload(cell.payload) if cell.payload else None
@@ -121,7 +132,8 @@ class QemuRunner:
             if f"machine {cell.clock} {cell.size}" not in found:
                 boot = self._boots[_key(cell)]
                 clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
-                words = machine_arguments(sized(machine_of(boot), clock), clock.accelerator, _NO_FILES)
+                started = dataclasses.replace(machine_of(boot), firmware=None)
+                words = machine_arguments(sized(started, clock), clock.accelerator, _NO_FILES)
                 found[f"machine {cell.clock} {cell.size}"] = " ".join(_of_the_machine(words))
         return found
 
@@ -130,7 +142,7 @@ class QemuRunner:
         measure/launches.py makes a run of several machines.
         """
         boot = with_command_line(self._boots[_key(cell)], cell.command_line)
-        bench = run.Bench(
+        bench = Bench(
             launchers=launchers(self.store),
             volume=volume_binary(self.store),
             limit_s=float(timeout_s),
@@ -141,7 +153,18 @@ class QemuRunner:
         model = load_model(cell.storage)
         if cell.instances > 1:
             return launches.launch(bench, patient, clock, model, cell, number)
-        return (run.run_once(bench, patient, clock, model, cell, number),)
+        computing = None
+        if cell.firmware and clock.name == "virtual":
+            computing = partial(self._loader_times, bench, patient, cell)
+        return (run.run_once(bench, patient, clock, model, cell, number, computing),)
+
+    def _loader_times(self, bench: Bench, boot: Boot, cell: Cell) -> LoaderTimes:
+        """The computing times of the boot loader of a cell on the virtual clock, which are measured only once."""
+        key = _key(cell), cell.size
+        if key not in self._loaders:
+            with self.progress.step(f"the boot loader of {cell.profile}, {cell.configuration}"):
+                self._loaders[key] = run.calibrate(bench, boot, cell.size, load_model(_PROMPT))
+        return self._loaders[key]
 
 
 def _bench_layer(name: str) -> BenchLayer | None:
@@ -164,7 +187,7 @@ def _bench_layer(name: str) -> BenchLayer | None:
 
 
 def _key(cell: Cell) -> _Key:
-    return cell.profile, cell.configuration, cell.delivery, cell.payload
+    return cell.profile, cell.firmware, cell.configuration, cell.delivery, cell.payload
 
 
 def _named(key: _Key) -> str:
@@ -180,7 +203,7 @@ def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
     for path in (boot.kernel, *boot.initrds):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    return _named(key), f"{digest.hexdigest()} on {read_superblock(boot.volume).uuid}"
+    return _named(key), f"{digest.hexdigest()} on {read_superblock(boot.volume, boot.root_at_bytes).uuid}"
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
@@ -204,7 +227,7 @@ def _facts(boots: Mapping[_Key, Boot]) -> Facts:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest not in contents and (sizes := file_sizes(initrd)) is not None:
             contents[digest] = sizes
-        image = read_superblock(boot.volume).uuid
+        image = read_superblock(boot.volume, boot.root_at_bytes).uuid
         packages[image] = boot.packages
         booted[_named(key)] = Booted(
             kernel=boot.kernel.name,

@@ -40,6 +40,7 @@ from quickstart.measure.results import (
     CONFIGURATIONS,
     DELIVERIES,
     FETCHES,
+    FIRMWARES,
     INSTANCES_MAX,
     PATTERNS,
     PAYLOADS,
@@ -96,6 +97,21 @@ class _Verbs(click.Group):
     metavar="NAME|DIR",
     shell_complete=profile_names,
     help="The profile of an application.",
+)
+@click.option(
+    "--disk",
+    "disks",
+    multiple=True,
+    metavar="OUT",
+    type=click.Path(file_okay=False),
+    help="An OUT of `build --image` or `build --target disk`, whose disk boots by its own boot loader.",
+)
+@click.option(
+    "--firmware",
+    "firmwares",
+    multiple=True,
+    type=click.Choice(FIRMWARES),
+    help="The firmware of the machine that boots a disk.",
 )
 @click.option(
     "--configuration",
@@ -247,7 +263,9 @@ def _measure(verb: Verb, matrix: Matrix, directory: Path) -> int:
     asked = Bench(matrix, directory, ("quickstart", *sys.argv[1:]), began)
     with Store(default_root(), display.note) as store:
         try:
-            results = benching.run_matrix(asked, QemuRunner(matrix, store, display), display)
+            results = benching.run_matrix(
+                asked, QemuRunner(matrix=matrix, store=store, progress=display), display
+            )
         except KeyboardInterrupt:
             if (directory / RESULTS).exists():
                 display.note(
@@ -323,7 +341,7 @@ def _show(console: Console, results: Results, directory: Path) -> None:
             if cell.clock == clock:
                 found = summarise(runs, operator.attrgetter("t_app_ns"))
                 line = "" if cell.command_line == "stock" else f", {cell.command_line}"
-                words = (f"{cell.profile}, {cell.size}", f"{cell.called}{line}", cell.storage)
+                words = (cell.machine, f"{cell.called}{line}", cell.storage)
                 table.add_row(*words, *_figures(found), str(found.n), str(found.censored))
         console.print(table)
     _show_launches(console, {cell: runs for cell, runs in every.items() if cell.instances > 1})

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from quickstart.errors import GuestEndedError, GuestError
-from quickstart.guest import Executes, HasConsole, HasTerminal, Message, Powered
+from quickstart.guest import CountsInstructions, Executes, HasConsole, HasTerminal, Message, Powered
 from quickstart.host import door
 from quickstart.host.files import full_disk_named, temporary_directory
 from quickstart.host.workspace import room_for_sockets, workspace
@@ -32,6 +32,7 @@ from quickstart.launch.arguments import (
     named_as_the_host_does,
 )
 from quickstart.launch.channel import Channel
+from quickstart.launch.counters import instructions_of, root_io_of
 from quickstart.launch.drain import BoundedLog, Drained, drained, hand_over
 from quickstart.launch.forward import demand_port
 from quickstart.launch.lent import lent_disk, lent_pair
@@ -81,7 +82,7 @@ class QemuLauncher:
         return QemuGuest(machine, self.accelerator, launch_archive, self.keep)
 
 
-class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
+class QemuGuest(Executes, HasConsole, HasTerminal, Powered, CountsInstructions):
     """A guest in QEMU. This class implements all protocols for guests that guest.py defines."""
 
     def __init__(
@@ -288,11 +289,13 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         """
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
-        found = self._open_monitor().command("query-blockstats")
-        for device in found if isinstance(found, list) else []:
-            if isinstance(device, dict) and device.get("device") == ROOT:
-                return _root_io(device.get("stats"))
-        raise GuestError("QEMU has no counters for the root volume")
+        return root_io_of(self._open_monitor().command("query-blockstats"), ROOT)
+
+    def instructions(self) -> int:
+        """The number of instructions that the guest has executed, from the QMP command query-replay. Without QEMU's
+        option -icount, the number is 0.
+        """
+        return instructions_of(self._open_monitor().command("query-replay"))
 
     def execute(
         self,
@@ -385,15 +388,3 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         text = self.console.tail(_TAIL_BYTES).decode(errors="replace") if self._said else ""
         printable = (("".join(c for c in line if c.isprintable())) for line in text.splitlines())
         return "\n".join([line for line in printable if line.strip()][-lines:])
-
-
-def _root_io(stats: object) -> RootIo:
-    """QEMU's counters of a block device as a RootIo. Each number is checked, because a hostile guest may have taken
-    over its QEMU.
-    """
-    names = ("rd_operations", "rd_bytes", "wr_operations", "wr_bytes")
-    counted = [stats.get(name) for name in names] if isinstance(stats, dict) else []
-    numbers = [each for each in counted if type(each) is int and 0 <= each < 1 << 64]
-    if len(numbers) != len(names):
-        raise GuestError("QEMU's counters for the root volume are none")
-    return RootIo(*numbers)

@@ -55,7 +55,13 @@ def virtual(size: str) -> Clock:
         *("-accel", "tcg,thread=single,tb-size=512", "-icount", f"shift={_SHIFT[size]},sleep=on,align=off"),
         *("-cpu", _VIRTUAL_CPU, "-rtc", _VIRTUAL_RTC, "-seed", _VIRTUAL_SEED),
     )
-    return Clock("virtual", Accelerator("tcg", qemu, "instructions are counted"), _MEMORY_MIB[size], 1)
+    accelerator = Accelerator("tcg", qemu, "instructions are counted")
+    return Clock("virtual", accelerator, _MEMORY_MIB[size], 1)
+
+
+def instruction_ns(size: str) -> int:
+    """The time in ns that an instruction takes on the virtual clock."""
+    return 1 << _SHIFT[size]
 
 
 def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:

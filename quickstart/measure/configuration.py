@@ -15,8 +15,8 @@ from quickstart.image.extents import Extent
 from quickstart.image.kerneloptions import chosen, with_options
 from quickstart.measure.results import COMMAND_LINES, STOCK_CONFIGURATIONS
 from quickstart.model import Profile, Readiness
-from quickstart.model.machine import Machine, machine
-from quickstart.model.words import KernelOptions
+from quickstart.model.machine import Machine, by_firmware, machine
+from quickstart.model.words import Firmware, KernelOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,9 @@ class Boot:
     one of results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (the unit's [Service]
     assignments) and ``packages`` (the image's packages with versions) have no effect on the boot. The bench only
     records them in its results.
+
+    With ``firmware``, the machine boots ``volume`` by the volume's own boot loader, which reads the kernel and the
+    initramfs. Then ``fetched`` is empty. The root file system begins at byte ``root_at_bytes`` of ``volume``.
     """
 
     configuration: str
@@ -49,6 +52,8 @@ class Boot:
     unit_lines: tuple[str, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
     delivery: str = ""
+    firmware: Firmware | None = None
+    root_at_bytes: int = 0
 
     @property
     def initramfs_bytes(self) -> int:
@@ -57,14 +62,14 @@ class Boot:
 
 def with_command_line(boot: Boot, command_line: str) -> Boot:
     """Return ``boot`` with the command line ``command_line`` in place of the stock command line. When ``boot`` has
-    another command line than the stock command line, return it unchanged. Raises BadInputError for an unknown command
-    line.
+    another command line than the stock command line, or boots by its own boot loader, return it unchanged. Raises
+    BadInputError for an unknown command line.
     """
     if command_line not in COMMAND_LINES:
         raise BadInputError(
             f"no such command line: {command_line}", hint=f"known: {', '.join(COMMAND_LINES)}"
         )
-    if boot.command_line != "stock" or command_line == "stock":
+    if boot.command_line != "stock" or command_line == "stock" or boot.firmware:
         return boot
     cmdline = with_options(boot.cmdline, KernelOptions(command_line))
     return replace(boot, command_line=command_line, cmdline=cmdline)
@@ -85,7 +90,7 @@ def machine_of(boot: Boot) -> Machine:
     """The description of the machine that boots ``boot``. QEMU discards the writes of this machine to its disk, and
     forwards no port to the machine.
     """
-    return machine(
+    plain = machine(
         boot.configuration,
         memory_mib=boot.memory_mib,
         kernel=boot.kernel,
@@ -94,3 +99,4 @@ def machine_of(boot: Boot) -> Machine:
         disk=boot.volume if boot.attached else None,
         mac=boot.mac,
     )
+    return by_firmware(plain, boot.firmware) if boot.firmware else plain

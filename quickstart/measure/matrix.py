@@ -18,15 +18,19 @@ from quickstart.errors import BadInputError, MatrixError
 from quickstart.measure.configuration import built_with
 from quickstart.measure.patterns import block_problems, launches_of, picture_problems
 from quickstart.measure.results import (
+    BUILT,
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    DISK_CONFIGURATIONS,
+    FIRMWARES,
     INSTANCES_MAX,
     PATTERNS,
     PAYLOADS,
     RUNS_MAX,
     SIZES,
+    STOCK_CONFIGURATIONS,
     STORAGES,
     Cell,
     Planned,
@@ -51,15 +55,21 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "payloads": PAYLOADS,
     "deliveries": DELIVERIES,
     "patterns": PATTERNS,
+    "firmwares": FIRMWARES,
 }
 _OURS = "quickstart"
+# A real NFS server on the real clocks.
+_LINK = "nfs-100m"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 Words = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class _Block(Table):
-    profiles: Words
+    profiles: tuple[str, ...] = ()
+    # Paths of artefacts whose disks boot by themselves.
+    disks: tuple[str, ...] = ()
+    firmwares: tuple[str, ...] = ()
     configurations: Words
     # With None, the cells get the command line of a build (configuration.built_with).
     command_lines: Words | None = None
@@ -186,7 +196,7 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
     ]
     for number, block in enumerate(document.block):
         found = block_problems(block.patterns, block.instances, block.stagger_ms, block.clocks)
-        problems += [f"block[{number}].{problem}" for problem in found]
+        problems += [f"block[{number}].{problem}" for problem in (*found, *_disk_problems(block))]
     problems += _asked_in_part(plan)
     if problems:
         raise MatrixError(source, first_ones(problems), hint=_HINT)
@@ -199,7 +209,8 @@ def _count(block: _Block) -> int:
         block.clocks,
         block.storages,
         block.sizes,
-        block.profiles,
+        block.profiles or block.disks,
+        block.firmwares or (1,),
         block.patterns,
         block.instances or (1,),
     )
@@ -219,6 +230,9 @@ class _Lines:
     def of(self, block: _Block, configuration: str, profile: str) -> Sequence[str]:
         if block.command_lines is not None:
             return block.command_lines
+        if block.disks:
+            # The stock entry of the disk's boot loader has the system's own options, and our entry those of a build.
+            return ("stock",) if configuration in STOCK_CONFIGURATIONS else (BUILT,)
         if profile not in self._known and "/" not in profile:
             # Another fault already says that there is no such profile.
             return ("stock",)
@@ -230,8 +244,9 @@ class _Lines:
 def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
     """The cells of a block. Cells that the report compares with each other are next to each other."""
     launches = launches_of(block.patterns, block.instances, block.stagger_ms)
-    outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles, launches)
-    for clock, storage, size, profile, (pattern, instances, stagger_ms) in outer:
+    subjects = itertools.product(block.profiles or block.disks, block.firmwares or ("",))
+    outer = itertools.product(block.clocks, block.storages, block.sizes, subjects, launches)
+    for clock, storage, size, (profile, firmware), (pattern, instances, stagger_ms) in outer:
         for configuration, command_line in (
             (each, line) for each in block.configurations for line in lines.of(block, each, profile)
         ):
@@ -249,8 +264,35 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
                     pattern=pattern,
                     instances=instances,
                     stagger_ms=stagger_ms,
+                    firmware=firmware,
                 )
                 yield Planned(cell, block.runs, block.timeout_s)
+
+
+def _disk_problems(block: _Block) -> Iterator[str]:
+    """The faults of a block that concern disks with a boot loader. Each fault begins with the key that is wrong."""
+    if not block.profiles and not block.disks:
+        yield "profiles: missing; what is measured? (`disks` are artefacts that boot by themselves)"
+    if block.profiles and block.disks:
+        yield "disks: a block has either profiles or disks"
+    if bool(block.disks) != bool(block.firmwares):
+        missing, other = ("firmwares", "disks") if block.disks else ("disks", "firmwares")
+        yield f"{missing}: missing; {other} belong to a disk that boots by itself"
+    if not block.disks:
+        return
+    yield from (
+        f"disks[{index}]: {each!r} again"
+        for index, each in enumerate(block.disks)
+        if each in block.disks[:index]
+    )
+    for index, each in enumerate(block.configurations):
+        if each not in DISK_CONFIGURATIONS:
+            yield f"configurations[{index}]: a disk has {' and '.join(DISK_CONFIGURATIONS)}, not {each}"
+    for key, default in (("payloads", ("",)), ("deliveries", ("",)), ("patterns", ("single",))):
+        if getattr(block, key) != default:
+            yield f"{key}: a disk is measured as it is, one machine at a time"
+    if _LINK in block.storages and block.clocks != ("virtual",):
+        yield f"storages[{block.storages.index(_LINK)}]: on a real clock, {_LINK} keeps no log that shows the boot loader"
 
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:

@@ -95,9 +95,9 @@ def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
     clock. This figure has a bar for each configuration of each application and size, on each volume.
     """
     cells = tuple(cells)
-    panels: dict[tuple[str, str, str, str], set[tuple[str, int]]] = {}
+    panels: dict[tuple[str, ...], set[tuple[str, int]]] = {}
     for cell in cells:
-        place = cell.profile, cell.size, cell.storage, cell.clock
+        place = *cell.place, cell.storage, cell.clock
         panels.setdefault(place, set()).add((cell.pattern, cell.stagger_ms))
     if len(panels) > PLACES_MAX:
         yield (
@@ -119,8 +119,7 @@ def _bars(cells: Iterable[Cell]) -> int:
     for clock in {cell.clock for cell in alone}:
         here = [cell for cell in alone if cell.clock == clock]
         rows = {
-            (cell.profile, cell.size, cell.configuration, cell.delivery, cell.payload, cell.command_line)
-            for cell in here
+            (*cell.place, cell.configuration, cell.delivery, cell.payload, cell.command_line) for cell in here
         }
         found += len({cell.storage for cell in here}) * len(rows)
     return found
@@ -130,7 +129,7 @@ def places(cells: Iterable[Cell]) -> int:
     """The number of combinations of application, size, volume and clock. Each combination has its own figures in a
     report.
     """
-    return len({(cell.profile, cell.size, cell.storage, cell.clock) for cell in cells})
+    return len({(*cell.place, cell.storage, cell.clock) for cell in cells})
 
 
 def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from quickstart.measure.results import Phase
+from quickstart.measure.results import Phase, Sample
 
 _KMSG = re.compile(r"<\d+>\[\s*(\d+)\.(\d{6})\] (.*)")
 _NOW = re.compile(r"now at (\d+) nsecs")
@@ -39,15 +39,23 @@ def script(unit: str) -> str:
     )
 
 
-def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
+def phases(
+    said: str,
+    unit: str,
+    before_kernel_ns: int,
+    beacon_ns: int,
+    ready_ns: int,
+    first: str = "before kernel",
+) -> tuple[Phase, ...]:
     """The phases from the machine's start to ready. The result does not have a phase whose time stamps are missing.
 
+    ``first`` is the name of the phase before the kernel's clock begins, whose length is ``before_kernel_ns``.
     ``said`` is the output of the script that the function `script` returns. The phase ``network`` overlaps other
     phases. All other phases follow each other.
     """
     # The time may be below 0, because the uptime runs ahead at first (docs/users/times.md). But a phase has no length
     # below 0.
-    found = [Phase("before kernel", -max(0, before_kernel_ns), 0)]
+    found = [Phase(first, -max(0, before_kernel_ns), 0)]
     stamps = _kernel_stamps(said)
     units = dict(_units(said))
     if "init" in stamps:
@@ -79,6 +87,16 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
             found.append(phase)
     long = (each for each in found if each.end_ns - each.begin_ns >= _SHORTEST_NS)
     return tuple(sorted(long, key=lambda each: (each.begin_ns, each.name)))
+
+
+def all_phases(sample: Sample) -> tuple[Phase, ...]:
+    """The phases of a run from the launch on. The first phase is the fetch, and the recorded phases follow. Before the
+    fetch, the firmware of a machine looks for a boot loader.
+    """
+    end_ns = min((phase.begin_ns for phase in sample.phases), default=0)
+    begin_ns = end_ns - sample.fetch_ns
+    firmware = (Phase("firmware", begin_ns - sample.firmware_ns, begin_ns),) if sample.firmware_ns else ()
+    return (*firmware, Phase("fetch", begin_ns, end_ns), *sample.phases)
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:

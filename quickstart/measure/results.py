@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-SCHEMA = 3
+SCHEMA = 4
 # Earlier versions wrote these schemas. They are still read, and fields that they do not have are empty.
-OLDER_SCHEMAS = (1, 2)
+OLDER_SCHEMAS = (1, 2, 3)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # These configurations boot the distribution's own initramfs and init.
 STOCK_CONFIGURATIONS = ("standard", "standard-tuned")
@@ -30,6 +30,10 @@ DELIVERIES = ("fast", "overlay")
 PAYLOADS = ("cpio", "gzip", "lz4", "zstd", "squashfs")
 FETCHES = ("boot-loader", "read-ahead")
 SIZES = ("small", "medium")
+# What starts the boot loader of a disk, by the values of model.words.Firmware.
+FIRMWARES = ("bios", "uefi")
+# The ways to boot a disk that boots by itself: by the stock entry of its boot loader, and by ours.
+DISK_CONFIGURATIONS = ("standard", "quickstart")
 # How several machines are launched from one volume.
 PATTERNS = ("single", "one-by-one", "staggered", "burst")
 INSTANCES_MAX = 16
@@ -45,6 +49,9 @@ class Cell:
     ``payload`` is the form of quickstart's initramfs, and ``delivery`` is the way in which the start set reaches the
     application. An empty ``payload`` or ``delivery`` means the default of `build`. The bench launches ``instances``
     machines from one volume, in the launch pattern ``pattern``. Staggered launches are ``stagger_ms`` apart.
+
+    With ``firmware``, the machine boots a disk by the disk's own boot loader. Then ``profile`` is the path of the
+    artefact that has the disk.
     """
 
     profile: str
@@ -58,6 +65,17 @@ class Cell:
     pattern: str = "single"
     instances: int = 1
     stagger_ms: int = 0
+    firmware: str = ""
+
+    @property
+    def machine(self) -> str:
+        """The application, the machine size and the firmware, for the first column of a table."""
+        return ", ".join(word for word in (self.profile, self.size, self.firmware) if word)
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What the cells of one row of figures have in common."""
+        return self.profile, self.size, self.firmware
 
     @property
     def launched(self) -> str:
@@ -88,7 +106,8 @@ class Cell:
 def words_of(cell: Cell) -> str:
     """The cell's name, for messages."""
     words = (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
-    return " ".join((*words, *(word for word in (cell.delivery, cell.payload, cell.launched) if word)))
+    others = (cell.firmware, cell.delivery, cell.payload, cell.launched)
+    return " ".join((*words, *(word for word in others if word)))
 
 
 @dataclass(frozen=True)
@@ -140,6 +159,10 @@ class Sample:
     active. ``took_ns`` is the run's duration on the host's clock. The bench uses this duration only to estimate its
     remaining time.
 
+    A machine that boots a disk by the disk's own boot loader has three more numbers. ``firmware_ns`` is the time from
+    the machine's start to the loader's first read of the volume. No other time includes it. ``loader`` are the reads
+    from then until the kernel starts, and ``fetch_ns`` is the time of these reads.
+
     A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number from 1,
     and ``launched_ns`` is the time from the launch of the first machine to the launch of this machine. The storage was
     ``dilation_percent`` / 100 times as slow as its model, and all times except ``took_ns`` have been divided by this
@@ -167,6 +190,8 @@ class Sample:
     instance: int = 1
     launched_ns: int = 0
     dilation_percent: int = 100
+    firmware_ns: int = 0
+    loader: Reads = Reads(0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

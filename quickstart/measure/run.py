@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quickstart.errors import GuestError, QuickStartError, VolumeError
-from quickstart.guest import Exit, Guest, Launcher, Output, executing
+from quickstart.guest import Exit, Guest, Launcher, Output, counting_instructions, executing
 from quickstart.host.files import full_disk_named, temporary_directory
 from quickstart.launch.accel import Accelerator
 from quickstart.measure import counting
-from quickstart.measure.clock import Clock, sized
+from quickstart.measure.clock import Clock, instruction_ns, sized, virtual
 from quickstart.measure.configuration import Boot, machine_of
+from quickstart.measure.loader import LoaderTimes, computed, divided, seen_by_client
 from quickstart.measure.phases import phases, script, units
 from quickstart.measure.results import Cell, Phase, Reads, Sample
-from quickstart.measure.times import client_times, virtual_times
+from quickstart.measure.times import Times, client_times, virtual_times
 from quickstart.model import MIB, Readied
 from quickstart.model.machine import Machine, NbdSocket, on_volume
 from quickstart.parse.printable import shown
@@ -31,6 +32,8 @@ from quickstart.volume.storage import StorageModel
 _AFTERWARDS_S = 300.0
 # How often to check whether the volume still exists. Without the volume, the guest sends nothing more.
 _LOOK_S = 1.0
+# On the virtual clock, a guest executes less than a millisecond of its time meanwhile.
+_FIRST_READ_POLL_S = 0.001
 # A guest sends some kilobytes about its phases.
 _SAID_BYTES = 4 * MIB
 # A volume of ours says within milliseconds that it is there.
@@ -39,6 +42,7 @@ _VOLUME_WORD_S = 5.0
 _STALLED_NS = 1_000_000_000
 _FULL_HINT = "free some space there, then repeat the command: samples are kept"
 _ROOT_DEVICE = "vda"
+_NO_READS = Reads(0, 0)
 
 
 @dataclass(frozen=True)
@@ -75,29 +79,56 @@ class Bench:
     fault: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ran:
     """The records of a run. ``phases_said`` is the output of a script that runs in the guest once the guest is ready
     (see the function ``script`` in phases.py). ``phases_said`` is empty when the guest did not answer.
 
-    ``log`` is None for a volume that keeps no log.
+    ``log`` is None for a volume that keeps no log. ``loader`` has the computing times of firmware and boot loader on the
+    virtual clock. ``loader`` is None on other clocks, and for a machine that starts without a boot loader.
     """
 
     fetch_ns: int
     readied: Readied
     phases_said: str
     log: tuple[Request, ...] | None = None
+    loader: LoaderTimes | None = None
 
 
-def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
-    """Run ``boot`` once, from a new, cold volume with the storage model ``model``.
+@dataclass(frozen=True, kw_only=True)
+class _Provision:
+    """The part of a run before the kernel starts. ``fetch_ns`` is the part of ``times.t_pr_ns`` in which kernel and
+    initramfs are read. ``begin_ns`` is the time from which the reads are those of the kernel, on CLOCK_MONOTONIC.
+    ``phase`` is the name of the rest of T_pr. ``firmware_ns`` and ``loader`` are those of `Sample`.
+    """
+
+    times: Times
+    fetch_ns: int
+    begin_ns: int
+    phase: str = "before kernel"
+    firmware_ns: int = 0
+    loader: Reads = _NO_READS
+
+
+def run_once(
+    bench: Bench,
+    boot: Boot,
+    clock: Clock,
+    model: StorageModel,
+    cell: Cell,
+    number: int,
+    computing: Callable[[], LoaderTimes] | None = None,
+) -> Sample:
+    """Run ``boot`` once, from a new, cold volume with the storage model ``model``. On the virtual clock, ``computing``
+    returns the computing times of the boot loader of ``boot`` (see `calibrate`).
 
     When the guest or the volume hangs or dies, the sample is censored. When the function ends, none of its processes
     runs any more. Raises HostLacksError when the host lacks something, for example space in the temporary directory.
     """
     try:
         with room_for_it():
-            ran = _run(bench, boot, clock, model)
+            loader = computing() if computing else None
+            ran = replace(_run(bench, boot, clock, model), loader=loader)
         return sample_of(boot, clock, cell, number, ran)
     except (GuestError, VolumeError) as error:
         return Sample(cell=cell, number=number, censored=first_line(error), delivery=boot.delivery)
@@ -108,6 +139,36 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
         ran = boot_from(bench, boot, clock, volume)
         # QEMU has ended, so the log has all its requests.
         return replace(ran, log=volume.log() if isinstance(volume, Volume) else None)
+
+
+def calibrate(bench: Bench, boot: Boot, size: str, model: StorageModel) -> LoaderTimes:
+    """The computing times of firmware and boot loader on the virtual clock for a machine size. ``model`` is a storage
+    model that answers at once. A boot loader polls while it waits, so on a slow volume the number of its instructions
+    says nothing (docs/users/times.md).
+
+    Raises GuestError when the guest fails, and VolumeError when the volume fails.
+    """
+    clock = virtual(size)
+    with _volume(bench, boot, clock, model) as volume:
+        launcher = bench.launchers(clock.accelerator)
+        with launcher.launch(_machine(boot, clock, volume), boot.ready) as guest, room_for_it():
+            instructions = _first_read(guest, bench.limit_s)
+            readied = guest.wait_ready(bench.limit_s, volume.is_running)
+        return computed(readied, instructions * instruction_ns(size))
+
+
+def _first_read(guest: Guest, limit_s: float) -> int:
+    """Wait until the guest has read from its volume for the first time. Return the number of instructions that it has
+    executed until then.
+    """
+    counter, end_s = counting_instructions(guest), time.monotonic() + limit_s
+    while guest.root_io().reads == 0:
+        if time.monotonic() > end_s or guest.wait(0):
+            raise GuestError(
+                "the guest did not read its boot loader from the volume", console_tail=guest.console_tail()
+            )
+        time.sleep(_FIRST_READ_POLL_S)
+    return counter.instructions()
 
 
 def _volume(
@@ -134,8 +195,10 @@ def boot_from(
     The function calls ``afterwards`` when the guest is ready. Raises GuestError when the guest fails, and VolumeError
     when the volume fails.
     """
-    fetch_ns = read_extents(
-        volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
+    request_bytes, depth = bench.fetching.request_bytes, bench.fetching.depth
+    # A machine with a boot loader fetches by itself.
+    fetch_ns = (
+        read_extents(volume.socket, boot.fetched, request_bytes, depth, bench.limit_s) if boot.fetched else 0
     )
     launcher = bench.launchers(clock.accelerator)
     try:
@@ -150,7 +213,7 @@ def boot_from(
     except GuestError as error:
         _blame(volume, error)
         raise
-    return Ran(fetch_ns, readied, said)
+    return Ran(fetch_ns=fetch_ns, readied=readied, phases_said=said)
 
 
 def room_for_it() -> AbstractContextManager[None]:
@@ -209,12 +272,16 @@ def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sa
     """The sample that is computed from the time stamps and logs of a run. Raises GuestError when the guest's counters
     are not numbers.
     """
-    readied, virtual = ran.readied, clock.name == "virtual"
-    begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
+    readied, is_virtual = ran.readied, clock.name == "virtual"
     log, counted = ran.log or (), Reads(readied.root_io.reads, readied.root_io.read_bytes)
-    fetch_ns = counting.modelled_ns(log, begin_ns) if virtual else ran.fetch_ns
-    times = (virtual_times if virtual else client_times)(readied, fetch_ns)
     counters = readied.counters.text
+    guest = counting.disk_reads(counters, _ROOT_DEVICE) if boot.attached else _NO_READS
+    provision = (
+        _by_loader(ran, guest.requests, is_virtual=is_virtual)
+        if boot.firmware
+        else _started(ran, is_virtual=is_virtual)
+    )
+    times, begin_ns, end_ns = provision.times, provision.begin_ns, readied.ready.received_ns
     busy_ns = counting.in_flight_ns(log, begin_ns, end_ns)
     found: tuple[Phase, ...] = phases(
         ran.phases_said,
@@ -222,6 +289,7 @@ def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sa
         times.before_kernel_ns,
         readied.beacon.uptime_ns,
         readied.ready.uptime_ns,
+        provision.phase,
     )
     return Sample(
         cell=cell,
@@ -233,13 +301,51 @@ def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sa
         t_total_ns=times.t_total_ns,
         uptime_ns=readied.beacon.uptime_ns,
         ready_uptime_ns=readied.ready.uptime_ns,
-        fetch_ns=fetch_ns,
+        fetch_ns=provision.fetch_ns,
         before_kernel_ns=times.before_kernel_ns,
-        overlap_ns=counting.overlap_ns(busy_ns, counting.iowait_ns(counters)) if virtual else 0,
+        overlap_ns=counting.overlap_ns(busy_ns, counting.iowait_ns(counters)) if is_virtual else 0,
         # Without a log, these are the reads that QEMU had counted when the ready line came.
         volume=counted if ran.log is None else counting.root_reads(log, begin_ns, end_ns),
-        guest=counting.disk_reads(counters, _ROOT_DEVICE) if boot.attached else Reads(0, 0),
+        guest=guest,
         initramfs_bytes=boot.initramfs_bytes,
         phases=found,
         units=units(ran.phases_said, readied.ready.uptime_ns),
+        firmware_ns=provision.firmware_ns,
+        loader=provision.loader,
+    )
+
+
+def _started(ran: Ran, *, is_virtual: bool) -> _Provision:
+    """The part before the kernel of a machine that QEMU has started with kernel and initramfs."""
+    begin_ns = ran.readied.launch_ns
+    fetch_ns = counting.modelled_ns(ran.log or (), begin_ns) if is_virtual else ran.fetch_ns
+    times = (virtual_times if is_virtual else client_times)(ran.readied, fetch_ns)
+    return _Provision(times=times, fetch_ns=fetch_ns, begin_ns=begin_ns)
+
+
+def _by_loader(ran: Ran, kernel_reads: int, *, is_virtual: bool) -> _Provision:
+    """The part before the kernel of a machine that boots by its own boot loader. The part begins with the loader's
+    first read of the volume. ``kernel_reads`` is the number of reads that the guest's kernel has counted.
+
+    Raises GuestError when the volume's log does not show where the kernel begins.
+    """
+    log = divided(ran.log or (), ran.readied.ready.received_ns, kernel_reads)
+    fetch_ns = (
+        counting.modelled_ns(log.loader, log.end_ns)
+        if is_virtual
+        else counting.in_flight_ns(log.loader, log.begin_ns, log.end_ns)
+    )
+    loader = ran.loader if is_virtual else seen_by_client(ran.readied, log, fetch_ns)
+    if loader is None:
+        raise AssertionError("the loader's times on the virtual clock are not known")
+    t_pr_ns = fetch_ns + loader.computing_ns
+    ready = ran.readied.ready
+    t_app_ns = ready.uptime_ns if is_virtual else ready.received_ns - log.begin_ns - t_pr_ns
+    return _Provision(
+        times=Times(t_pr_ns, t_app_ns, t_pr_ns + t_app_ns, loader.computing_ns),
+        fetch_ns=fetch_ns,
+        begin_ns=log.end_ns,
+        phase="loader",
+        firmware_ns=loader.firmware_ns,
+        loader=log.counted,
     )

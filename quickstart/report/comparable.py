@@ -141,7 +141,7 @@ def booted(results: Results, cell: Cell) -> Booted | None:
     """The facts about the kernel, initramfs and image that ``cell`` boots, from ``results``. The result is None when
     ``results`` does not have these facts.
     """
-    words = (cell.profile, cell.configuration, cell.delivery, cell.payload)
+    words = (cell.profile, cell.firmware, cell.configuration, cell.delivery, cell.payload)
     return results.circumstances.facts.boots.get("/".join(word for word in words if word))
 
 

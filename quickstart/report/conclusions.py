@@ -107,7 +107,7 @@ def headline(results: Results) -> Headline | None:
         each for each in itertools.product(("", *PAYLOADS), _DELIVERIES) if each in forms
     )
     rows = []
-    for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in here):
+    for profile, size, firmware in dict.fromkeys(cell.place for cell in here):
         cells = [
             Cell(
                 profile=profile,
@@ -118,12 +118,13 @@ def headline(results: Results) -> Headline | None:
                 size=size,
                 payload=payload,
                 delivery=delivery,
+                firmware=firmware,
             )
             for storage in storages
         ]
         for interval, metric in (("launch to ready (T_total)", T_TOTAL), ("kernel to ready (T_app)", T_APP)):
             values = tuple(_verdict(here, cell, rival_of(here, cell, rival), metric) for cell in cells)
-            rows.append(((f"{profile}, {size}", interval), values))
+            rows.append(((cells[0].machine, interval), values))
     return Headline(clock=clock, rival=rival, command_line=line, storages=storages, rows=tuple(rows))
 
 

@@ -17,6 +17,7 @@ from quickstart.errors import OtherResultsError, ResultsError
 from quickstart.measure.patterns import cell_problem, launch_problems, picture_problems
 from quickstart.measure.results import (
     DELIVERIES,
+    DISK_CONFIGURATIONS,
     RUNS_MAX,
     SCHEMA,
     Booted,
@@ -44,11 +45,14 @@ _SURROGATE = re.compile(r"\\u[dD]")
 # A figure and a section of the report for each.
 _PROFILES_MAX = 64
 
+# The numbers that only a machine with a boot loader has.
+_OF_A_LOADER = ("firmware_ns", "loader_reads", "loader_read_bytes")
 _PLACE = ("number", "instance", "launched_ns", "dilation_percent", "censored")
 # The numbers of a run, apart from its place in the matrix and its duration. A censored run has none of them.
 _NUMBERS = (
     *("t_pr_ns", "t_app_ns", "t_total_ns", "uptime_ns", "ready_uptime_ns", "fetch_ns", "before_kernel_ns"),
     *("overlap_ns", "volume_reads", "volume_read_bytes", "root_reads", "root_read_bytes", "initramfs_bytes"),
+    *_OF_A_LOADER,
 )
 
 
@@ -204,6 +208,9 @@ def _run_entry(sample: Sample) -> Mapping[str, object]:
         "phases": _phase_entries(sample.phases),
         "units": _phase_entries(sample.units),
         "took_ns": sample.took_ns,
+        "firmware_ns": sample.firmware_ns,
+        "loader_reads": sample.loader.requests,
+        "loader_read_bytes": sample.loader.read_bytes,
     }
 
 
@@ -247,6 +254,8 @@ def _sample(run: RunEntry, asked: set[Cell]) -> Sample:
         phases=_phases(run.phases),
         units=_phases(run.units),
         took_ns=run.took_ns,
+        firmware_ns=run.firmware_ns,
+        loader=Reads(run.loader_reads, run.loader_read_bytes),
     )
 
 
@@ -288,6 +297,9 @@ def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
     for index, planned in enumerate(plan):
         if first.setdefault(planned.cell, index) != index:
             yield f"plan[{index}]: the cell of plan[{first[planned.cell]}] again"
+        if planned.cell.firmware and planned.cell.configuration not in DISK_CONFIGURATIONS:
+            known = " and ".join(DISK_CONFIGURATIONS)
+            yield f"plan[{index}].configuration: a disk has {known} (got {planned.cell.configuration})"
         if problem := cell_problem(planned.cell):
             yield f"plan[{index}].{problem}"
 
@@ -331,6 +343,10 @@ def _ready_problems(place: str, run: RunEntry) -> Iterator[str]:
         yield f"{place}.t_total_ns: not t_pr_ns + t_app_ns (got {run.t_total_ns}, not {run.t_pr_ns + run.t_app_ns})"
     if run.overlap_ns and run.clock != "virtual":
         yield f"{place}.overlap_ns: 0 on the {run.clock} clock (got {run.overlap_ns})"
+    if not run.firmware:
+        for name in _OF_A_LOADER:
+            if getattr(run, name):
+                yield f"{place}.{name}: only a machine with a firmware has one (got {getattr(run, name)})"
     for name in ("phases", "units"):
         for index, phase in enumerate(getattr(run, name)):
             if phase.end_ns < phase.begin_ns:

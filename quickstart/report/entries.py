@@ -13,6 +13,7 @@ from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    FIRMWARES,
     INSTANCES_MAX,
     OLDER_SCHEMAS,
     PATTERNS,
@@ -61,6 +62,7 @@ class CellEntry(Table):
     pattern: Literal[PATTERNS] = "single"  # type: ignore[valid-type]
     instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = 1
     stagger_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0
+    firmware: Literal[("", *FIRMWARES)] = ""  # type: ignore[valid-type]
 
 
 class PlannedEntry(CellEntry):
@@ -101,6 +103,10 @@ class RunEntry(CellEntry):
     phases: Annotated[tuple[PhaseEntry, ...], Field(strict=False, max_length=64), FailFast()]
     units: Annotated[tuple[PhaseEntry, ...], Field(strict=False, max_length=10_000), FailFast()] = ()
     took_ns: Count
+    # Older results do not have these fields.
+    firmware_ns: Count = 0
+    loader_reads: Count = 0
+    loader_read_bytes: Count = 0
 
 
 class BootedEntry(Table):

@@ -23,6 +23,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from quickstart.measure.drawing import dots_per_inch, styled
+from quickstart.measure.phases import all_phases
 from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
@@ -45,7 +46,9 @@ INK, PAPER = "#1c1d1e", "#fdfdfc"
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and which are visible on white and on black.
 COLOURS = dict(zip(CONFIGURATIONS, ("#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73"), strict=True))
 _PHASE_COLOURS: Mapping[str, str] = {
+    "firmware": "#f4f4f2",
     "fetch": "#e4e4e4",
+    "loader": "#bbbbbb",
     "before kernel": "#bbbbbb",
     "kernel": "#999999",
     "initramfs": "#e69f00",
@@ -187,9 +190,9 @@ class _Row:
 def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> list[_Row]:
     rows = []
     storages = [each for each in STORAGES if any(cell.storage == each for cell in samples)]
-    machines = dict.fromkeys((cell.profile, cell.size) for cell in samples)
-    for profile, size in sorted(machines, key=lambda each: (each[0], SIZES.index(each[1]))):
-        here = [cell for cell in samples if (cell.profile, cell.size) == (profile, size)]
+    machines = dict.fromkeys(cell.place for cell in samples)
+    for place in sorted(machines, key=lambda each: (each[0], SIZES.index(each[1]), each[2])):
+        here = [cell for cell in samples if cell.place == place]
         found = {(cell.configuration, cell.delivery, cell.payload, cell.command_line) for cell in here}
         known = itertools.product(CONFIGURATIONS, ("", *DELIVERIES), ("", *PAYLOADS), COMMAND_LINES)
         bars = tuple(each for each in known if each in found)
@@ -203,7 +206,7 @@ def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> list[_Row]:
 def _furnish(axes: Axes, row: _Row, storage: str, *, first: bool) -> None:
     axes.set_facecolor(PAPER)
     axes.set_title(
-        f"{profile_name(row.one.profile)}, {row.one.size}, {storage}",
+        f"{replace(row.one, profile=profile_name(row.one.profile)).machine}, {storage}",
         fontsize=9,
         fontweight="bold",
         loc="left",
@@ -317,12 +320,6 @@ def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[
     axes.set_ylim(len(rows) - 0.3, -0.5)
     axes.set_xlim(begin_s - 0.01 * (end_s - begin_s), end_s + 0.14 * (end_s - begin_s))
     axes.axvline(0, color=INK, linewidth=0.6, linestyle=":")
-
-
-def all_phases(sample: Sample) -> tuple[Phase, ...]:
-    """The phases of a run from the launch on. The first phase is the fetch, and the recorded phases follow."""
-    begin_ns = min((phase.begin_ns for phase in sample.phases), default=0)
-    return (Phase("fetch", begin_ns - sample.fetch_ns, begin_ns), *sample.phases)
 
 
 def _phase_patch(name: str, label: str) -> Patch:

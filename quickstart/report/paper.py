@@ -140,7 +140,8 @@ def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, lin
     for each in (line, "stock") if stands else (line,):
         for cell, runs in samples.items():
             named = (profile_name(cell.profile), cell.configuration, cell.command_line, cell.size)
-            if named == (profile, configuration, each, wanted.size) and runs:
+            # The paper has no boot loader.
+            if named == (profile, configuration, each, wanted.size) and runs and not cell.firmware:
                 return runs
     return ()
 

@@ -14,6 +14,7 @@ import jinja2
 
 from quickstart.artefact.output import check_into
 from quickstart.errors import BadInputError
+from quickstart.measure.phases import all_phases
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
@@ -35,28 +36,16 @@ from quickstart.measure.statistics import (
     ratios,
     summarise,
 )
-from quickstart.model import MIB
 from quickstart.parse.printable import LINES, shown
 from quickstart.report import launch_report
 from quickstart.report.conclusions import OURS, conclusions, headline, overview, planned_samples, rival_of
-from quickstart.report.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
+from quickstart.report.figures import Drawn, inline, phase_numbers, timeline, times
 from quickstart.report.paper import beside
+from quickstart.report.rows import NONE, Row, count, head, loaders, mib, seconds
 from quickstart.report.summary import summary
 from quickstart.report.wholefile import FIGURES, distinct, file_name, replace_file
 
 _TEMPLATE = "report.html.j2"
-_NONE = "-"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a table of the page, as texts. ``head`` has the first columns, such as the application and the
-    configuration. ``values`` has a text for each further column.
-    """
-
-    head: tuple[str, ...]
-    values: tuple[str, ...]
-    censored: bool
 
 
 @dataclass(frozen=True)
@@ -77,6 +66,7 @@ class Section:
     name: str
     clock: str
     rows: tuple[Row, ...]
+    loaders: tuple[Row, ...]
     claims: tuple[Row, ...]
     timelines: tuple[Timeline, ...]
 
@@ -204,6 +194,7 @@ def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]
                     name=name,
                     clock=clock,
                     rows=tuple(_rows(here)),
+                    loaders=tuple(loaders(here)),
                     claims=tuple(_claims(here)),
                     timelines=timelines,
                 )
@@ -224,24 +215,20 @@ def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
         values = (
             str(time.n),
             str(time.censored),
-            _seconds(middle(operator.attrgetter("t_pr_ns"))),
+            seconds(middle(operator.attrgetter("t_pr_ns"))),
             _median(time, runs),
             _range(time),
             _spread(time),
-            _seconds(middle(operator.attrgetter("t_total_ns"))),
-            _NONE if ratio is None else f"{ratio:.2f}",
-            _seconds(middle(operator.attrgetter("overlap_ns")))
+            seconds(middle(operator.attrgetter("t_total_ns"))),
+            NONE if ratio is None else f"{ratio:.2f}",
+            seconds(middle(operator.attrgetter("overlap_ns")))
             if cell.clock == "virtual"
             else _interval(runs),
-            _count(middle(lambda sample: sample.guest.requests)),
-            _mib(middle(lambda sample: sample.guest.read_bytes)),
-            _mib(middle(lambda sample: sample.initramfs_bytes)),
+            count(middle(lambda sample: sample.guest.requests)),
+            mib(middle(lambda sample: sample.guest.read_bytes)),
+            mib(middle(lambda sample: sample.initramfs_bytes)),
         )
-        yield Row(_head(cell), values, time.median is None)
-
-
-def _head(cell: Cell) -> tuple[str, ...]:
-    return f"{cell.profile}, {cell.size}", cell.called, cell.command_line
+        yield Row(head(cell), values, time.median is None)
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
@@ -258,12 +245,12 @@ def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
                 continue
             claim = claim_faster(runs, rival)
             said = "yes" if claim.holds else "no"
-            factor = f"{claim.factor:.2f}" if claim.factor else _NONE
-            times_of = (_seconds(claim.ours_ns), _seconds(claim.rival_ns))
-            p = _NONE if claim.p is None else f"{claim.p:.4f}"
+            factor = f"{claim.factor:.2f}" if claim.factor else NONE
+            times_of = (seconds(claim.ours_ns), seconds(claim.rival_ns))
+            p = NONE if claim.p is None else f"{claim.p:.4f}"
             lines = " beside ".join(dict.fromkeys((cell.command_line, other.command_line)))
             line = ", ".join(word for word in (lines, cell.delivery, cell.payload) if word)
-            head = (f"{cell.profile}, {cell.size}", name, line)
+            head = (cell.machine, name, line)
             yield Row(head, (*times_of, factor, p, said), not claim.holds)
 
 
@@ -271,16 +258,19 @@ def _timelines(
     samples: Mapping[Cell, Sequence[Sample]], name: str, title: str
 ) -> Iterator[tuple[Drawn, Timeline]]:
     spelled = distinct(cell.profile for cell in samples)
-    for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in samples):
+    for place in dict.fromkeys(cell.place for cell in samples):
         rows = [
             (_label(cell), middle)
             for cell, runs in samples.items()
-            if (cell.profile, cell.size) == (profile, size) and (middle := _middle_run(runs)) is not None
+            if cell.place == place and (middle := _middle_run(runs)) is not None
         ]
         if not any(sample.phases for _, sample in rows):
             continue
-        heading = f"Where the time goes: {profile}, {size}, {title}"
-        figure = timeline(file_name("phases", spelled[profile], size, name), rows, heading)
+        profile, size, firmware = place
+        machine = ", ".join(word for word in place if word)
+        heading = f"Where the time goes: {machine}, {title}"
+        parts = (spelled[profile], size, *((firmware,) if firmware else ()), name)
+        figure = timeline(file_name("phases", *parts), rows, heading)
         numbers = phase_numbers(rows)
         table = tuple(
             Row((label,), _phase_times(sample, list(numbers)), censored=False) for label, sample in rows
@@ -305,7 +295,7 @@ def _middle_run(runs: Sequence[Sample]) -> Sample | None:
 def _phase_times(sample: Sample, names: Sequence[str]) -> tuple[str, ...]:
     spans = {phase.name: phase for phase in all_phases(sample)}
     return tuple(
-        f"{(spans[name].end_ns - spans[name].begin_ns) / 1e9:.2f} s" if name in spans else _NONE
+        f"{(spans[name].end_ns - spans[name].begin_ns) / 1e9:.2f} s" if name in spans else NONE
         for name in names
     )
 
@@ -348,23 +338,19 @@ def _in_order(words: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     return tuple(each for each in known if each in words)
 
 
-def _seconds(ns: int | None) -> str:
-    return _NONE if ns is None else f"{ns / 1e9:.2f} s"
-
-
 def _median(time: Summary, runs: Sequence[Sample]) -> str:
-    return "not run" if not runs else "censored" if time.median is None else _seconds(time.median)
+    return "not run" if not runs else "censored" if time.median is None else seconds(time.median)
 
 
 def _range(time: Summary) -> str:
     if time.minimum is None or time.maximum is None:
-        return _NONE
+        return NONE
     return f"{time.minimum / 1e9:.2f} … {time.maximum / 1e9:.2f}"
 
 
 def _spread(time: Summary) -> str:
     share = "" if time.spread_share is None else f" ({time.spread_share:.1%})"
-    return _NONE if time.spread is None or time.n == 1 else f"{time.spread / 1e6:.0f} ms{share}"
+    return NONE if time.spread is None or time.n == 1 else f"{time.spread / 1e6:.0f} ms{share}"
 
 
 def _interval(runs: Sequence[Sample]) -> str:
@@ -373,12 +359,4 @@ def _interval(runs: Sequence[Sample]) -> str:
     interval.
     """
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
-    return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"
-
-
-def _count(value: int | None) -> str:
-    return _NONE if value is None else f"{value}"
-
-
-def _mib(size_bytes: int | None) -> str:
-    return _NONE if size_bytes is None else f"{size_bytes / MIB:.1f}"
+    return NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"

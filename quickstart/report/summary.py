@@ -46,14 +46,15 @@ def summary(results: Results) -> tuple[str, ...]:
 
 def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[str]:
     one = next(iter(chosen))
-    profiles = tuple(dict.fromkeys(cell.profile for cell in chosen))
+    profiles = tuple(dict.fromkeys(_application(cell) for cell in chosen))
     here = {name: [_best(chosen, profile, name) for profile in profiles] for name in CONFIGURATIONS}
     rival = next((name for name in CONFIGURATIONS if name != OURS and any(here[name])), None)
     if rival and any(here[OURS]):
         ours = next(runs for runs in here[OURS] if runs)[0].cell
         options = f" with {LINE_NAMES[ours.command_line]}" if ours.command_line in LINE_NAMES else ""
+        begin = "the boot loader's first read" if one.firmware else "launch"
         yield (
-            f"From launch to the first correct answer, {_PLAIN[rival]} → quickstart{options}: "
+            f"From {begin} to the first correct answer, {_PLAIN[rival]} → quickstart{options}: "
             f"{_pairs(profiles, here, rival, T_TOTAL)}."
         )
         yield f"Of that, from the kernel's start to that answer: {_pairs(profiles, here, rival, T_APP)}."
@@ -66,6 +67,11 @@ def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[st
     yield _what(results, samples, one)
 
 
+def _application(cell: Cell) -> str:
+    """The name of an application in a line. For a disk that boots by itself, the name has the firmware, too."""
+    return f"{cell.profile} ({cell.firmware})" if cell.firmware else cell.profile
+
+
 def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample]:
     """The runs of ``profile`` with ``configuration`` that the summary shows. For a distribution's own boot, these are
     the runs with the stock command line. For other configurations, these are the runs with the kernel options of a
@@ -74,7 +80,7 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
     order = COMMAND_LINES if configuration in STOCK_CONFIGURATIONS else (BUILT, *reversed(COMMAND_LINES))
     for line in order:
         for cell, runs in chosen.items():
-            if (cell.profile, cell.configuration, cell.command_line) == (
+            if (_application(cell), cell.configuration, cell.command_line) == (
                 profile,
                 configuration,
                 line,

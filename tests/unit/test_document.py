@@ -19,6 +19,8 @@ from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    DISK_CONFIGURATIONS,
+    FIRMWARES,
     PAYLOADS,
     SIZES,
     STORAGES,
@@ -46,7 +48,16 @@ CELLS = st.builds(
     clock=st.sampled_from(CLOCKS),
     size=st.sampled_from(SIZES),
     payload=st.sampled_from(("", *PAYLOADS)),
-).map(lambda cell: cell if cell.configuration == "quickstart" else cell.beside(cell.configuration))
+    firmware=st.sampled_from(("", *FIRMWARES)),
+).map(lambda cell: _allowed(cell))
+
+
+def _allowed(cell: Cell) -> Cell:
+    if cell.firmware and cell.configuration not in DISK_CONFIGURATIONS:
+        cell = dataclasses.replace(cell, firmware="")
+    return cell if cell.configuration == "quickstart" else cell.beside(cell.configuration)
+
+
 PHASES = st.builds(
     lambda name, begin, length: Phase(name, begin, begin + length),
     st.text(min_size=1, max_size=9),
@@ -76,6 +87,8 @@ def whole_results(draw: st.DrawFn) -> Results:
                         phases=tuple(draw(st.lists(PHASES, max_size=2))),
                         units=tuple(draw(st.lists(PHASES, max_size=2))),
                         took_ns=draw(COUNTS),
+                        firmware_ns=draw(COUNTS) if cell.firmware else 0,
+                        loader=Reads(draw(COUNTS), draw(COUNTS)) if cell.firmware else Reads(0, 0),
                     )
                 )
     return results_of([Planned(cell, 3, 60) for cell in cells], samples)
@@ -92,7 +105,10 @@ def test_an_older_document_is_read_as_it_is() -> None:
     for name in ("boots", "contents", "packages"):
         del raw[name]
     for run in raw["runs"]:
-        del run["units"]
+        for name in ("units", "firmware", "firmware_ns", "loader_reads", "loader_read_bytes"):
+            del run[name]
+    for planned in raw["plan"]:
+        del planned["firmware"]
     found = document.parse(json.dumps(raw), "x")
     assert found.circumstances.facts == Facts()
     assert found.samples == realistic().samples
@@ -119,7 +135,7 @@ def broken(edit: Edit) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda raw: raw.update(schema=4), "schema: "),
+        (lambda raw: raw.update(schema=5), "schema: "),
         (lambda raw: raw.pop("began"), "began: missing"),
         (lambda raw: raw.update(began="yesterday"), "began: "),
         (lambda raw: raw.update(comand=[]), "comand: no such key; did you mean 'command'?"),
@@ -157,6 +173,14 @@ def broken(edit: Edit) -> tuple[str, ...]:
         ),
         (lambda raw: raw["boots"]["nginx/minimal"].pop("image"), "boots.nginx/minimal.image: missing"),
         (lambda raw: raw["contents"]["fast"].update(init="9"), "contents.fast.init: "),
+        (
+            lambda raw: raw["runs"][1].update(loader_reads=1),
+            "runs[1].loader_reads: only a machine with a firmware has one (got 1)",
+        ),
+        (
+            lambda raw: raw["plan"][0].update(firmware="uefi", configuration="ramboot"),
+            "plan[0].configuration: a disk has standard and quickstart (got ramboot)",
+        ),
         (lambda raw: raw["runs"][1].update(t_total_ns=1), "runs[1].t_total_ns: not t_pr_ns + t_app_ns"),
         (
             lambda raw: raw["runs"][1].update(t_pr_ns=0, t_app_ns=0, t_total_ns=0),

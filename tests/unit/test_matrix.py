@@ -286,3 +286,66 @@ def test_deliveries_are_quickstarts_alone_and_asked_for_everywhere_or_nowhere() 
     assert problems(f'{GOOD}deliveries = ["slow"]\n')[0].startswith(
         "block[0].deliveries[0]: no delivery 'slow'"
     )
+
+
+DISK = """\
+schema = 1
+name = "d"
+[[block]]
+disks = ["web", "./other"]
+firmwares = ["uefi"]
+configurations = ["standard", "quickstart"]
+storages = ["ebs-cold"]
+clocks = ["virtual"]
+"""
+
+
+def test_a_disk_is_measured_by_its_own_entries() -> None:
+    """The stock entry has the system's own kernel options, and ours those of a build."""
+    plan = [each.cell for each in parse_matrix(DISK, "d", PROFILES).plan]
+    assert [(cell.profile, cell.firmware, cell.configuration, cell.command_line) for cell in plan] == [
+        ("web", "uefi", "standard", "stock"),
+        ("web", "uefi", "quickstart", "boot"),
+        ("./other", "uefi", "standard", "stock"),
+        ("./other", "uefi", "quickstart", "boot"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('firmwares = ["uefi"]\n', "", "firmwares: missing"),
+        ('firmwares = ["uefi"]', 'firmwares = ["uefy"]', "firmwares[0]: no firmware 'uefy'"),
+        ('disks = ["web", "./other"]\n', "", "profiles: missing"),
+        ('disks = ["web", "./other"]', 'profiles = ["nginx"]', "disks: missing; firmwares belong to"),
+        ('disks = ["web", "./other"]', 'disks = ["web", "web"]', "disks[1]: 'web' again"),
+        ("schema = 1\n", "schema = 1\n", ""),
+        (
+            'disks = ["web"',
+            'profiles = ["nginx"]\ndisks = ["web"',
+            "disks: a block has either profiles or disks",
+        ),
+        (
+            '"standard", "quickstart"]',
+            '"ramboot"]',
+            "configurations[0]: a disk has standard and quickstart, not ramboot",
+        ),
+        ("storages", 'payloads = ["lz4"]\nstorages', "payloads: a disk is measured as it is"),
+        (
+            "storages",
+            'patterns = ["burst"]\ninstances = [2]\nstorages',
+            "patterns: a disk is measured as it is",
+        ),
+        (
+            'storages = ["ebs-cold"]\nclocks = ["virtual"]',
+            'storages = ["nfs-100m"]\nclocks = ["wall"]',
+            "storages[0]: on a real clock, nfs-100m keeps no log",
+        ),
+    ],
+)
+def test_a_disk_has_rules_of_its_own(before: str, after: str, said: str) -> None:
+    text = DISK.replace(before, after)
+    if not said:
+        parse_matrix(text, "m.toml", PROFILES)
+        return
+    assert any(said in each for each in problems(text)), problems(text)

@@ -81,7 +81,7 @@ def measured(directory: Path, profile: str, configuration: str, storage: str, li
         load_matrix(matrix, known_profiles()), directory / "out", ("pytest",), "2026-01-02T03:04:05Z"
     )
     with Store(default_root()) as store:
-        return run_matrix(asked, QemuRunner(asked.matrix, store, Quiet()), Quiet())
+        return run_matrix(asked, QemuRunner(matrix=asked.matrix, store=store, progress=Quiet()), Quiet())
 
 
 def named(called: Called, kind: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -49,10 +49,20 @@ def kernel_path(found: Inspected) -> PurePosixPath:
     """
     if found.entry is None:
         raise ValueError("the disk has no default entry")
+    return system_path(found, found.entry.kernel)
+
+
+def system_path(found: Inspected, path: str) -> PurePosixPath:
+    """The path at which the system has ``path``, a file that the default entry of the boot loader names.
+
+    Raises ValueError when there is no default entry.
+    """
+    if found.entry is None:
+        raise ValueError("the disk has no default entry")
     place = "/"
     if found.entry.partition in (found.boot, found.esp):
         place = "/boot" if found.entry.partition == found.boot else found.esp_place
-    return PurePosixPath(place, found.entry.kernel.lstrip("/"))
+    return PurePosixPath(place, path.lstrip("/"))
 
 
 def entry_line(line: str, root_uuid: str) -> str:
