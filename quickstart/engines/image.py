@@ -185,13 +185,21 @@ def _packing(plan: _Plan, disk: RootDisk, context: Context) -> Packing:
     reference = brought.reference
     root = ImageRoot(reference.tree)
     check_image(root, profile)
-    check_kernel(root, reference.kernel_version, profile.payload)
+    payload = disk_payload(profile)
+    check_kernel(root, reference.kernel_version, payload)
     subject = Subject(profile, reference, disk)
     traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=plan.options.keep), context)
-    packing = packing_of(subject, traced, brought.form(profile.payload), context)
+    packing = packing_of(subject, traced, brought.form(payload), context)
     if line := first_boot(root, profile.early, packing.recipe.profile.early):
         context.progress.note(line)
     return packing
+
+
+def disk_payload(profile: Profile) -> Payload:
+    """The form of the initramfs on a disk that boots by itself. The forms that are compressed streams are for a boot
+    loader that reads part B. Here, init reads part B, and unpacks only the form `cpio` (docs/adr/0029-late.md).
+    """
+    return profile.payload if profile.payload is Payload.SQUASHFS else Payload.CPIO
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from quickstart.host.unchanged import Seen, changed, digest_of_data, seen
 from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import with_options
+from quickstart.initramfs.parts import divided
+from quickstart.initramfs.payload import can_unpack
 from quickstart.initramfs.recorded import record_files
 from quickstart.inspect.disk.own import (
     check_image_disk,
@@ -34,12 +36,13 @@ from quickstart.inspect.disk.own import (
     menu_entry,
     own_words,
 )
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.appliance import appliance, fetch, look, started
 from quickstart.model import MIB
 from quickstart.model.disk import Inspected, Partition
 from quickstart.model.machine import KERNEL_BYTES, machine
 from quickstart.model.rootdisk import RootDisk
-from quickstart.model.words import DiskFormat, KernelOptions
+from quickstart.model.words import DiskFormat, KernelOptions, Payload
 from quickstart.pack.packing import Packed
 from quickstart.reference.guestpkg.package import deb, guest_package
 from quickstart.store.context import Context
@@ -231,21 +234,28 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
     line = with_options(entry_line(entry.command_line, packed.recipe.disk.superblock.uuid), asked)
     files: dict[str, bytes | Path] = {
         "install": script_of("install"),
-        "initramfs.img": packed.initramfs.path,
         "entry": f"{kernel_path(image.found)}\n{line}\n{entry.kernel} {entry.command_line}".rstrip().encode()
         + b"\n",
         "quickstart.conf": menu_entry(entry, line).encode(),
         **esp_place(image.found),
         **{f"packed/{name}": data for name, data in record_files(packed.initramfs.path).items()},
     }
-    with context.progress.step("install the initramfs in the copy"):
-        execute_in(disk, image.system, "install", files, context)
+    with workspace("quickstart-parts-") as place, context.progress.step("install the initramfs in the copy"):
+        parts = divided(packed.initramfs, packed.recipe.payload, _loaded_form(packed), place)
+        execute_in(disk, image.system, "install", {**files, **parts}, context)
     content = _partition(look_into(disk, context), entry.partition).content
     if content is None or not has_entry(content, entry):
         raise GuestError(
             f"the boot loader of {image.source} has no entry for QuickStart",
             hint="is the kernel of the default entry the newest one in /boot?",
         )
+
+
+def _loaded_form(packed: Packed) -> Payload:
+    """The form of what a boot loader reads. LZ4 costs the kernel the least time (docs/internals/payload.md)."""
+    reference = packed.recipe.reference
+    root = ImageRoot(reference.tree)
+    return Payload.LZ4 if can_unpack(root, reference.kernel_version, Payload.LZ4) else Payload.CPIO
 
 
 def execute_in(

@@ -98,6 +98,14 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
             )
 
 
+def can_unpack(root: ImageRoot, version: str, payload: Payload) -> bool:
+    """Whether the image's kernel can unpack this payload, as far as its configuration says."""
+    with contextlib.suppress(BadInputError):
+        check_kernel(root, version, payload)
+        return True
+    return False
+
+
 # ---------------------------------------------------------------- writing
 
 
