@@ -25,6 +25,20 @@ from tests.unit.outs import write_manifest
 
 COMMAND = Path(sys.executable).with_name("quickstart")
 STRANGER = 4242
+
+
+def outside(uid: int) -> int:
+    """The user ID that ``uid`` has outside of our user namespace, in which an ordinary user runs these tests. The names of owners are looked up
+    there.
+    """
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        inner, outer, count = map(int, line.split())
+        if inner <= uid < inner + count:
+            return outer + uid - inner
+    return uid
+
+
+STRANGER_OUTSIDE = outside(STRANGER)
 LIMIT_S = 120.0
 CELL = ["--profile=nginx", "--configuration=standard", "--storage=local", "--clock=virtual"]
 
@@ -54,7 +68,7 @@ def test_no_store_below_another_users_directory(theirs: Path) -> None:
     (theirs / "roots").mkdir()
     for place in (theirs / "roots/store", theirs / "store"):
         with Store(place) as store:
-            with pytest.raises(HostLacksError, match=f"belongs to another user .{STRANGER}.*is run here"):
+            with pytest.raises(HostLacksError, match=f"belongs to another user .{STRANGER_OUTSIDE}.*is run here"):
                 store.get_or_make("agent", {}, lambda directory: None)
             with pytest.raises(HostLacksError, match="is run here"):
                 store.find("agent", {})
@@ -268,7 +282,7 @@ def test_an_out_of_another_user_in_a_sticky_directory(tmp_path: Path) -> None:
     with output.in_use(out):
         pass
     os.chown(out, STRANGER, STRANGER)
-    with pytest.raises(BadInputError, match=f"out belongs to another user .{STRANGER}"), output.in_use(out):
+    with pytest.raises(BadInputError, match=f"out belongs to another user .{STRANGER_OUTSIDE}"), output.in_use(out):
         pytest.fail("it was used")
     os.chown(out, 0, 0)
     os.chown(out / "root.raw", STRANGER, STRANGER)
@@ -292,7 +306,7 @@ def test_whoever_can_change_the_program_is_trusted_as_it_is(theirs: Path) -> Non
         text=True,
     )
     assert said.stdout == "\n"
-    assert swapped_by_others(theirs / "out") == f"{theirs} belongs to another user ({STRANGER})"
+    assert swapped_by_others(theirs / "out") == f"{theirs} belongs to another user ({STRANGER_OUTSIDE})"
 
 
 # ---------------------------------------------------------------- a FUSE that says all is root's

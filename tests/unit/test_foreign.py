@@ -239,6 +239,7 @@ def test_a_negative_size_gives_no_room_for_headers(kind: bytes) -> None:
     head[124:136] = b"\xff" + (2**88 - 2**60).to_bytes(11, "big")
     head[148:156] = b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
-    with pytest.raises(BadInputError, match="negative size"):
+    # Newer versions of tarfile refuse it by themselves.
+    with pytest.raises(BadInputError, match="negative size|invalid offset"):
         for _ in read_archive(io.BytesIO(bytes(head) + bytes(10240))):
             pass
