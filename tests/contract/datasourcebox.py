@@ -16,6 +16,7 @@ import pytest
 from quickstart.host import door
 from quickstart.initramfs.layout import _APPLETS
 from tests.contract.imdsbox import USER_DATA
+from tests.contract.initscript import function
 
 NOT_YET = "cloud-init has not been through this machine yet"
 SUM = hashlib.sha256(USER_DATA).hexdigest()
@@ -40,11 +41,13 @@ WIDE = bytes(1024 + 124) + "config-2".encode("utf-16-le") + bytes(36864)
 EXFAT = b"\xeb\x76\x90EXFAT   " + bytes(36864)
 BTRFS = bytes(65536 + 64) + b"_BHRfS_M" + bytes(227) + b"config-2" + bytes(3072)
 EXT4 = bytes(1024 + 120) + b"data" + bytes(36864)
-STUBS = """\
-load() { echo "$1 $(umask)" >>/loaded; }
-all_loaded() { :; }
-note() { echo "note: $*" >>/notes; }
-lives() { [ "$1" = alive ]; }
+STUBS = f"""\
+LEASE_LIMIT_S=60
+{function("lib", "wait_for_lease")}
+load() {{ echo "$1 $(umask)" >>/loaded; }}
+all_loaded() {{ :; }}
+note() {{ echo "note: $*" >>/notes; }}
+lives() {{ [ "$1" = alive ]; }}
 """
 
 
@@ -95,6 +98,8 @@ class Box:
         for name in _APPLETS:
             (root / "bin" / name).symlink_to("/busybox")
         self.disk("vda", EXT4, partitions={"vda1": EXT4, "vda15": FAT})
+        (self.root / "proc").mkdir(exist_ok=True)
+        (self.root / "proc/uptime").write_text("1.25 0.50\n")
         self.lease()
 
     def lease(self, *, there: bool = True) -> None:

@@ -22,6 +22,7 @@ USER_DATA = b"#cloud-config\nruncmd: [[touch, /srv/x]]\n\x00binary, and no line 
 # The service, and whether it answers so.
 MODES = (
     *("none", "data", "slow", "no token", "version 1", "cut", "chunked", "kept open", "odd token", "broken"),
+    "long token",
     *("large", "leading zero", "no service"),
     *("no name", "odd name", "address", "long name", "name broken"),
 )
@@ -42,7 +43,9 @@ class Service(BaseHTTPRequestHandler):
         elif not lifetime.isdecimal() or not 1 <= int(lifetime) <= 21600:
             self.answer(400, b"")
         else:
-            self.answer(200, b"a b;c" if self.mode == "odd token" else TOKEN.encode())
+            # As long as nothing but a pipe to the server would hold it.
+            odd = {"odd token": b"a b;c", "long token": b"A" * 65_400}
+            self.answer(200, odd.get(self.mode, TOKEN.encode()))
 
     def do_GET(self) -> None:
         if self.mode != "version 1" and self.headers.get("X-aws-ec2-metadata-token") != TOKEN:

@@ -281,6 +281,7 @@ ANSWERS = {
     "version 1": f"{NO_TOKEN} (404)",
     "cut": f"{NO_TOKEN} (no answer)",
     "no service": f"{NO_TOKEN} (no answer)",
+    "long token": "EC2's metadata service gave a token that is none",
     "odd token": "EC2's metadata service gave a token that is none",
     "chunked": f"{UNSAID} (no answer)",
     "broken": f"{UNSAID} (500)",

@@ -37,6 +37,8 @@ __all__ = ["root"]
         ("4369", True),
         ("04369", True),
         ("@abstract", True),
+        ("@name:22", True),
+        ("/run/../tmp/x", True),
         *(
             ("/tmp/x", True),
             ("/var/tmp/x", True),

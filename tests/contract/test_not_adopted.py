@@ -167,9 +167,9 @@ sh "$1" >/dev/null
         ("app.service", "notify"),
         # Groups that the unit has made for its processes (Delegate=).
         ("app.service/supervisor/deep", "notify"),
-        ("app.service-of-another", "reload reset-failed restart"),
-        ("user@1000.service/app.service", "reload reset-failed restart"),
-        ("other", "reload reset-failed restart"),
+        ("app.service-of-another", "forget reload reset-failed restart"),
+        ("user@1000.service/app.service", "forget reload reset-failed restart"),
+        ("other", "forget reload reset-failed restart"),
     ],
 )
 def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, called: str) -> None:
@@ -205,7 +205,30 @@ def test_adopt_ends_what_the_main_process_has_left(tmp_path: Path, is_adopted: s
         cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.stdout.strip() == left, done.stderr
-    assert (tmp_path / "called").read_text().split() == ["reload", "reset-failed", "restart"]
+    # Files in /run that say what it has done in this boot go, too (cron's crond.reboot).
+    forgotten = ["forget"] if is_adopted == "no" else []
+    assert (tmp_path / "called").read_text().split() == [*forgotten, "reload", "reset-failed", "restart"]
+
+
+@pytest.mark.parametrize(("refused", "starts"), [(3, True), (99, False)])
+def test_a_reload_that_systemd_refuses(tmp_path: Path, refused: int, starts: bool) -> None:
+    """With a full /run, systemd would start `adopt` again in the unit's place. So without a reload, there is no restart."""
+    script = prepared_adopt(tmp_path)
+    script.write_text(script.read_text().replace("sleep 1\n", "sleep 0\n"))
+    systemctl = tmp_path / "programs/systemctl"
+    count = f"[ $1 != daemon-reload ] || [ $(grep -cx reload {tmp_path}/called) -gt {refused} ]\n"
+    systemctl.write_text(systemctl.read_text() + count)
+    done = subprocess.run(
+        [*own_namespaces(), "sh", "-c", LEFT, "sh", str(script), "no"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "ended", done.stderr
+    called = (tmp_path / "called").read_text().split()
+    assert called.count("reload") == (refused + 1 if starts else 10)
+    assert [each for each in called if each != "reload"] == [
+        "forget",
+        *(["reset-failed", "restart"] if starts else []),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def run_named(place: Path, name: str, words: str, *, lease: str = "", service: s
     text = "\n".join(
         function("second", name) for name in ("set_host_name", "take_resolver", "take_from_lease")
     )
+    text = f"LEASE_LIMIT_S=60\n{function('lib', 'wait_for_lease')}\n{text}"
     for path, file in (
         ("/proc/sys/kernel/hostname", "kernel"),
         ("/etc/hostname", "etc-hostname"),
@@ -192,8 +193,19 @@ def test_without_a_lease_nothing_begins_that_would_be_ended_again(tmp_path: Path
     """cron begins its @reboot jobs once in a boot."""
     script = (
         f"Q={tmp_path} INTERFACE=ens3 READS_NAME_SERVERS= USES_NETWORK= NAMING= DHCP=1 {waits}\n"
-        f"{function('second', 'take_from_lease')}\n"
+        f"{function('lib', 'wait_for_lease')}\n{function('second', 'take_from_lease')}\nLEASE_LIMIT_S=60\n"
         'lives() { false; }\nfall_back() { echo "$*"; exit; }\ntake_from_lease'
     )
     done = subprocess.run(["busybox", "sh", "-c", script], check=True, capture_output=True, timeout=60)
     assert done.stdout == (b"no DHCP lease on ens3\n" if waits else b"")
+
+
+def test_a_client_that_never_gives_up_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    """A server that takes back each lease (DHCPNAK) keeps it asking."""
+    script = (
+        f"Q={tmp_path} INTERFACE=ens3 READS_NAME_SERVERS= USES_NETWORK=yes NAMING= DHCP=1 LEASE_LIMIT_S=1\n"
+        f"{function('lib', 'wait_for_lease')}\n{function('second', 'take_from_lease')}\n"
+        'lives() { true; }\nfall_back() { echo "$*"; exit; }\ntake_from_lease'
+    )
+    done = subprocess.run(["busybox", "sh", "-c", script], check=True, capture_output=True, timeout=60)
+    assert done.stdout == b"no DHCP lease on ens3\n"

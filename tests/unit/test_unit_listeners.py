@@ -45,6 +45,8 @@ def read(base: Path) -> None:
         ("127.0.0.1:2222", True),
         ("[::1]:16514", True),
         ("@ISCSIADM_ABSTRACT_NAMESPACE", True),
+        ("@name:22", True),
+        ("/run/../tmp/x", True),
         ("/run/x.sock", False),
         ("%t/x.sock", False),
         ("/tmp/x.sock", True),

@@ -206,3 +206,22 @@ def test_the_mode_of_a_directory_that_is_made_early(tmp_path: Path, mode: str, w
         put(tmp_path, f"/etc/{name}", "root:x:0:0\n")
     (found,) = run_directories(ImageRoot(tmp_path))
     assert found[:2] == ("run-directory", wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_there"),
+    [
+        # Of Debian's screen: a job of cron's, which starts early, would fill /run before journald starts.
+        ("d /run/screen 0777 root utmp", False),
+        ("d /run/screen 1777 root utmp", False),
+        ("d /run/screen 0775 root utmp", True),
+        # It has a size of its own, and a directory there has to be there before a user can make one of its name.
+        ("d /run/lock/x 0777 root root", True),
+        ("d /var/lock/x 1777 root root", True),
+    ],
+)
+def test_no_directory_that_anybody_could_fill(tmp_path: Path, line: str, *, is_there: bool) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"{line}\n")
+    put(tmp_path, "/etc/passwd", "root:x:0:0\n")
+    put(tmp_path, "/etc/group", "root:x:0:\nutmp:x:43:\n")
+    assert len(run_directories(ImageRoot(tmp_path))) == is_there

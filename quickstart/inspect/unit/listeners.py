@@ -78,6 +78,9 @@ def is_open_to_all(address: str, port_start: int) -> bool:
     has bound it yet. ``port_start`` is the first port that any user may bind.
     """
     if address.startswith(("/", "%t/")):
+        if ".." in address.split("/"):
+            return True
         return f"{in_run(simplified(address.replace('%t/', '/run/', 1)))}/".startswith(_OPEN_TO_ALL)
-    port = natural(address.rpartition(":")[2], _LAST_PORT)
+    # A name that only looks like a port, of an abstract socket.
+    port = None if address.startswith("@") else natural(address.rpartition(":")[2], _LAST_PORT)
     return port is None or port >= port_start

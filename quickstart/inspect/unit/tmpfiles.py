@@ -94,14 +94,20 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     - directories with a user or group that the image does not have
     - paths with quotes, with ``..`` or with a specifier (a specifier for a directory, such as %t, is allowed at the
       beginning of a path)
+    - directories that every user may write to, except in /run/lock, which has a size of its own. A user's program that
+      starts early (cron's @reboot) could otherwise fill /run, and systemd starts journald only afterwards
     """
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
     for _, text in _files(root):
         for path, mode, user, group in _directories(text):
-            if user in users and group in groups:
+            if user in users and group in groups and not _may_be_filled(path, mode):
                 found.setdefault(path, ("run-directory", mode, user, group, path))
     return tuple(found[path] for path in sorted(found))
+
+
+def _may_be_filled(path: str, mode: str) -> bool:
+    return bool(int(mode, 8) & stat.S_IWOTH) and not path.startswith("/run/lock/")
 
 
 def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
