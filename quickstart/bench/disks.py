@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
+from quickstart.artefact.manifest import read_manifest
 from quickstart.engines.ownsystem import ImageDisk, copy_disk, examined, execute_in, script_of
 from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular
@@ -45,7 +46,7 @@ def prepare_disk(cell: Cell, context: Context) -> Boot:
     out = Path(cell.profile)
     with output.in_use(out):
         artefact = artefacts.load(out)
-        _check(artefact, cell)
+        check_disk(artefact, cell)
         copies = _copies(artefact, cell.configuration, context)
         is_stock = cell.configuration in STOCK_CONFIGURATIONS
         return Boot(
@@ -67,7 +68,8 @@ def prepare_disk(cell: Cell, context: Context) -> Boot:
         )
 
 
-def _check(artefact: Artefact, cell: Cell) -> None:
+def check_disk(artefact: Artefact, cell: Cell) -> None:
+    """Raise BadInputError when the bench cannot measure ``cell`` with ``artefact``."""
     if artefact.target is not Target.DISK:
         raise BadInputError(
             f"{artefact.directory} has no boot loader",
@@ -80,6 +82,14 @@ def _check(artefact: Artefact, cell: Cell) -> None:
         )
     if cell.configuration not in DISK_CONFIGURATIONS:
         raise BadInputError(f"a disk has no configuration {cell.configuration}")
+    is_stock = cell.configuration in STOCK_CONFIGURATIONS
+    options = "stock" if is_stock else read_manifest(artefact.directory).kernel_options
+    if cell.command_line != options:
+        raise BadInputError(
+            f"the entry of {artefact.directory} for {cell.configuration} has the kernel options {options}, not "
+            f"{cell.command_line}",
+            hint=f"measure this configuration with --command-line {options}",
+        )
 
 
 def _copies(artefact: Artefact, configuration: str, context: Context) -> _Copies:

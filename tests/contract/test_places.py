@@ -28,8 +28,8 @@ STRANGER = 4242
 
 
 def outside(uid: int) -> int:
-    """The user ID that ``uid`` has outside of our user namespace, in which an ordinary user runs these tests. The names of owners are looked up
-    there.
+    """The user ID that ``uid`` has outside of our user namespace, in which an ordinary user runs these tests. QuickStart
+    finds the owners of directories there.
     """
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         inner, outer, count = map(int, line.split())
@@ -68,7 +68,9 @@ def test_no_store_below_another_users_directory(theirs: Path) -> None:
     (theirs / "roots").mkdir()
     for place in (theirs / "roots/store", theirs / "store"):
         with Store(place) as store:
-            with pytest.raises(HostLacksError, match=f"belongs to another user .{STRANGER_OUTSIDE}.*is run here"):
+            with pytest.raises(
+                HostLacksError, match=f"belongs to another user .{STRANGER_OUTSIDE}.*is run here"
+            ):
                 store.get_or_make("agent", {}, lambda directory: None)
             with pytest.raises(HostLacksError, match="is run here"):
                 store.find("agent", {})
@@ -282,7 +284,10 @@ def test_an_out_of_another_user_in_a_sticky_directory(tmp_path: Path) -> None:
     with output.in_use(out):
         pass
     os.chown(out, STRANGER, STRANGER)
-    with pytest.raises(BadInputError, match=f"out belongs to another user .{STRANGER_OUTSIDE}"), output.in_use(out):
+    with (
+        pytest.raises(BadInputError, match=f"out belongs to another user .{STRANGER_OUTSIDE}"),
+        output.in_use(out),
+    ):
         pytest.fail("it was used")
     os.chown(out, 0, 0)
     os.chown(out / "root.raw", STRANGER, STRANGER)
