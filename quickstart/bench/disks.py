@@ -15,7 +15,7 @@ from quickstart.artefact.manifest import read_manifest
 from quickstart.engines.ownsystem import ImageDisk, copy_disk, examined, execute_in, script_of
 from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular
-from quickstart.host.unchanged import digest_of_data
+from quickstart.host.unchanged import changed, digest_of_data
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.disk.own import esp_place, system_path
 from quickstart.launch.archive import agent_binary, launch_cpio
@@ -60,6 +60,8 @@ def prepare_disk(cell: Cell, context: Context) -> Boot:
             cmdline=artefact.stock_cmdline if is_stock else artefact.cmdline,
             memory_mib=artefact.memory_mib,
             mac=artefact.mac,
+            # By it, init knows the machine on which cloud-init has not been.
+            uuid=artefact.uuid,
             ready=artefact.ready,
             unit=artefact.profile_name,
             delivery="" if is_stock else Delivery.OVERLAY.value,
@@ -105,6 +107,8 @@ def _copies(artefact: Artefact, configuration: str, context: Context) -> _Copies
 
     def make(place: Path) -> None:
         with examined(artefact.disk, context) as image:
+            if image.digest != digest:
+                raise changed(artefact.disk)
             copy_disk(image.path, place / _DISK)
             (place / _STOCK).write_bytes(image.initrd.read_bytes())
             with context.progress.step(f"the launch agent for {configuration}"):

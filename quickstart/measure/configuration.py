@@ -34,7 +34,8 @@ class Boot:
     records them in its results.
 
     With ``firmware``, the machine boots ``volume`` by the volume's own boot loader, which reads the kernel and the
-    initramfs. Then ``fetched`` is empty. The root file system begins at byte ``root_at_bytes`` of ``volume``.
+    initramfs. Then ``fetched`` is empty. The root file system begins at byte ``root_at_bytes`` of ``volume``. ``uuid``
+    is the machine's UUID in SMBIOS, or empty.
     """
 
     configuration: str
@@ -54,6 +55,7 @@ class Boot:
     delivery: str = ""
     firmware: Firmware | None = None
     root_at_bytes: int = 0
+    uuid: str = ""
 
     @property
     def initramfs_bytes(self) -> int:
@@ -98,5 +100,6 @@ def machine_of(boot: Boot) -> Machine:
         cmdline=boot.cmdline,
         disk=boot.volume if boot.attached else None,
         mac=boot.mac,
+        uuid=boot.uuid,
     )
     return by_firmware(plain, boot.firmware) if boot.firmware else plain

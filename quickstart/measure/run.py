@@ -19,7 +19,7 @@ from quickstart.measure.clock import Clock, instruction_ns, sized, virtual
 from quickstart.measure.configuration import Boot, machine_of
 from quickstart.measure.loader import LoaderTimes, computed, divided, seen_by_client
 from quickstart.measure.phases import phases, script, units
-from quickstart.measure.results import Cell, Phase, Reads, Sample
+from quickstart.measure.results import STOCK_CONFIGURATIONS, Cell, Phase, Reads, Sample
 from quickstart.measure.times import Times, client_times, virtual_times
 from quickstart.model import MIB, Readied
 from quickstart.model.machine import Machine, NbdSocket, on_volume
@@ -207,6 +207,9 @@ def boot_from(
             # removing them makes room.
             with room_for_it():
                 readied = guest.wait_ready(bench.limit_s, volume.is_running)
+            # Otherwise, a stock boot would count as a fast start.
+            if boot.configuration not in STOCK_CONFIGURATIONS and (reason := guest.fallback()):
+                raise GuestError(f"the fast start did not happen: {reason}")
             # The questions come after this call, so that they do not slow down other machines.
             afterwards()
             said = _ask_phases(guest, boot.unit, volume)

@@ -25,6 +25,8 @@ def left(root: Path, caretaker: Path, before: str, between: str = ":", rules: st
     place = root / "fast/quickstart"
     for name in ("fast/quickstart/bin", "run/quickstart", "tmp", "var/tmp", "usr/lib/tmpfiles.d", "dev"):
         (root / name).mkdir(parents=True)
+    for name in ("tmp", "var/tmp"):
+        (root / name).chmod(0o1777)
     (root / "dev/null").touch()
     (root / "usr/lib/tmpfiles.d/tmp.conf").write_text(rules)
     shutil.copy(door.tool_path("busybox"), place / "busybox")
@@ -120,3 +122,60 @@ def test_who_refills_what_goes_does_not_hold_up_the_boot(tmp_path: Path) -> None
     assert limits, first
     first[limits[0]] = "1"
     assert subprocess.run(first, timeout=30, check=False).returncode != 0
+
+
+def test_nothing_of_an_earlier_boot_is_in_tmp_when_the_application_starts(
+    tmp_path: Path, caretaker: Path
+) -> None:
+    """What a user has left there could wait for a service that comes before systemd-tmpfiles."""
+    before = "mkdir /tmp/rootjob; ln -s /root/pwned /tmp/rootjob/state; touch /tmp/.x"
+    between = """
+        [ -z "$(ls -A /tmp)" ]
+        [ "$(stat -c '%a %u %g' /tmp /.quickstart-earlier.0)" = "$(printf '1777 0 0\\n700 0 0')" ]
+    """
+    assert left(tmp_path, caretaker, before, between) == []
+    assert not list(tmp_path.glob(".quickstart-earlier*"))
+
+
+def test_a_directory_that_the_application_uses_again_stays(tmp_path: Path, caretaker: Path) -> None:
+    """It was there before, and a stock boot would have emptied /tmp before the application."""
+    again = "mkdir /tmp/nginx_body 2>/dev/null || :"
+    assert left(tmp_path, caretaker, "mkdir /tmp/nginx_body", again) == ["tmp/nginx_body"]
+
+
+def test_a_boot_that_was_cut_off_leaves_nothing_for_good(tmp_path: Path, caretaker: Path) -> None:
+    before = "mkdir /.quickstart-earlier.0 /.quickstart-earlier.1; touch /.quickstart-earlier.0/x /tmp/y"
+    assert left(tmp_path, caretaker, before, "[ -e /.quickstart-earlier.2/y ]") == []
+    assert not list(tmp_path.glob(".quickstart-earlier*"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "chmod 1770 /tmp",
+        "chmod 0777 /tmp",
+        "chown 1:0 /tmp",
+        "chown 0:1 /tmp",
+        "rm -r /tmp; mkdir /t; chmod 1777 /t; ln -s t /tmp",
+    ],
+)
+def test_a_tmp_that_would_not_be_the_same_anew_is_not_replaced(
+    tmp_path: Path, caretaker: Path, other: str
+) -> None:
+    """The boot is a stock boot then, and /tmp is as it was."""
+    before = f"touch /tmp/kept; {other}; touch /tmp/kept"
+    done = noted(tmp_path, caretaker, before)
+    assert done.returncode == 1
+    assert b"/tmp" in done.stderr
+    assert (tmp_path / "tmp/kept").exists()
+    assert not list(tmp_path.glob(".quickstart-earlier*"))
+
+
+def noted(root: Path, caretaker: Path, before: str) -> subprocess.CompletedProcess[bytes]:
+    """What `note` ends with."""
+    left(root, caretaker, ":")
+    script = f"{before}\nsh /fast/quickstart/earlier-files note"
+    return subprocess.run(
+        [*own_namespaces(), "chroot", root, "/fast/quickstart/busybox", "sh", "-euc", script],
+        env={"PATH": "/fast/quickstart/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip

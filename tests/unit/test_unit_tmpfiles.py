@@ -225,3 +225,56 @@ def test_no_directory_that_anybody_could_fill(tmp_path: Path, line: str, *, is_t
     put(tmp_path, "/etc/passwd", "root:x:0:0\n")
     put(tmp_path, "/etc/group", "root:x:0:\nutmp:x:43:\n")
     assert len(run_directories(ImageRoot(tmp_path))) == is_there
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
+@pytest.mark.parametrize("kind", ["d", "D", "v", "q", "Q", "d!"])
+def test_directories_where_every_user_may_make_one_are_made_early(
+    tmp_path: Path, place: str, kind: str
+) -> None:
+    """A user's program that starts early could take the name, and systemd-tmpfiles takes over what is there."""
+    put(
+        tmp_path,
+        "/usr/lib/tmpfiles.d/app.conf",
+        f"{kind} {place}/app 0700 root root -\nD! {place}/.X11-unix 1777 root root\n",
+    )
+    for name in ("passwd", "group"):
+        put(tmp_path, f"/etc/{name}", "root:x:0:0\n")
+    assert run_directories(ImageRoot(tmp_path)) == (
+        ("run-directory", "0700", "root", "root", f"{place}/app"),
+    )
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "%T", "%V"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "f {}/x 0644 root root",
+        "L {}/x - - - - /etc",
+        "C {}/x",
+        "z {}/x 0600 root root",
+        "a {}/x - - - - u::r",
+        "w {}/x - - - - 1",
+    ],
+)
+@pytest.mark.parametrize("own", ["/etc/tmpfiles.d/app.conf", "/usr/lib/tmpfiles.d/app.conf"])
+def test_a_line_that_takes_over_what_a_user_has_made_is_refused(
+    tmp_path: Path, place: str, line: str, own: str
+) -> None:
+    put(tmp_path, own, f"{line.format(place)}\n")
+    with pytest.raises(UnsupportedUnitError, match=r"tmpfiles\.d has"):
+        refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+
+
+@pytest.mark.parametrize("kind", ["r!", "R!", "R", "D"])
+def test_what_a_boot_removes_from_var_tmp_is_refused(tmp_path: Path, kind: str) -> None:
+    """It would be there when the application starts. In /tmp, nothing is."""
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"{kind} /var/tmp/app\n")
+    with pytest.raises(UnsupportedUnitError, match=r"tmpfiles\.d has"):
+        refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+    put(
+        tmp_path,
+        "/usr/lib/tmpfiles.d/app.conf",
+        f"{kind} /tmp/app\nR! /var/tmp/systemd-private-*\nr! /tmp/.X[0-9]*-lock\n",
+    )
+    refuse_tmpfiles(ImageRoot(tmp_path), "app.service")

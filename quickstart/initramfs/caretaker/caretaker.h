@@ -21,6 +21,7 @@ void keep_programs_names(const char *fast);
 bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
+bool set_aside(void);
 /* In place of a user's number. */
 #define EVERYBODY UINT32_MAX
 size_t count_ipc(unsigned number, bool removes);

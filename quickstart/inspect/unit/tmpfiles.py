@@ -1,5 +1,5 @@
-"""Find the directories below /run that tmpfiles.d(5) creates. Services rely on these directories, but
-systemd-tmpfiles has not run when a service starts early.
+"""Find the directories in /run, /tmp, /var/tmp and /dev/shm that tmpfiles.d(5) creates. Services rely on these
+directories, but systemd-tmpfiles has not run when a service starts early.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ from quickstart.parse.printable import brief
 
 _PACKAGES = "/usr/lib/tmpfiles.d"
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", _PACKAGES)
-# `d` and `D` make a directory. `!`, `-`, `+` … behind them say when and how, which does not matter for a missing
-# directory.
-_LINE = re.compile(r"[dD][!+=~^$-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
+# These types make a directory (of ext4, also those for subvolumes). `!`, `-`, `+` … behind them say when and how, which
+# does not matter for a missing directory.
+_LINE = re.compile(r"[dDvqQ][!+=~^$-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
 # Directories of services that systemd itself starts, so no application can rely on them before systemd runs. (Looking
 # up their users would read the volume.)
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
 # The limit for all files, because many names may be links to one long file. Debian's own files have some KiB.
 _MOST_CHARACTERS = 1 << 20
+# In these places, every user may make a file of any name. In a stock boot, systemd-tmpfiles comes first.
+_OPEN_PLACES = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108
+_MADE_IN = ("/run/", *_OPEN_PLACES)
+_ROOTS_OF_OPEN_PLACES = tuple(place.rstrip("/") for place in _OPEN_PLACES)
+# What a user has made there first would stay what it is: a file with a descriptor that is open, a link, a directory with an ACL.
+_TAKES_OVER = re.compile(r"[fFpLCcbwzZmaAtThHe]\S*")
+# Of systemd-tmp.conf: `earlier-files` follows these lines.
+_PRIVATE = "/var/tmp/systemd-private-"  # noqa: S108
 # Types of lines that remove, empty or overwrite a file.
 _DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 # Init handles these places itself (earlier-files, the run directories of the starter), or they belong to the kernel.
@@ -85,8 +93,9 @@ _Ids = tuple[Mapping[str, int | None], Mapping[str, int | None]]
 
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
-    """The directories below /run that must exist before the unit starts, as `run-directory` records for the starter,
-    which makes the directories (docs/internals/starter.md). A parent comes before its children.
+    """The directories in /run, /tmp, /var/tmp and /dev/shm that must exist before the unit starts, as `run-directory`
+    records for the starter, which makes the directories (docs/internals/starter.md). A parent comes before its
+    children. In a stock boot, no user can make a directory of such a name before systemd-tmpfiles.
 
     The result does not have these three kinds of directories:
 
@@ -107,6 +116,9 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
 
 
 def _may_be_filled(path: str, mode: str) -> bool:
+    """Whether every user may write to the directory. In /tmp and the like, such a directory is nobody's secret, and its
+    making would only cost time.
+    """
     return bool(int(mode, 8) & stat.S_IWOTH) and not path.startswith("/run/lock/")
 
 
@@ -223,6 +235,10 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
         return bool(_ACTS.fullmatch(kind))
     if is_own and path.startswith("/run/") and (_CHANGES.fullmatch(kind) or _FILE.fullmatch(kind)):
         return not _is_known(path)
+    is_below = f"{path}/".startswith(_OPEN_PLACES) and path.rstrip("/") not in _ROOTS_OF_OPEN_PLACES
+    if is_below and ".." not in path.split("/"):
+        is_removed = path.startswith("/var/tmp/") and not path.startswith(_PRIVATE)  # noqa: S108
+        return bool(_TAKES_OVER.fullmatch(kind) or (is_removed and _DESTRUCTIVE.fullmatch(kind)))
     if path in _NOBODYS or _is_own_place(path):
         return False
     return bool(_DESTRUCTIVE.fullmatch(kind) or (is_own and _CHANGES.fullmatch(kind)))
@@ -300,7 +316,7 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
             continue
         path = _plain(match[1]).rstrip("/")
         mode = _MODE.fullmatch("0755" if match[2] in (None, "-") else match[2])
-        if path.startswith("/run/") and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
+        if path.startswith(_MADE_IN) and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
             if f"{path}/".startswith(_OF_SYSTEMD):
                 continue
             user, group = (

@@ -1,0 +1,45 @@
+/* Puts what earlier boots have left in /tmp out of reach, before anything of the image runs (docs/users/hand-off.md). */
+#include "caretaker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+/* A boot that was cut off leaves one. RENAME_BOTH is RENAME_EXCHANGE of renameat2(2), which musl does not declare. */
+enum { NAMES_MAX = 100, RENAME_BOTH = 2 };
+
+static bool has_acl(const char *path) {
+    return lgetxattr(path, "system.posix_acl_access", NULL, 0) > 0 || lgetxattr(path, "system.posix_acl_default", NULL, 0) > 0;
+}
+
+/* With other rights, a new directory would not be the same. */
+static bool is_as_made_anew(const char *path) {
+    struct stat found, root;
+    return lstat(path, &found) == 0 && lstat("/", &root) == 0 && S_ISDIR(found.st_mode) && (found.st_mode & 07777) == 01777 && found.st_uid == 0 &&
+           found.st_gid == 0 && found.st_dev == root.st_dev && !has_acl(path);
+}
+
+static bool make_beside(char *name, size_t bytes) {
+    for (int number = 0; number < NAMES_MAX; number++) {
+        snprintf(name, bytes, "/.quickstart-earlier.%d", number);
+        if (mkdir(name, 0700) == 0) return true;
+        if (errno != EEXIST) break;
+    }
+    return complain("cannot make", name);
+}
+
+/* However much is in /tmp, these are few steps, and there is a /tmp all the time. */
+bool set_aside(void) {
+    char name[64];
+    errno = ENOTSUP;
+    if (!is_as_made_anew("/tmp")) return complain("not a directory of root's with mode 1777 and no ACL:", "/tmp");
+    if (!make_beside(name, sizeof name)) return false;
+    if (chmod(name, 01777) == 0 && syscall(SYS_renameat2, AT_FDCWD, name, AT_FDCWD, "/tmp", RENAME_BOTH) == 0)
+        return chmod(name, 0700) == 0 || complain("cannot close", name);
+    complain("cannot put aside", "/tmp");
+    rmdir(name);
+    return false;
+}
