@@ -63,7 +63,7 @@ def prepare_disk(cell: Cell, context: Context) -> Boot:
             # By it, init knows the machine on which cloud-init has not been.
             uuid=artefact.uuid,
             ready=artefact.ready,
-            unit=artefact.profile_name,
+            unit=read_manifest(out).unit or artefact.profile_name,
             delivery="" if is_stock else Delivery.OVERLAY.value,
             firmware=Firmware(cell.firmware),
             root_at_bytes=artefact.root_at_bytes,

@@ -40,6 +40,7 @@ from quickstart.measure.results import (
 from quickstart.measure.statistics import demand_one_clock, summarise
 from quickstart.parse.printable import LINES, shown
 from quickstart.report.comparable import profile_name
+from quickstart.report.rows import begin_of
 
 # Nothing else has the colours of ink and paper, so a page can replace them by its own colours.
 INK, PAPER = "#1c1d1e", "#fdfdfc"
@@ -143,7 +144,8 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
     grid[0, 0].set_xlim(0, max(ends_s, default=0) * 1.16 or 1)
     clock = next(iter(samples)).clock
     figure.supxlabel(
-        f"seconds from launch to ready: the first correct answer (median, {clock} clock)", fontsize=8.5
+        f"seconds from {begin_of(samples)} to ready: the first correct answer (median, {clock} clock)",
+        fontsize=8.5,
     )
     legend = _bar_legend(samples)
     figure.legend(

@@ -41,7 +41,7 @@ from quickstart.report import launch_report
 from quickstart.report.conclusions import OURS, conclusions, headline, overview, planned_samples, rival_of
 from quickstart.report.figures import Drawn, inline, phase_numbers, timeline, times
 from quickstart.report.paper import beside
-from quickstart.report.rows import NONE, Row, count, head, loaders, mib, seconds
+from quickstart.report.rows import NONE, Row, begin_of, count, head, loaders, mib, seconds
 from quickstart.report.summary import summary
 from quickstart.report.wholefile import FIGURES, distinct, file_name, replace_file
 
@@ -154,7 +154,9 @@ def first_picture(results: Results) -> Drawn | None:
     chosen = overview(samples)
     one = next(iter(chosen))
     return times(
-        "overview", chosen, f"From launch to ready: {one.storage}, {one.size} machine, {one.clock} clock"
+        "overview",
+        chosen,
+        f"From {begin_of(chosen)} to ready: {one.storage}, {one.size} machine, {one.clock} clock",
     )
 
 
@@ -170,7 +172,7 @@ def _pictures(results: Results) -> tuple[Drawn, ...]:
     clocks = _in_order([cell.clock for cell in samples], CLOCKS)
     cells = {clock: {c: runs for c, runs in samples.items() if c.clock == clock} for clock in clocks}
     others = (
-        times(f"times-{clock}", here, f"From launch to ready: all cells, {clock} clock")
+        times(f"times-{clock}", here, f"From {begin_of(here)} to ready: all cells, {clock} clock")
         for clock, here in cells.items()
         if here.keys() != chosen.keys()
     )

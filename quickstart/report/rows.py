@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from quickstart.measure.results import Cell, Sample
@@ -22,6 +22,13 @@ class Row:
     head: tuple[str, ...]
     values: tuple[str, ...]
     censored: bool
+
+
+def begin_of(cells: Iterable[Cell]) -> str:
+    """The moment at which the times of ``cells`` begin. For disks that boot by themselves, the firmware's time before
+    this moment does not count.
+    """
+    return "the boot loader's first read" if all(cell.firmware for cell in cells) else "launch"
 
 
 def seconds(ns: int | None) -> str:
