@@ -39,7 +39,7 @@ def box(tmp_path: Path) -> Box:
 def test_a_machine_of_qemu_without_a_seed(box: Box) -> None:
     assert box.asked(QEMU, UUID) == "known"
     # What is copied from disks is for root only.
-    assert (box.root / "loaded").read_text() == "all 0077\n"
+    assert (box.root / "loaded").read_text() == "late 0077\n"
     assert (box.root / "notes").read_text() == "note: cloud-init gets no user data here\n"
 
 
