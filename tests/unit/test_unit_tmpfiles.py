@@ -228,21 +228,60 @@ def test_no_directory_that_anybody_could_fill(tmp_path: Path, line: str, *, is_t
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
-@pytest.mark.parametrize("kind", ["d", "D", "v", "q", "Q", "d!"])
+@pytest.mark.parametrize("kind", ["d", "v", "q", "Q", "d!"])
 def test_directories_where_every_user_may_make_one_are_made_early(
     tmp_path: Path, place: str, kind: str
 ) -> None:
     """A user's program that starts early could take the name, and systemd-tmpfiles takes over what is there."""
-    put(
-        tmp_path,
-        "/usr/lib/tmpfiles.d/app.conf",
-        f"{kind} {place}/app 0700 root root -\nD! {place}/.X11-unix 1777 root root\n",
-    )
-    for name in ("passwd", "group"):
-        put(tmp_path, f"/etc/{name}", "root:x:0:0\n")
+    lines = f"{kind} {place}/app 0700 root root -\n{kind} {place}/shared 1777 root root\n"
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", lines)
+    names(tmp_path)
     assert run_directories(ImageRoot(tmp_path)) == (
         ("run-directory", "0700", "root", "root", f"{place}/app"),
+        ("run-directory", "01777", "root", "root", f"{place}/shared"),
     )
+    refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+
+
+def names(root: Path) -> None:
+    for name in ("passwd", "group"):
+        put(root, f"/etc/{name}", "root:x:0:0\n")
+
+
+X11 = "D! /tmp/.X11-unix 1777 root root 10d\nr! /tmp/.X[0-9]*-lock\n"
+
+
+def test_the_directories_of_the_x_window_system_are_made_where_there_is_one(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/x11.conf", X11)
+    names(tmp_path)
+    assert run_directories(ImageRoot(tmp_path)) == ()
+    refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, "/etc/X11/Xsession", "")
+    assert len(run_directories(ImageRoot(tmp_path))) == 1
+    refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Numbers in place of names, names that the image has not, words in quotes, specifiers, escapes.
+        "d /tmp/x 0700 0 0",
+        "d /var/tmp/x 0700 33 33",
+        "d /tmp/x 0700 nobody2 root",
+        'd "/tmp/x" 0700 root root',
+        '"d" /tmp/x-%H 0700 root root',
+        "d /tmp/x\\x2da 0700 root root",
+        "d /tmp/../tmp/x 0700 root root",
+        "d /var/spool/../tmp/x 0700 root root",
+        "f /var/../tmp/x 0600 root root",
+        "q /dev/shm/%b 0700",
+    ],
+)
+def test_a_directory_that_the_starter_cannot_make_is_refused(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"D /tmp 1777 root root\n{line}\n")
+    names(tmp_path)
+    with pytest.raises(UnsupportedUnitError, match=r"tmpfiles\.d has"):
+        refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "%T", "%V"])
@@ -267,14 +306,17 @@ def test_a_line_that_takes_over_what_a_user_has_made_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["r!", "R!", "R", "D"])
-def test_what_a_boot_removes_from_var_tmp_is_refused(tmp_path: Path, kind: str) -> None:
-    """It would be there when the application starts. In /tmp, nothing is."""
-    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"{kind} /var/tmp/app\n")
-    with pytest.raises(UnsupportedUnitError, match=r"tmpfiles\.d has"):
-        refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
-    put(
-        tmp_path,
-        "/usr/lib/tmpfiles.d/app.conf",
-        f"{kind} /tmp/app\nR! /var/tmp/systemd-private-*\nr! /tmp/.X[0-9]*-lock\n",
-    )
-    refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+@pytest.mark.parametrize(
+    "tmp", ["D /tmp 1777 root root -", "d /tmp 1777 root root -", "D /tmp\nd /tmp 1777", ""]
+)
+def test_what_a_boot_removes_is_refused_where_it_would_be_there(tmp_path: Path, kind: str, tmp: str) -> None:
+    """In /tmp, nothing of an earlier boot is there if all rules for /tmp empty it."""
+    names(tmp_path)
+    own = "R! /var/tmp/systemd-private-*\nR! /tmp/systemd-private-*\nR! /var/tmp/flatpak-cache-*\n"
+    for place, is_gone in (("/tmp", tmp.startswith("D") and "\n" not in tmp), ("/var/tmp", False)):
+        put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"{tmp}\n{own}{X11}{kind} {place}/app 0700\n")
+        if is_gone:
+            refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+            continue
+        with pytest.raises(UnsupportedUnitError, match=rf"tmpfiles\.d has `{kind} {place}/app"):
+            refuse_tmpfiles(ImageRoot(tmp_path), "app.service")

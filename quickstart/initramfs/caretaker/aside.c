@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -15,11 +16,19 @@ static bool has_acl(const char *path) {
     return lgetxattr(path, "system.posix_acl_access", NULL, 0) > 0 || lgetxattr(path, "system.posix_acl_default", NULL, 0) > 0;
 }
 
-/* With other rights, a new directory would not be the same. */
+static bool has_project(const char *path) {
+    struct fsxattr found = {.fsx_projid = 0};
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool has = fd >= 0 && syscall(SYS_ioctl, fd, FS_IOC_FSGETXATTR, &found) == 0 && found.fsx_projid != 0;
+    if (fd >= 0) close(fd);
+    return has;
+}
+
+/* With other rights or quotas, a new directory would not be the same. */
 static bool is_as_made_anew(const char *path) {
     struct stat found, root;
     return lstat(path, &found) == 0 && lstat("/", &root) == 0 && S_ISDIR(found.st_mode) && (found.st_mode & 07777) == 01777 && found.st_uid == 0 &&
-           found.st_gid == 0 && found.st_dev == root.st_dev && !has_acl(path);
+           found.st_gid == 0 && found.st_dev == root.st_dev && !has_acl(path) && !has_project(path);
 }
 
 static bool make_beside(char *name, size_t bytes) {
@@ -31,15 +40,17 @@ static bool make_beside(char *name, size_t bytes) {
     return complain("cannot make", name);
 }
 
-/* However much is in /tmp, these are few steps, and there is a /tmp all the time. */
+/* However much is in /tmp, these are few steps, and there is a /tmp all the time. A power loss between them leaves directories that are closed to
+   users: init notices such a /tmp, and a stock boot gives it its mode. */
 bool set_aside(void) {
     char name[64];
     errno = ENOTSUP;
     if (!is_as_made_anew("/tmp")) return complain("not a directory of root's with mode 1777 and no ACL:", "/tmp");
     if (!make_beside(name, sizeof name)) return false;
-    if (chmod(name, 01777) == 0 && syscall(SYS_renameat2, AT_FDCWD, name, AT_FDCWD, "/tmp", RENAME_BOTH) == 0)
-        return chmod(name, 0700) == 0 || complain("cannot close", name);
+    if (chmod("/tmp", 0700) == 0 && syscall(SYS_renameat2, AT_FDCWD, name, AT_FDCWD, "/tmp", RENAME_BOTH) == 0)
+        return chmod("/tmp", 01777) == 0 || complain("cannot open", "/tmp");
     complain("cannot put aside", "/tmp");
+    chmod("/tmp", 01777);
     rmdir(name);
     return false;
 }

@@ -13,7 +13,9 @@
 
 /* DEPTH_MAX limits the open descriptors; what is deeper is moved up to the top and removed there. PASSES_MAX limits how often a directory
    is read, so that a process that adds files faster than we remove them does not hold up the boot. */
-enum { DEPTH_MAX = 200, PASSES_MAX = 1000 };
+enum { DEPTH_MAX = 200, PASSES_MAX = 1000, MOVES_MAX = 1 << 20 };
+/* RENAME_NOREPLACE of renameat2(2), which musl does not declare. */
+enum { RENAME_NO_REPLACE = 1 };
 
 struct top {
     int directory;
@@ -28,10 +30,15 @@ static int open_directory(int holder, const char *name) {
     return (int)syscall(SYS_openat2, holder, name, &how, sizeof how);
 }
 
+/* Somebody may have taken a name: then the next one. */
 static bool move_up(int directory, const char *name, struct top *top) {
     char made[32];
-    snprintf(made, sizeof made, ".quickstart-%u", top->moved++);
-    return renameat(directory, name, top->directory, made) == 0;
+    while (top->moved < MOVES_MAX) {
+        snprintf(made, sizeof made, ".quickstart-%u", top->moved++);
+        if (syscall(SYS_renameat2, directory, name, top->directory, made, RENAME_NO_REPLACE) == 0) return true;
+        if (errno != EEXIST) return false;
+    }
+    return false;
 }
 
 /* Removes `name` in `directory`. A mount stays, and so do the directories above it. */
@@ -46,19 +53,24 @@ static bool remove_entry(int directory, const char *name, struct top *top, int d
     return done && (unlinkat(directory, name, AT_REMOVEDIR) == 0 || errno == ENOENT || complain("cannot remove", name));
 }
 
-/* Repeats until nothing is left, or nothing more can be removed: somebody may add files meanwhile, and what was moved up arrives late. */
+/* Repeats until nothing is left, or nothing more can be removed: somebody may add files meanwhile, and what was moved up arrives late. What
+   cannot be removed does not keep the rest. */
 static bool empty(int directory, struct top *top, int depth) {
     DIR *entries = fdopendir(dup(directory));
-    bool done = entries != NULL, some = done;
-    for (int passes = 0; done && some; passes++) {
-        some = false;
-        errno = EBUSY;
-        if (passes == PASSES_MAX) done = complain("somebody else works", "in a directory that is to go");
+    bool done = false, progress = entries != NULL;
+    for (int passes = 0; progress && !done; passes++) {
+        progress = false;
+        done = true;
+        if (passes == PASSES_MAX) {
+            errno = EBUSY;
+            done = complain("somebody else works", "in a directory that is to go");
+            break;
+        }
         rewinddir(entries);
-        for (struct dirent *entry; done && (entry = readdir(entries));) {
+        for (struct dirent *entry; (entry = readdir(entries));) {
             if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-            some = true;
-            done = remove_entry(directory, entry->d_name, top, depth);
+            done = false;
+            progress |= remove_entry(directory, entry->d_name, top, depth);
         }
     }
     if (entries) closedir(entries);

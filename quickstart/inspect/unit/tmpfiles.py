@@ -14,6 +14,15 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.files import hidden_at
+from quickstart.inspect.unit.mounted import tmp_options
+from quickstart.inspect.unit.openplaces import (
+    DESTRUCTIVE,
+    MADE_IN,
+    X11,
+    is_in_open_place,
+    is_left,
+    is_refused_there,
+)
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.parse.bounded import natural
 from quickstart.parse.guestpaths import in_run
@@ -29,16 +38,6 @@ _LINE = re.compile(r"[dDvqQ][!+=~^$-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
 # The limit for all files, because many names may be links to one long file. Debian's own files have some KiB.
 _MOST_CHARACTERS = 1 << 20
-# In these places, every user may make a file of any name. In a stock boot, systemd-tmpfiles comes first.
-_OPEN_PLACES = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108
-_MADE_IN = ("/run/", *_OPEN_PLACES)
-_ROOTS_OF_OPEN_PLACES = tuple(place.rstrip("/") for place in _OPEN_PLACES)
-# What a user has made there first would stay what it is: a file with a descriptor that is open, a link, a directory with an ACL.
-_TAKES_OVER = re.compile(r"[fFpLCcbwzZmaAtThHe]\S*")
-# Of systemd-tmp.conf: `earlier-files` follows these lines.
-_PRIVATE = "/var/tmp/systemd-private-"  # noqa: S108
-# Types of lines that remove, empty or overwrite a file.
-_DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 # Init handles these places itself (earlier-files, the run directories of the starter), or they belong to the kernel.
 _OWN_PLACES = (
     *("/tmp/", "/var/tmp/", "/run/", "/dev/", "/proc/", "/sys/"),  # noqa: S108
@@ -110,16 +109,9 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     found: dict[str, tuple[str, ...]] = {}
     for _, text in _files(root):
         for path, mode, user, group in _directories(text):
-            if user in users and group in groups and not _may_be_filled(path, mode):
+            if user in users and group in groups and not is_left(root, path, mode):
                 found.setdefault(path, ("run-directory", mode, user, group, path))
     return tuple(found[path] for path in sorted(found))
-
-
-def _may_be_filled(path: str, mode: str) -> bool:
-    """Whether every user may write to the directory. In /tmp and the like, such a directory is nobody's secret, and its
-    making would only cost time.
-    """
-    return bool(int(mode, 8) & stat.S_IWOTH) and not path.startswith("/run/lock/")
 
 
 def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
@@ -141,6 +133,8 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     packaged = owners(root, [path for path, _ in files]) if files else {}
     # The tables are read once for all lines, because an image may have a long table and many lines.
     ids = _ids_in(root, "/etc/passwd"), _ids_in(root, "/etc/group")
+    made = {*X11, *(record[-1] for record in run_directories(root))}
+    is_emptied = empties_tmp(root) or bool(tmp_options(root))
     for path, text in files:
         is_done = hidden_at(root, path) is None
         for line in text.split("\n"):
@@ -149,13 +143,26 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
             what, is_own = _plain(place), path not in packaged
             if not what or (is_done and _setting(line, is_packages=False)):
                 continue
-            if _is_refused(kind, what, is_own=is_own) or (
-                is_own and _changes(root, ids, kind, what, mode, user, group)
-            ):
+            if is_in_open_place(what):
+                is_refused = is_refused_there(kind, what, made, is_emptied=is_emptied)
+            else:
+                is_refused = _is_refused(kind, what, is_own=is_own)
+            if is_refused or (is_own and _changes(root, ids, kind, what, mode, user, group)):
                 raise UnsupportedUnitError(
                     f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
                     hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
                 )
+
+
+def empties_tmp(root: ImageRoot) -> bool:
+    """Whether systemd-tmpfiles empties /tmp at boot, as `is_emptied` in init's script `earlier-files` sees it."""
+    kinds = {
+        words[0][:1]
+        for _, text in _files(root)
+        for words in ([word.strip("\"'") for word in line.split()] for line in text.split("\n"))
+        if len(words) > 1 and words[0][:1].isalpha() and _plain(words[1]).rstrip("/") == "/tmp"  # noqa: S108
+    }
+    return kinds == {"D"}
 
 
 def written_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
@@ -235,13 +242,9 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
         return bool(_ACTS.fullmatch(kind))
     if is_own and path.startswith("/run/") and (_CHANGES.fullmatch(kind) or _FILE.fullmatch(kind)):
         return not _is_known(path)
-    is_below = f"{path}/".startswith(_OPEN_PLACES) and path.rstrip("/") not in _ROOTS_OF_OPEN_PLACES
-    if is_below and ".." not in path.split("/"):
-        is_removed = path.startswith("/var/tmp/") and not path.startswith(_PRIVATE)  # noqa: S108
-        return bool(_TAKES_OVER.fullmatch(kind) or (is_removed and _DESTRUCTIVE.fullmatch(kind)))
     if path in _NOBODYS or _is_own_place(path):
         return False
-    return bool(_DESTRUCTIVE.fullmatch(kind) or (is_own and _CHANGES.fullmatch(kind)))
+    return bool(DESTRUCTIVE.fullmatch(kind) or (is_own and _CHANGES.fullmatch(kind)))
 
 
 def _changes(root: ImageRoot, ids: _Ids, kind: str, path: str, mode: str, user: str, group: str) -> bool:
@@ -316,7 +319,7 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
             continue
         path = _plain(match[1]).rstrip("/")
         mode = _MODE.fullmatch("0755" if match[2] in (None, "-") else match[2])
-        if path.startswith(_MADE_IN) and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
+        if path.startswith(MADE_IN) and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
             if f"{path}/".startswith(_OF_SYSTEMD):
                 continue
             user, group = (
