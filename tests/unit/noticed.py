@@ -65,6 +65,7 @@ NOTICED: dict[str, Noticed] = {
     "/etc/adjtime": Init(_CONTENTS, "etc/adjtime"),
     "/etc/crypttab": Compared(),
     "/etc/fstab": Compared(),
+    "/etc/X11": Stated("a directory /etc/X11 that comes after the build", NEVER_STALE),
     "/etc/rc.local": Compared(),
     "/etc/system-update": Compared(),
     "/system-update": Compared(),
