@@ -16,6 +16,9 @@ for place in /tmp /var/tmp; do
 	# As init has noted what was there before the application.
 	stat -c '%i %Z %n' $place/old-file $place/systemd-private-0* >>/run/quickstart/earlier
 done
+# As init has put aside what was in /tmp.
+mkdir -m 700 /.quickstart-earlier.0
+mv /tmp/old-file /tmp/systemd-private-0* /.quickstart-earlier.0/
 cat /proc/1/mountinfo >/run/early-units/mountinfo
 for place in "$Q"/parity/units/*; do
 	name=${place##*/}
