@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 from quickstart.inspect.imageroot import ImageRoot
 
 # In these places, every user may make a file of any name. In a stock boot, systemd-tmpfiles comes first.
-OPEN_PLACES = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108
+_TMP, _VAR_TMP = "/tmp/", "/var/tmp/"  # noqa: S108
+OPEN_PLACES = (_TMP, _VAR_TMP, "/dev/shm/")  # noqa: S108
 MADE_IN = ("/run/", *OPEN_PLACES)
 _ROOTS = tuple(place.rstrip("/") for place in OPEN_PLACES)
 # What a user has made there first would stay what it is: a file with a descriptor that is open, a link, a directory with an ACL.
@@ -22,8 +23,8 @@ _MAKES_DIRECTORY = re.compile(r"[dDvqQ]\S*")
 # `earlier-files` follows these lines (systemd-tmp.conf), or nothing looks for the files (snapd, flatpak).
 _REMOVED_LATER = tuple(
     f"{place}{name}"
-    for place in ("/tmp/", "/var/tmp/")
-    for name in ("systemd-private-", "snap-private-tmp", "flatpak-cache-")  # noqa: S108
+    for place in (_TMP, _VAR_TMP)
+    for name in ("systemd-private-", "snap-private-tmp", "flatpak-cache-")
 )
 # Of x11.conf, which systemd itself brings.
 X11 = tuple(f"/tmp/.{name}-unix" for name in ("X11", "ICE", "XIM", "font"))  # noqa: S108
@@ -57,14 +58,10 @@ def is_refused_there(kind: str, path: str, made: Collection[str], *, is_emptied:
     """
     if _MAKES_DIRECTORY.fullmatch(kind):
         # A directory of /var/tmp would have to be emptied, too.
-        is_kept = path.startswith("/var/tmp/") or not is_emptied  # noqa: S108
+        is_kept = path.startswith(_VAR_TMP) or not is_emptied
         return path.rstrip("/") not in made or (kind[0] == "D" and is_kept and path not in X11)
     if _TAKES_OVER.fullmatch(kind):
         return True
     if not DESTRUCTIVE.fullmatch(kind) or path.startswith(_REMOVED_LATER) or path == _X11_LOCKS:
         return False
-    return (
-        path.startswith("/var/tmp/")
-        or ".." in path.split("/")
-        or (path.startswith("/tmp/") and not is_emptied)
-    )  # noqa: S108
+    return path.startswith(_VAR_TMP) or ".." in path.split("/") or (path.startswith(_TMP) and not is_emptied)
