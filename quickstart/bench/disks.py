@@ -6,6 +6,7 @@ own initramfs and to ours. Apart from this, the copy boots as a fresh copy of th
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -101,7 +102,7 @@ def _copies(artefact: Artefact, configuration: str, context: Context) -> _Copies
     inputs = {
         "disk": digest,
         "configuration": configuration,
-        "agent": agent.hex(),
+        "agent": hashlib.sha256(agent).hexdigest(),
         "recipe": source_digest("quickstart.bench.disks", "quickstart.image.targets"),
     }
 

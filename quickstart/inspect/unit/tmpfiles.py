@@ -96,14 +96,15 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     records for the starter, which makes the directories (docs/internals/starter.md). A parent comes before its
     children. In a stock boot, no user can make a directory of such a name before systemd-tmpfiles.
 
-    The result does not have these three kinds of directories:
+    The result does not have these kinds of directories:
 
     - systemd's own directories
     - directories with a user or group that the image does not have
     - paths with quotes, with ``..`` or with a specifier (a specifier for a directory, such as %t, is allowed at the
       beginning of a path)
-    - directories that every user may write to, except in /run/lock, which has a size of its own. A user's program that
-      starts early (cron's @reboot) could otherwise fill /run, and systemd starts journald only afterwards
+    - directories in /run that every user may write to, except in /run/lock, which has a size of its own. A user's
+      program that starts early (cron's @reboot) could otherwise fill /run, and systemd starts journald only afterwards
+    - the directories of the X Window System, in an image that has nothing of it
     """
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
