@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,17 +12,13 @@ from rich.console import Console
 
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.engines.launching import launcher_for
+from quickstart.engines.ownsystem import look_into
 from quickstart.host.beneath import opened_regular
-from quickstart.host.files import full_disk_named, temporary_directory
-from quickstart.host.holes import copy_range
-from quickstart.host.unchanged import changed, seen
 from quickstart.host.workspace import workspace
-from quickstart.image.qcow2 import is_qcow2
-from quickstart.launch.appliance.appliance import appliance, look, started
+from quickstart.image.qcow2 import Form, is_qcow2
+from quickstart.launch.rawdisk import made_raw
 from quickstart.model import MIB
 from quickstart.model.disk import WHOLE_DISK, Inspected, Partition
-from quickstart.model.words import DiskFormat
 from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -49,33 +44,17 @@ def inspect(disk: Path, as_json: bool) -> None:
 
 
 def _inspected(disk: Path, verb: Verb) -> Inspected:
-    with opened_regular(disk) as fd, ExitStack() as stack:
-        disk_format = DiskFormat.QCOW2 if is_qcow2(fd) else DiskFormat.RAW
-        if disk_format is DiskFormat.QCOW2:
-            # QEMU reads the header after us. In between, the file's owner could make the disk depend on another file.
+    with ExitStack() as stack:
+        with opened_regular(disk) as fd:
+            given_as_qcow2 = is_qcow2(fd)
+        if given_as_qcow2:
+            # QEMU would read the header after us. In between, the file's owner could make the disk depend on another
+            # file.
             place = stack.enter_context(workspace("quickstart-inspect-"))
             with verb.display().step(f"copy {disk.name}"):
-                disk = _copied(fd, disk, place)
+                disk = made_raw(disk, place, Form.GIVEN)
         store = stack.enter_context(Store(default_root(), verb.display().note))
-        context = Context(store, verb.display())
-        ours = appliance(context)
-        launcher = launcher_for(ours.kernel, context)
-        with context.progress.step("read the disk"), started(ours, disk, disk_format, launcher) as guest:
-            return look(guest)
-
-
-def _copied(fd: int, disk: Path, place: Path) -> Path:
-    """A copy of the open file ``fd``, which nobody else can change."""
-    copy, before = place / "disk.qcow2", seen(fd)
-    with (
-        full_disk_named(temporary_directory(), "the temporary directory", "free some space there"),
-        copy.open("xb") as target,
-    ):
-        os.fchmod(target.fileno(), 0o600)
-        copy_range(fd, 0, before.size_bytes, target.fileno())
-    if seen(fd) != before:
-        raise changed(disk)
-    return copy
+        return look_into(disk, Context(store, verb.display()))
 
 
 def _document(found: Inspected) -> dict[str, object]:

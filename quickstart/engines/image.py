@@ -35,6 +35,7 @@ from quickstart.host.unchanged import check_unchanged, digest_of_data
 from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import chosen
+from quickstart.image.qcow2 import is_qcow2
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
@@ -72,11 +73,14 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
     """
     check_early(profile)
     door.need_root(_ROOT_STEP)
-    with context.progress.step(f"hash {options.image.name}"), opened_regular(options.image) as fd:
-        digest = digest_of_data(fd, options.image)
-    # Its owner may change the disk after this. Then the hash of our own copy decides, below.
-    if present := _present(options, image_key(profile, options, digest), context):
-        return present
+    with opened_regular(options.image) as fd:
+        # Of a qcow2 image, only the hash of our raw copy counts.
+        if not is_qcow2(fd):
+            with context.progress.step(f"hash {options.image.name}"):
+                digest = digest_of_data(fd, options.image)
+            # Its owner may change the disk after this. Then the hash of our own copy decides, below.
+            if present := _present(options, image_key(profile, options, digest), context):
+                return present
     with examined(options.image, context) as image:
         return build_examined(profile, options, image, context)
 

@@ -24,6 +24,7 @@ from quickstart.host.unchanged import Seen, changed, digest_of_data, seen
 from quickstart.host.workspace import workspace
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import with_options
+from quickstart.image.qcow2 import Form, is_qcow2
 from quickstart.initramfs.parts import divided
 from quickstart.initramfs.payload import can_unpack
 from quickstart.initramfs.recorded import record_files
@@ -38,11 +39,12 @@ from quickstart.inspect.disk.own import (
 )
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.appliance import appliance, fetch, look, started
+from quickstart.launch.rawdisk import made_raw
 from quickstart.model import MIB
 from quickstart.model.disk import Inspected, Partition
 from quickstart.model.machine import KERNEL_BYTES, machine
 from quickstart.model.rootdisk import RootDisk
-from quickstart.model.words import DiskFormat, KernelOptions, Payload
+from quickstart.model.words import KernelOptions, Payload
 from quickstart.pack.packing import Packed
 from quickstart.reference.guestpkg.package import deb, guest_package
 from quickstart.store.context import Context
@@ -115,9 +117,9 @@ class ImageDisk:
 
 @contextmanager
 def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
-    """A context manager that copies the disk at ``source`` to the temporary directory and examines the copy. The disk
-    itself is not changed. The disk's owner may write to the disk at any time, so QuickStart hashes, examines and uses
-    only the copy.
+    """A context manager that copies the disk at ``source``, a raw or qcow2 image, to a raw image in the temporary
+    directory, and examines the copy. The disk itself is not changed. The disk's owner may write to the disk at any
+    time, so QuickStart hashes, examines and uses only the copy.
 
     Raises BadInputError when the disk cannot get a fast start, so that `build --image` must refuse the disk.
     """
@@ -125,8 +127,11 @@ def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
         copy = work / WHOLE_DISK
         with context.progress.step(f"copy {source.name}"), opened_regular(source) as fd:
             before = seen(fd)
-            with full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT):
-                _copy(fd, before.size_bytes, copy)
+            if is_qcow2(fd):
+                made_raw(source, work, Form.GIVEN).rename(copy)
+            else:
+                with full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT):
+                    _copy(fd, before.size_bytes, copy)
             # A machine that runs from the disk writes meanwhile, and the copy would be of no one moment.
             if seen(fd) != before:
                 raise changed(source)
@@ -135,7 +140,7 @@ def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
         with _appliance(copy, context) as guest:
             found = look(guest)
             check_image_disk(source, found)
-            _check_places(found, before.size_bytes)
+            _check_places(found, copy.stat().st_size)
             kernel, initrd = _fetched(guest, found, work)
         yield ImageDisk(
             source=source, seen=before, path=copy, digest=digest, found=found, kernel=kernel, initrd=initrd
@@ -156,7 +161,7 @@ def _appliance(disk: Path, context: Context) -> Iterator[Executes]:
     launcher = launcher_for(ours.kernel, context)
     with (
         context.progress.step("read the disk"),
-        started(ours, disk, DiskFormat.RAW, launcher) as guest,
+        started(ours, disk, launcher) as guest,
     ):
         yield guest
 

@@ -19,7 +19,7 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.files import free_bytes, full_disk_named, temporary_directory
 from quickstart.host.holes import data_chunks, write_at
 from quickstart.host.unchanged import changed, seen
-from quickstart.image.qcow2 import data_bytes, virtual_bytes
+from quickstart.image.qcow2 import Form, data_bytes, virtual_bytes
 from quickstart.launch import jail
 from quickstart.model import MIB
 from quickstart.parse.printable import brief
@@ -36,29 +36,33 @@ _MEMORY_BYTES = 1024 * MIB
 # All processes that qemu-img starts end with it.
 _ALONE = ("unshare", "--user", "--net", "--ipc", "--pid", "--fork", "--kill-child=SIGKILL", "--")
 _COPY, _RAW = "disk", "raw"
-_HINT = "build it again, with --format raw"
+_HINTS = {
+    Form.BUILT: "build it again, with --format raw",
+    Form.GIVEN: "if you trust the disk, convert it yourself: qemu-img convert -O raw",
+}
+_ERRORS: dict[Form, type[BadInputError]] = {Form.BUILT: ArtefactError, Form.GIVEN: BadInputError}
 
 
-def made_raw(disk: Path, place: Path) -> Path:
+def made_raw(disk: Path, place: Path, form: Form = Form.BUILT) -> Path:
     """Convert the qcow2 image ``disk`` to a raw image in our directory ``place``. Return the path of the raw
     image. The disk may be larger than the manifest says, because the user may have enlarged the disk. Parts of the
     disk without data become holes of the raw image.
 
     Raises:
 
-    - ArtefactError when the disk has a form that `build` does not make, is damaged, or refers to more data than its
-      file has
+    - ArtefactError when the disk of an artefact has a form that `build` does not make, is damaged, or refers to more
+      data than its file has; BadInputError when the same is true for a disk that a user has given
     - HostLacksError when the host has too little space for the raw image
     - BadInputError when another process writes to ``disk`` during the call
     """
     with jail.made_jail(place) as cell:
         with opened_regular(disk) as fd:
-            _check(fd, disk)
+            _check(fd, disk, form)
             with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
                 copy = _copied(fd, disk, cell)
         # The copy is checked again, because only the copy cannot be changed by other processes.
         with opened_regular(copy) as fd:
-            size_bytes = _check(fd, disk)
+            size_bytes = _check(fd, disk, form)
         try:
             with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
                 _convert(cell, size_bytes + -size_bytes % _SECTOR_BYTES)
@@ -66,21 +70,23 @@ def made_raw(disk: Path, place: Path) -> Path:
             return _taken_out(cell, place / "root.raw", size_bytes + -size_bytes % _SECTOR_BYTES)
         except (CommandError, OSError, BadInputError) as error:
             said = error.tail if isinstance(error, CommandError) else str(error)
-            raise ArtefactError(
-                f"{disk} cannot be converted: {brief(said.strip().partition(chr(10))[0])}", hint=_HINT
-            ) from error
+            raise _unfit(disk, brief(said.strip().partition(chr(10))[0]), form) from error
 
 
-def _check(fd: int, disk: Path) -> int:
-    """The virtual size in bytes of the qcow2 image that is open as ``fd``. Raises ArtefactError for an image that
-    cannot be converted, and HostLacksError when the host has too little space for the image's data.
+def _unfit(disk: Path, why: str, form: Form) -> BadInputError:
+    return _ERRORS[form](f"{disk} cannot be converted: {why}", hint=_HINTS[form])
+
+
+def _check(fd: int, disk: Path, form: Form) -> int:
+    """The virtual size in bytes of the qcow2 image that is open as ``fd``. Raises the error of ``form`` for an image
+    that cannot be converted, and HostLacksError when the host has too little space for the image's data.
     """
     room_bytes = _room()
     try:
-        size_bytes = virtual_bytes(fd)
-        written_bytes = data_bytes(fd, room_bytes)
+        size_bytes = virtual_bytes(fd, form)
+        written_bytes = data_bytes(fd, room_bytes, form)
     except ValueError as error:
-        raise ArtefactError(f"{disk} cannot be converted: {error}", hint=_HINT) from error
+        raise _unfit(disk, str(error), form) from error
     if written_bytes > room_bytes:
         raise _no_room(disk)
     return size_bytes
@@ -93,7 +99,7 @@ def _room() -> int:
 def _no_room(disk: Path) -> HostLacksError:
     place = temporary_directory()
     return HostLacksError(
-        f"{disk} is verified from a raw copy, for which the temporary directory {place} has too little space",
+        f"{disk} is read from a raw copy, for which the temporary directory {place} has too little space",
         hint="free some space there, or set TMPDIR to a directory with more",
     )
 

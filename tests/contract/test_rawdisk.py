@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.errors import ArtefactError, HostLacksError
+from quickstart.errors import ArtefactError, BadInputError, HostLacksError
 from quickstart.host import door
+from quickstart.image.qcow2 import Form
 from quickstart.launch import jail, rawdisk
 from quickstart.launch.rawdisk import made_raw
 from quickstart.model import MIB
@@ -99,6 +100,52 @@ def test_what_build_does_not_make(raw: Path, place: Path, options: tuple[str, ..
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        ("-c",),
+        ("-c", "-o", "compat=0.10"),
+        ("-c", "-o", "compression_type=zstd"),
+        ("-c", "-o", "cluster_size=512"),
+        ("-o", "compat=0.10,cluster_size=2M"),
+        ("-o", "lazy_refcounts=on,refcount_bits=64"),
+    ],
+    ids=" ".join,
+)
+def test_what_vendors_make_and_users_give(raw: Path, place: Path, options: tuple[str, ...]) -> None:
+    """Debian's cloud images are compressed, and Ubuntu's also have version 2."""
+    disk = converted(raw, *options)
+    made = made_raw(disk, place, Form.GIVEN)
+    assert made.read_bytes() == raw.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-o", "extended_l2=on"), "features that build does not use"),
+        (("-o", "data_file=other,data_file_raw=on"), "rests on another file"),
+        (("-F", "raw", "-b", "source"), "rests on another file"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else value[-1],
+)
+def test_what_users_may_not_give_either(raw: Path, place: Path, options: tuple[str, ...], said: str) -> None:
+    disk = raw.with_name("given.qcow2")
+    argv: list[str | Path] = ["qemu-img", "create", "-f", "qcow2", *options, disk, "24M"]
+    door.run(argv, timeout_s=LIMIT_S, cwd=raw.parent)
+    with pytest.raises(BadInputError, match=said) as error:
+        made_raw(disk, place, Form.GIVEN)
+    assert not isinstance(error.value, ArtefactError) and "qemu-img convert" in str(error.value.hint)
+
+
+def test_few_compressed_bytes_for_gigabytes(tmp_path: Path, place: Path) -> None:
+    """Every entry of every table names the same compressed data."""
+    disk = tmp_path / "given.qcow2"
+    disk.write_bytes(image([1 << 62 | 3 * CLUSTER] * 8192, size_bytes=6 << 30, first=[2 * CLUSTER | 1 << 63]))
+    with pytest.raises(BadInputError, match="more than 1032 times its file"):
+        made_raw(disk, place, Form.GIVEN)
+    assert list((place / "machine").iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [(("snapshot", "-c", "one"), "has snapshots"), (("bitmap", "--add"), "has dirty bitmaps")],
 )
@@ -141,7 +188,7 @@ def test_qemu_img_runs_in_the_jail(raw: Path, place: Path, monkeypatch: pytest.M
 
 def test_what_it_may_write_is_limited(raw: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the header of the copy said."""
-    monkeypatch.setattr(rawdisk, "virtual_bytes", lambda fd: 4 * MIB)
+    monkeypatch.setattr(rawdisk, "virtual_bytes", lambda fd, form: 4 * MIB)
     with pytest.raises(ArtefactError, match="cannot be converted"):
         made_raw(converted(raw), place)
     assert not (place / "root.raw").exists()

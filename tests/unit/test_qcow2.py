@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from quickstart.image.qcow2 import data_bytes, virtual_bytes
+from quickstart.image.qcow2 import Form, data_bytes, virtual_bytes
 from tests.unit.hostile import bounded
 
 CLUSTER = 1 << 16
@@ -70,6 +70,67 @@ def test_compressed_data_are_refused() -> None:
         pytest.raises(ValueError, match="has compressed data"),
     ):
         data_bytes(fd, GIB)
+
+
+def test_compressed_data_that_a_user_gives() -> None:
+    """Two clusters may begin in one cluster of the file, but none behind its end."""
+    compressed = [PACKED | 4 * CLUSTER + 100, PACKED | 4 * CLUSTER + 700, A]
+    with opened(image(compressed)) as fd:
+        assert data_bytes(fd, GIB, Form.GIVEN) == 3 * CLUSTER
+    with (
+        opened(image([PACKED | 6 * CLUSTER])) as fd,
+        pytest.raises(ValueError, match="behind the end of the file"),
+    ):
+        data_bytes(fd, GIB, Form.GIVEN)
+
+
+def test_few_compressed_bytes_are_not_gigabytes() -> None:
+    compressed = image([PACKED | 3 * CLUSTER] * 8192)
+    with opened(compressed) as fd, pytest.raises(ValueError, match="1032 times its file"):
+        data_bytes(fd, GIB, Form.GIVEN)
+
+
+# Magic, version, backing file, cluster bits, size, encryption, tables, counts, snapshots, three kinds of features, bits of a count.
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [
+        (4, 1, "does not know such a qcow2 image"),
+        (4, 4, "does not know such a qcow2 image"),
+        (20, 8, "does not know such a qcow2 image"),
+        (20, 22, "does not know such a qcow2 image"),
+        (16, 1, "a backing file"),
+        (32, 2, "is encrypted"),
+        (60, 1, "has snapshots"),
+        (76, 2, "features that build does not use"),
+        (76, 4, "an external data file"),
+        (76, 16, "features that build does not use"),
+        (84, 2, "features that build does not use"),
+        (92, 1, "has dirty bitmaps"),
+        (100, 200, "header is damaged"),
+    ],
+)
+def test_what_a_user_may_not_give(at: int, value: int, said: str) -> None:
+    """A number of four bytes at this place of the header."""
+    data = bytearray(image([]))
+    data[at : at + 4] = struct.pack(">I", value)
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        for form in Form:
+            with pytest.raises(ValueError, match=said if form is Form.GIVEN else ""):
+                virtual_bytes(file.fileno(), form)
+
+
+@pytest.mark.parametrize(("at", "value"), [(4, 2), (20, 21), (76, 1), (76, 8), (84, 1), (96, 6)])
+def test_what_a_user_may_give_and_build_does_not_make(at: int, value: int) -> None:
+    data = bytearray(image([]))
+    data[at : at + 4] = struct.pack(">I", value)
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        assert virtual_bytes(file.fileno(), Form.GIVEN) == GIB
+        with pytest.raises(ValueError, match=r"no qcow2 image of version 3|features that build does not use"):
+            virtual_bytes(file.fileno())
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.guests import launched
 from tests.images.lookalike import Layout, look_alike
+from tests.vm.conftest import host
 from tests.vm.test_inspect import digest
 
 BOOT_S = 900.0
@@ -139,6 +140,10 @@ def image_made(store: Store, place: Path, layout: Layout) -> Iterator[Made]:
     (place / "profile.toml").write_text(PROFILE)
     context = Context(store, Display(Plain(stderr=True)))
     disk = look_alike(context, layout).disk
+    if layout is Layout.APART:
+        # In the format of Ubuntu's cloud images, whose layout this is.
+        raw, disk = disk, place / "given.img"
+        host("qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compat=0.10", raw, disk)
     before = digest(disk)
     options = ImageOptions(image=disk, out=place / "out")
     built = build_image(load_profile(str(place)), options, context)

@@ -29,9 +29,10 @@ def digest(path: Path) -> str:
 
 def test_a_root_in_a_partition_and_a_hostile_one(artefact: Path, tmp_path: Path) -> None:
     """Linux and libblkid read the table that we write. The second partition has a file system whose superblock is
-    damaged: the first one is found all the same. The disk is not changed.
+    damaged: the first one is found all the same. The disk is a qcow2 image as Ubuntu's are (version 2, compressed). It is
+    not changed.
     """
-    source, disk = artefact / "root.raw", tmp_path / "disk.raw"
+    source, raw, disk = artefact / "root.raw", tmp_path / "disk.raw", tmp_path / "disk.img"
     root_bytes, other_mib = source.stat().st_size, 64
     partitions = (
         GptPartition(
@@ -53,7 +54,7 @@ def test_a_root_in_a_partition_and_a_hostile_one(artefact: Path, tmp_path: Path)
     )
     disk_bytes = root_bytes + (other_mib + 2) * MIB
     table = gpt(partitions, disk_bytes, DISK)
-    with disk.open("xb", buffering=0) as file, source.open("rb") as root:
+    with raw.open("xb", buffering=0) as file, source.open("rb") as root:
         file.truncate(disk_bytes)
         file.write(table.first)
         file.seek(-len(table.last), os.SEEK_END)
@@ -65,6 +66,7 @@ def test_a_root_in_a_partition_and_a_hostile_one(artefact: Path, tmp_path: Path)
         file.seek(MIB + root_bytes)
         # The superblock alone: its block groups are nowhere.
         file.write(root.read(4096))
+    host("qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compat=0.10", raw, disk)
     before = digest(disk)
     called = quickstart("inspect", disk, "--json", timeout_s=INSPECT_S)
     found = called.result

@@ -22,7 +22,6 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.archive import entries
 from quickstart.model.disk import Inspected, Partition
 from quickstart.model.machine import machine, only_reading
-from quickstart.model.words import DiskFormat
 from quickstart.reference.debootstrap import make_base
 from quickstart.reference.entry import newest_kernel
 from quickstart.store.context import Context
@@ -73,11 +72,9 @@ def appliance(context: Context) -> Appliance:
 
 
 @contextmanager
-def started(
-    appliance: Appliance, disk: Path, disk_format: DiskFormat, launcher: Launcher
-) -> Iterator[Executes]:
-    """A context manager that runs the appliance during the ``with`` block. The appliance can read ``disk``, but cannot
-    write to the disk.
+def started(appliance: Appliance, disk: Path, launcher: Launcher) -> Iterator[Executes]:
+    """A context manager that runs the appliance during the ``with`` block. The appliance can read ``disk``, a raw image,
+    but cannot write to the disk.
 
     Raises GuestError when the appliance does not start.
     """
@@ -89,7 +86,6 @@ def started(
         memory_mib=_MEMORY_MIB,
         mac=_MAC,
         disk=disk,
-        disk_format=disk_format,
     )
     with launcher.launch(only_reading(plain), None) as guest:
         for message in guest.messages(_START_S):
