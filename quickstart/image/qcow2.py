@@ -50,8 +50,10 @@ _GIVEN_CLUSTER_BITS = range(9, 22)
 _ENTRY_BYTES = 8
 # deflate makes data at most this many times smaller (RFC 1951: 258 bytes for two bits).
 _MOST_COMPRESSED = 1032
-# This many tables describe a disk of 64 TiB. Each table takes a read of one cluster.
+# This many tables, of this many bytes, describe a disk of 64 TiB with clusters of 64 KiB. Each table takes a read of one
+# cluster.
 _MOST_TABLES = 1 << 17
+_MOST_TABLE_BYTES = _MOST_TABLES * _CLUSTER_BYTES
 _MOST_CLUSTERS = 1 << 30
 # Bits of a table's entry. In both tables, an entry has the place in the file. In the second table, it also
 # says whether the cluster is compressed or all zeros.
@@ -179,8 +181,9 @@ def data_bytes(fd: int, most_bytes: int, form: Form = Form.BUILT) -> int:
     terabytes of data.
     """
     header = _read_header(fd, form)
-    if header.tables > _MOST_TABLES:
-        raise ValueError(f"it has {header.tables} tables; at most {_MOST_TABLES} are read")
+    most_tables = min(_MOST_TABLES, _MOST_TABLE_BYTES // header.cluster_bytes)
+    if header.tables > most_tables:
+        raise ValueError(f"it has {header.tables} tables; at most {most_tables} are read")
     file_bytes = os.fstat(fd).st_size
     taken = _Taken(file_bytes, header.cluster_bits)
     found_bytes = 0

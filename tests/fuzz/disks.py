@@ -1,8 +1,9 @@
-"""The targets for disks and archives: ext4, newc and squashfs."""
+"""The targets for disks and archives: ext4, qcow2, newc and squashfs."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from quickstart.errors import ArtefactError, GuestError
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
 from quickstart.image.extents import parse_extents
+from quickstart.image.qcow2 import Form, data_bytes
 from quickstart.initramfs.newc_reader import read_archive, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.inspect.disk.verdict import examined
@@ -36,6 +38,22 @@ def _ext4(data: bytes, base: Path) -> None:
 
 def _extents(data: bytes, _: Path) -> None:
     parse_extents(as_text(data), 4096)
+
+
+_MOST_BYTES = 1 << 30
+
+
+def _qcow2(data: bytes, base: Path) -> None:
+    path = base / "root.qcow2"
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for form in Form:
+            # Its caller makes an error of ours of it.
+            with suppress(ValueError):
+                data_bytes(fd, _MOST_BYTES, form)
+    finally:
+        os.close(fd)
 
 
 def _newc(data: bytes, _: Path) -> None:
@@ -75,6 +93,9 @@ TARGETS: Mapping[str, Target] = {
     "superblock": Target(_superblock),
     "ext4": Target(_ext4, (b"\x0a\xf3", b"\x53\xef", b"\xff\xff\xff\xff")),
     "extents": Target(_extents, (b" 0/ 0 ", b" - ", b"Uninit")),
+    "qcow2": Target(
+        _qcow2, (b"QFI\xfb\0\0\0\2", b"QFI\xfb\0\0\0\3", b"\x40\0\0\0\0\0", b"\x80\0\0\0\0\0", b"\xff" * 8)
+    ),
     "newc": Target(_newc, (b"070701", b"TRAILER!!!", b"\x1f\x8b", b"\x02\x21\x4c\x18", b"\x28\xb5\x2f\xfd")),
     "squashfs": Target(_squashfs, (b"hsqs",)),
     "records": Target(

@@ -209,12 +209,22 @@ def _disks() -> Iterator[tuple[str, bytes]]:
         head
         + b" 0/ 0   1/  2     0 -  3463  11777 -  15240   3464 \n 0/ 0   2/  2  4000 -  4000  9 -  9   1 Uninit\n",
     )
+    for version in (2, 3):
+        yield "qcow2", _small_qcow2(version)
     for payload in (Payload.CPIO, Payload.GZIP, Payload.LZ4, Payload.ZSTD):
         yield "newc", _archive(payload)
     yield "squashfs", _SQUASHFS
     yield "records", said(RECORDS)
     menu = b"set default=a\nmenuentry a --id b {\n linux /a b  c\n initrd /d  e\n}\n"
     yield "records", said({**ONE_FILE_SYSTEM, "file 0 ./boot/grub/grub.cfg": menu})
+
+
+def _small_qcow2(version: int) -> bytes:
+    """An image with clusters of 512 bytes: its header, both tables, and two clusters of data. The second one is compressed."""
+    head = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", version, 0, 0, 9, 1024, 0, 1, 512, 0, 0, 0, 0)
+    features = struct.pack(">QQQIIQ", 0, 0, 0, 4, 112, 0) if version == 3 else b""
+    tables = (struct.pack(">Q", 1024), struct.pack(">QQ", 1536 | 1 << 63, 2048 | 1 << 62))
+    return b"".join(part.ljust(512, b"\0") for part in (head + features, *tables, b"data", b"K\x04\0"))
 
 
 def _archive(payload: Payload) -> bytes:

@@ -117,7 +117,7 @@ def test_what_a_user_may_not_give(at: int, value: int, said: str) -> None:
         file.write(data)
         file.flush()
         for form in Form:
-            with pytest.raises(ValueError, match=said if form is Form.GIVEN else ""):
+            with pytest.raises(ValueError, match=said if form is Form.GIVEN else None):
                 virtual_bytes(file.fileno(), form)
 
 
