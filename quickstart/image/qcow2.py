@@ -185,6 +185,8 @@ def data_bytes(fd: int, most_bytes: int, form: Form = Form.BUILT) -> int:
     if header.tables > most_tables:
         raise ValueError(f"it has {header.tables} tables; at most {most_tables} are read")
     file_bytes = os.fstat(fd).st_size
+    if header.table_at > file_bytes:
+        raise ValueError("its header is damaged: its first table is behind the end of the file")
     taken = _Taken(file_bytes, header.cluster_bits)
     found_bytes = 0
     first = os.pread(fd, min(header.table_entries, header.tables) * _ENTRY_BYTES, header.table_at)

@@ -158,6 +158,14 @@ def test_nothing_is_behind_the_end_of_the_file(second: list[int]) -> None:
         data_bytes(fd, GIB)
 
 
+def test_a_first_table_behind_any_file() -> None:
+    """The offset is larger than what pread(2) takes."""
+    data = bytearray(image([A]))
+    data[40:48] = struct.pack(">Q", 1 << 63)
+    with opened(bytes(data)) as fd, pytest.raises(ValueError, match="first table is behind the end"):
+        data_bytes(fd, GIB)
+
+
 def test_the_last_cluster_of_the_file_may_be_short() -> None:
     """589 KB were 2 GiB of data: all entries named the last cluster, which was not noted."""
     cut = 5 * CLUSTER + 10
