@@ -155,6 +155,7 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         # It would be another machine; cloud-init would run in spite of cloud-init.disabled.
         *("systemd.clock-usec=1700000000000000", "systemd.clock_usec=1"),
         *("systemd.machine_id=0123456789abcdef0123456789abcdef", "cloud-init=enabled"),
+        *("TOMOYO_loader=/x", "TOMOYO_trigger=/x", "ipe.enforce=0"),
         *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
         # The kernel takes a hyphen for an underscore.
         *(

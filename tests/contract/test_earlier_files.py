@@ -190,6 +190,53 @@ def test_rules_of_which_one_empties_tmp_are_systemds_to_decide(
     assert (tmp_path / "tmp/kept").exists()
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "D //tmp 1777 root root -",
+        "D /./tmp 1777 root root -",
+        "D /tmp/. 1777 root root -",
+        'D "/tmp" 1777 root root -',
+        "D %T 1777 root root -",
+        "D^ /tmp 1777 root root -",
+        "D /tmp 1777 nosuch root -",
+        "D /tmp 9999 root root -",
+        "D /tmp 0755 root root -",
+        "D /tmp 1777 root root soon",
+        "R /tmp",
+        "r! /tmp",
+    ],
+)
+def test_a_rule_that_is_not_plain_is_systemds_to_read(tmp_path: Path, caretaker: Path, rule: str) -> None:
+    """systemd 252 ignores some of them. `build` refuses all of them, so only a later package brings one."""
+    assert (
+        noted(tmp_path, caretaker, f"echo '{rule}' >/usr/lib/tmpfiles.d/tmp.conf; touch /tmp/kept").returncode
+        == 1
+    )
+    assert (tmp_path / "tmp/kept").exists()
+
+
+@pytest.mark.parametrize(
+    "rule", ["D /tmp", "D! /tmp/ 1777", "\tD /tmp - - - 10d ", "D\t/tmp 1777 root root 30d"]
+)
+def test_a_plain_rule(tmp_path: Path, caretaker: Path, rule: str) -> None:
+    assert left(tmp_path, caretaker, "touch /tmp/gone", rules=f"# D /tmp 0700\n{rule}\n") == []
+
+
+def test_a_tmp_that_is_a_link_is_not_looked_into(tmp_path: Path, caretaker: Path) -> None:
+    """tmp.mount would not be started (ConditionPathIsSymbolicLink=), and init would mount over what the link leads to."""
+    assert noted(tmp_path, caretaker, "rm -r /tmp; ln -s var/tmp /tmp").returncode == 1
+
+
+def test_of_a_user_s_many_names_only_some_are_noted(tmp_path: Path, caretaker: Path) -> None:
+    """/run has little room. The others stay for the next boot."""
+    before = "cd /var/tmp; seq 10100 | sed s/^/systemd-private-/ | xargs touch; touch /tmp/x; cd /"
+    kept = left(tmp_path, caretaker, before)
+    assert len(kept) == 100
+    noted_lines = (tmp_path / "run/quickstart/earlier").read_text().splitlines()
+    assert len(noted_lines) == 10000
+
+
 @pytest.mark.parametrize("change", ["chmod 0777 /tmp", "chown 1 /tmp", "rm -r /tmp"])
 def test_an_empty_tmp_in_which_others_may_replace_files(tmp_path: Path, caretaker: Path, change: str) -> None:
     assert noted(tmp_path, caretaker, change).returncode == 1

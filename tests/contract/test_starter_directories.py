@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.starterbox import (
     SLEEP,
+    Units,
     start,
 )
 
@@ -53,6 +54,39 @@ def test_directories_of_tmpfiles(starter: Path, tmp_path: Path) -> None:
         "2775 nobody audio a/b",
         "700 root root there",
     ]
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"])
+def test_a_directory_that_a_user_has_made_of_the_name_is_given_to_its_owner(
+    starter: Path, tmp_path: Path, place: str
+) -> None:
+    """Before anything of the user's runs in this boot, as systemd-tmpfiles does. What is in it stays, as in a stock boot."""
+    found = start(
+        starter,
+        tmp_path,
+        ("run-directory", "0700", "root", "root", f"{place}/app"),
+        ("run-directory", "01777", "nobody", "audio", f"{place}/app/new"),
+        SLEEP,
+        before=f"mkdir -p {place}/app; touch {place}/app/file; chmod 777 {place}/app; chown -R nobody:audio {place}/app",
+        modes=f"cd {place}; stat -c '%a %U %G %n' app app/file app/new",
+    )
+    assert found.answers["modes"].splitlines() == [
+        "700 root root app",
+        "644 nobody audio app/file",
+        "1777 nobody audio app/new",
+    ]
+
+
+@pytest.mark.parametrize("other", ["ln -s /etc", "mkfifo", "touch"])
+def test_a_user_s_link_or_file_of_the_name_of_a_directory(starter: Path, tmp_path: Path, other: str) -> None:
+    """The starter ends, so the boot is a stock boot."""
+    found = Units(starter, tmp_path).start(
+        ("run-directory", "0700", "nobody", "nogroup", "/var/tmp/app"),
+        SLEEP,
+        before=f"mkdir -p /var/tmp; chmod 1777 /var/tmp; {other} /var/tmp/app; chown -h nobody /var/tmp/app",
+    )
+    assert found.status != 0
+    assert "/var/tmp/app" in found.reason + found.log
 
 
 def test_a_configuration_directory_that_somebody_has_closed(starter: Path, tmp_path: Path) -> None:

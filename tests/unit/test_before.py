@@ -123,11 +123,39 @@ def test_an_image_has_no_thousands_of_services(tmp_path: Path) -> None:
         list(settling_files(ImageRoot(tmp_path)))
 
 
-def test_a_policy_for_ima_is_not_escaped(tmp_path: Path) -> None:
-    """systemd hands it to the kernel; a program that runs by then was neither measured nor appraised."""
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "/etc/ima/ima-policy",
+        "/usr/sbin/tomoyo-init",
+        "/etc/ipe/a.p7b",
+        "/usr/local/lib/ipe/b.p7b",
+        "/usr/lib/ipe/c.p7b",
+    ],
+)
+def test_a_policy_of_the_kernel_s_is_not_escaped(tmp_path: Path, policy: str) -> None:
+    """systemd, or the kernel at the stock init, loads it; a program that runs by then was neither measured nor confined."""
     read(tmp_path, SERVICE)
-    put(tmp_path, "/etc/ima/ima-policy", "appraise func=BPRM_CHECK fowner=0\n")
-    with pytest.raises(UnsupportedUnitError, match="/etc/ima/ima-policy is there"):
+    assert policy in places_and_files(tmp_path)
+    put(tmp_path, policy, "appraise func=BPRM_CHECK fowner=0\n")
+    with pytest.raises(UnsupportedUnitError, match=f"{policy} is there"):
+        read(tmp_path, SERVICE)
+
+
+def places_and_files(root: Path) -> set[str]:
+    """What is compared at each boot; of a directory in it, all entries."""
+    image = ImageRoot(root)
+    places = {str(each) for each in settling_places(image)}
+    own = {f"{place}/{name}" for place in places for name in ("a.p7b", "b.p7b", "c.p7b")}
+    return own | {str(each) for each in settling_files(image)}
+
+
+def test_what_starts_before_the_one_that_checks_programs_is_not_checked(tmp_path: Path) -> None:
+    """fapolicyd has no default dependencies, and is ordered before nothing."""
+    put(tmp_path, "/usr/lib/systemd/system/fapolicyd.service", "[Unit]\nDefaultDependencies=no\n")
+    read(tmp_path, SERVICE)
+    enable(tmp_path, "fapolicyd.service", "multi-user.target")
+    with pytest.raises(UnsupportedUnitError, match=r"fapolicyd\.service is enabled, and what starts before"):
         read(tmp_path, SERVICE)
 
 

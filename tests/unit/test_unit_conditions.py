@@ -10,6 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.unit import conditions
 from quickstart.inspect.unit.conditions import condition_records
+from tests.unit.unitreader import SERVICE, put, read
 
 Record = tuple[str, ...]
 
@@ -160,3 +161,56 @@ def test_a_triggering_condition_that_is_always_true() -> None:
 def test_another_blank_is_a_part_of_the_path() -> None:
     (found,) = records("ConditionPathExists=|/etc/a\u00a0")
     assert found[-1] == "/etc/a\u00a0"
+
+
+@pytest.mark.parametrize(
+    ("where", "assigned", "named"),
+    [
+        ("usr/lib/systemd/system/gate.target", "Requires=gate.target\nAfter=gate.target", "gate.target"),
+        ("etc/systemd/system/gate.target.d/a.conf", "BindsTo=gate.target", "gate.target"),
+        ("usr/lib/systemd/system/inner.socket", "Requires=gate.target", "inner.socket"),
+        ("etc/systemd/system/sysinit.target.d/a.conf", "", "sysinit.target"),
+        ("usr/lib/systemd/system/web.slice", "Description=x\n[Service]\nSlice=web.slice", "web.slice"),
+        ("etc/systemd/system/-.slice.d/a.conf", "", "-.slice"),
+    ],
+)
+def test_an_assertion_of_what_the_unit_needs_is_refused(
+    tmp_path: Path, where: str, assigned: str, named: str
+) -> None:
+    """When it fails, systemd does not start the unit. A condition that does not hold skips the target, and the unit starts."""
+    for name in ("gate.target", "sysinit.target"):
+        put(tmp_path, f"usr/lib/systemd/system/{name}", "[Unit]\nRequires=inner.socket\n")
+    put(
+        tmp_path,
+        "usr/lib/systemd/system/inner.socket",
+        "[Socket]\nListenStream=/run/inner\nService=other.service\n",
+    )
+    unit = f"[Unit]\n{assigned}\n{SERVICE}"
+    for line, is_refused in (
+        ("ConditionPathExists=/etc/approved", False),
+        ("AssertPathExists=", False),
+        ("AssertPathExists=/etc/approved", True),
+    ):
+        put(
+            tmp_path,
+            where,
+            f"[Unit]\n{line}\nRequires=inner.socket\n" if where.endswith("target") else f"[Unit]\n{line}\n",
+        )
+        if not is_refused:
+            read(tmp_path, unit)
+            continue
+        with pytest.raises(UnsupportedUnitError, match=rf"{named}.*Assert"):
+            read(tmp_path, unit)
+
+
+def test_an_assertion_of_the_unit_s_own_socket_is_init_s_to_check(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "usr/lib/systemd/system/app.socket",
+        "[Unit]\nAssertPathExists=/etc/x\n[Socket]\nListenStream=80\n",
+    )
+    link = tmp_path / "etc/systemd/system/sockets.target.wants/app.socket"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("/usr/lib/systemd/system/app.socket")
+    unit = read(tmp_path, f"[Unit]\nRequires=app.socket\n{SERVICE}")
+    assert any("/etc/x" in record for record in unit.settings)

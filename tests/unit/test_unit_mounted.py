@@ -143,6 +143,14 @@ def test_the_tmpfs_on_tmp(tmp_path: Path) -> None:
     assert tmp_options(ImageRoot(tmp_path)) == ()
 
 
+def test_a_link_in_place_of_tmp(tmp_path: Path) -> None:
+    """systemd would not start tmp.mount, and mount(2) covers what the link leads to."""
+    (tmp_path / "var/tmp").mkdir(parents=True)
+    link(tmp_path, "/tmp", "var/tmp")
+    with pytest.raises(UnsupportedUnitError, match="/tmp is a link"):
+        tmp_options(ImageRoot(tmp_path))
+
+
 @pytest.mark.parametrize(
     "text", [f"{TMP}mode=1777;rm\n", TMP.replace("Type=tmpfs", "Type=ext4") + "mode=1777\n"]
 )

@@ -258,7 +258,92 @@ def test_the_directories_of_the_x_window_system_are_made_where_there_is_one(tmp_
     refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
     put(tmp_path, "/etc/X11/Xsession", "")
     assert len(run_directories(ImageRoot(tmp_path))) == 1
+    # Whoever has programs with windows would find sockets and locks of an earlier boot.
+    with pytest.raises(UnsupportedUnitError, match=r"tmpfiles\.d has `D! /tmp/.X11-unix"):
+        refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, "/usr/lib/tmpfiles.d/tmp.conf", "D /tmp 1777 root root -\n")
     refuse_tmpfiles(ImageRoot(tmp_path), "app.service")
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"])
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("d {} 1777 root root 10d", False),
+        ("q {}/ 1777", False),
+        ("d {}", False),
+        ("x {}", False),
+        # The second line does not count for systemd-tmpfiles, as in Debian 13 for /run/lock.
+        ("d {0} 1777 root root -   -\nd {0} 0755 root root -", False),
+        ("d {} 0755 root root -", True),
+        ("d {} 1777 daemon root -", True),
+        ("d {} 1777 root users -", True),
+        ("d {} 1777 root root soon", True),
+        ("d {} 1777 0 0", True),
+        ("z {} 1770 root users", True),
+        ("a+ {} - - - - u:www-data:---", True),
+        ("R! {}", True),
+        ("r {}", True),
+        ("e {} 0700", True),
+        ("L+ {} - - - - /srv", True),
+        ("t {} - - - - user.x=y", True),
+        ('d "{}" 1777 root root', True),
+    ],
+)
+@pytest.mark.parametrize("own", ["/etc/tmpfiles.d/app.conf", "/usr/lib/tmpfiles.d/app.conf"])
+def test_a_line_for_a_place_itself_says_what_init_makes_of_it(
+    tmp_path: Path, place: str, line: str, own: str, *, is_refused: bool
+) -> None:
+    """In a stock boot, other rights count before any service starts, and what is to go has gone."""
+    put(tmp_path, own, f"{line.format(place)}\n")
+    names(tmp_path)
+    assert (refused(tmp_path) != "") is is_refused
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"])
+def test_only_tmp_is_emptied_before_an_early_start(tmp_path: Path, place: str) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/app.conf", f"D {place} 1777 root root -\n")
+    assert (refused(tmp_path) != "") is (place != "/tmp")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "D //tmp 1777 root root -",
+        "D /./tmp 1777 root root -",
+        "D /tmp/. 1777 root root -",
+        "D %T 1777 root root -",
+        "D /t'm'p 1777 root root -",
+        'D "/tmp" 1777 root root -',
+        "D^ /tmp 1777 root root -",
+        "D$ /tmp 1777 root root -",
+        "D /tmp 1777 nosuch root -",
+        "D /tmp 9999 root root -",
+        "R /tmp",
+        "d '/tmp/app b' 0700",
+        "d /%T/app 0700 root root",
+        "d /tmp%M/app 0700 root root",
+        'd /t"mp"/app 0700 root root',
+        "d /tmp\\x2fapp 0700 root root",
+        "f /run/lock/x 0644",
+        "d /run/lock/x 0755 0 0",
+        "z /run/lock/x 0600",
+        "d /run 0700 root root",
+        "z /dev 0700",
+    ],
+)
+def test_a_spelling_that_two_readers_may_take_differently(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/etc/tmpfiles.d/app.conf", f"{line}\n")
+    names(tmp_path)
+    assert refused(tmp_path)
+
+
+def test_a_carriage_return_ends_a_line_and_other_blanks_do_not(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/tmpfiles.d/a.conf", "# x\rd /run/a 0755 root root\x0b\nd /run/b\u2028d /run/c\n")
+    put(tmp_path, "/usr/lib/tmpfiles.d/b.conf", "d\t/run/d \t 0700\r\n")
+    names(tmp_path)
+    found = [record[-1] for record in run_directories(ImageRoot(tmp_path))]
+    assert found == ["/run/b\u2028d", "/run/d"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 /* Puts what earlier boots have left in /tmp out of reach, before anything of the image runs (docs/users/hand-off.md). */
 #include "caretaker.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -52,5 +54,23 @@ bool set_aside(void) {
     complain("cannot put aside", "/tmp");
     chmod("/tmp", 01777);
     rmdir(name);
+    return false;
+}
+
+/* Looks at the first entries only: a user may have left millions. Of what cannot be read, one does not know. */
+static bool holds(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno != ENOENT;
+    DIR *entries = fdopendir(fd);
+    if (!entries) return true;
+    bool found = false;
+    for (struct dirent *entry; !found && (entry = readdir(entries));) found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(entries);
+    return found;
+}
+
+bool hold_any(char **places) {
+    for (char **place = places; *place; place++)
+        if (holds(*place)) return true;
     return false;
 }

@@ -22,6 +22,8 @@ bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
 bool set_aside(void);
+/* Whether one of the directories has an entry. The list ends with NULL. */
+bool hold_any(char **places);
 /* In place of a user's number. */
 #define EVERYBODY UINT32_MAX
 size_t count_ipc(unsigned number, bool removes);

@@ -92,23 +92,36 @@ void make_unit_directory(const struct record *record) {
     close(fd);
 }
 
-/* Most of them belong to root, for whom no file of the volume has to be read. */
-static void own_by_name(int fd, const char *path, const char *user, const char *group) {
-    uid_t uid = strcmp(user, "root") == 0 ? 0 : user_number(user);
-    gid_t gid = strcmp(group, "root") == 0 ? 0 : group_number(group);
-    if (fchown(fd, uid, gid) < 0) fail("%s: %m", path);
+/* In these places, every user may have made a directory of the name in an earlier boot (inspect/unit/openplaces.py). */
+static bool is_in_open_place(const char *path) {
+    static const char *const PLACES[] = {"/tmp/", "/var/tmp/", "/dev/shm/", "/run/lock/"};
+    for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++)
+        if (strncmp(path, PLACES[i], strlen(PLACES[i])) == 0) return true;
+    return false;
 }
 
-/* `run-directory MODE USER GROUP PATH`: systemd-tmpfiles would make it later, and then finds it. An existing one stays as it is. */
+/* `run-directory MODE USER GROUP PATH`: systemd-tmpfiles would make it later, and then finds it. What is there already in /run is our own, and
+   stays as it is. In an open place, it gets its owner and mode before anybody else runs, as in a stock boot (fd_set_perms in systemd's
+   src/tmpfiles/tmpfiles.c). */
+static void make_run_directory(char *const *words) {
+    const char *path = words[3];
+    struct stat found;
+    if (!is_in_open_place(path) && access(path, F_OK) == 0) return;
+    int fd = directory_at(path, 0755);
+    /* Most of them belong to root, for whom no file of the volume has to be read. */
+    uid_t uid = strcmp(words[1], "root") == 0 ? 0 : user_number(words[1]);
+    gid_t gid = strcmp(words[2], "root") == 0 ? 0 : group_number(words[2]);
+    mode_t mode = (mode_t)number(words[0]);
+    if (fstat(fd, &found) < 0) fail("%s: %m", path);
+    if ((found.st_uid != uid || found.st_gid != gid) && fchown(fd, uid, gid) < 0) fail("%s: %m", path);
+    if (fchmod(fd, mode) < 0) fail("%s: %m", path);
+    close(fd);
+}
+
 void make_run_directories(void) {
     for (const struct record *r = NULL; (r = next_record(r, "run-directory"));) {
         if (r->count != 4) fail("the description's `run-directory` lacks words");
-        const char *path = r->words[3];
-        if (access(path, F_OK) == 0) continue;
-        int fd = directory_at(path, 0755);
-        own_by_name(fd, path, r->words[1], r->words[2]);
-        if (fchmod(fd, (mode_t)number(r->words[0])) < 0) fail("%s: %m", path);
-        close(fd);
+        make_run_directory(r->words);
     }
 }
 

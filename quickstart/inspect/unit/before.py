@@ -31,7 +31,15 @@ from quickstart.inspect.unit.files import (
 from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS, OWN_NAME_SERVERS, OWN_RULES, RESOLVCONF
 from quickstart.inspect.unit.linked import PULLING_DIRECTORIES, enabled_services, may_start
 from quickstart.inspect.unit.order import owned_texts
-from quickstart.inspect.unit.policies import AUDIT_LINKS, AUDITORS, EARLY_POLICY, IMA_POLICY, MODULE_PLACES
+from quickstart.inspect.unit.policies import (
+    AUDIT_LINKS,
+    AUDITORS,
+    EARLY_POLICY,
+    IMA_POLICY,
+    IPE_PLACES,
+    MODULE_PLACES,
+    TOMOYO_LOADER,
+)
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE, unpacked_files
 from quickstart.inspect.unit.words import names_in
@@ -43,7 +51,7 @@ _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-
 # count.
 _GOALS = ("multi-user.target", "graphical.target")
 # sysctl.d(5). The packages' own files below /usr/lib are not listed, because each upgrade writes them again.
-_KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY))
+_KERNEL_FILES = ("/etc/sysctl.conf", str(IMA_POLICY), str(TOMOYO_LOADER))
 # Where an administrator puts files of NAME.d. The packages' own ones are not listed, for the same reason.
 _OWN_PLACES = ("/etc", "/usr/local/lib")
 # cloud-init writes these files on an instance's first boot. That machine still starts early afterwards. Init checks
@@ -139,6 +147,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     # The rules in /etc are not listed here, because cloud-init may also write them.
     yield from OWN_RULES[1:]
     yield EARLY_POLICY
+    yield from IPE_PLACES
     yield from HOOKS
     # The administrator's own units and masks. Such a unit may order itself before a service, and may be enabled for
     # any target.

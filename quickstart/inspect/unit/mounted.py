@@ -157,8 +157,14 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
     """The options for the tmpfs that a boot mounts on /tmp, as one string for each attempt of init. Init tries the
     strings in order, until the kernel accepts one. The result is empty when a boot of the image does not mount /tmp.
 
-    Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs or that has unusual options.
+    Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs or that has unusual options. Also raises it for a
+    /tmp that is a link: systemd does not start tmp.mount then (ConditionPathIsSymbolicLink=).
     """
+    if root.host(PurePosixPath("/tmp")).is_symlink():  # noqa: S108
+        raise UnsupportedUnitError(
+            "/tmp is a link, so it is not what an early start would find",  # noqa: S108
+            hint="make /tmp a directory",
+        )
     if (said := fstab_options(root, "/tmp")) is not None:  # noqa: S108
         return (said or "rw",)
     try:

@@ -31,7 +31,6 @@ _PULLS_IN = tuple(sorted(PULLING_KEYS))
 _NEEDS = ("Requires", "Requisite", "BindsTo", "BindTo", "RequiresOverridable", "RequisiteOverridable")
 # Units that do no work before the unit starts. Sockets have a separate rule.
 _NO_WORK = (".target", ".slice", ".socket")
-_PASSING_ON = (".target", ".socket")
 # systemd.service(5), "Default Dependencies".
 _ALWAYS = "sysinit.target"
 _ROOT_MOUNT = "-.mount"
@@ -97,8 +96,19 @@ def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) ->
 def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> None:
     """Raise UnsupportedUnitError when ``unit`` requires another unit, such as a service or a mount, which systemd would
     have to start first. If ``unit`` requires a target or a socket, the units that this target or socket requires also
-    lead to the error. The function allows the units of ``stack``, because they also start early.
+    lead to the error. The function allows the units of ``stack``, because they also start early. An Assert…= of such a
+    target, socket or slice also leads to the error: when it fails, systemd does not start ``unit``.
     """
+    for name in _all_needed(root, unit):
+        if (
+            name.endswith(_NO_WORK)
+            and (said := _assertion(root, name))
+            and not _is_own_socket(root, name, unit)
+        ):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: it needs {name}, which starts only with {brief(said)}",
+                hint="write the condition into the unit itself",
+            )
     for name, said in unmet_requirements(root, unit, stack).items():
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: it needs {name}, which comes with systemd ({said})",
@@ -113,22 +123,41 @@ def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) 
     units' names, sorted, and the values are the assignments or links that require these units.
     """
     beside = {alias for name in stack for alias in names_of(root, name)}
+    return {
+        name: said
+        for name, said in sorted(_all_needed(root, unit).items())
+        if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT and name not in beside
+    }
+
+
+def _all_needed(root: ImageRoot, unit: str) -> dict[str, str]:
+    """The units that ``unit`` requires, and those that its targets, sockets and slices require, as `_needed` gives them."""
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
     if needs_bus(root, unit):
         # systemd requires the socket of the bus. The service that answers there must also start early.
         needed[BUS] = "Type=dbus"
-    # A target or socket starts only with the units that it requires itself, and the unit starts only with the target
-    # or socket.
-    left = [name for name in needed if name.endswith(_PASSING_ON)]
+    # A target, socket or slice starts only with the units that it requires itself, and the unit starts only with the
+    # target, socket or slice.
+    left = [name for name in needed if name.endswith(_NO_WORK)]
     while left:
         more = {name: said for name, said in _needed(root, left.pop()).items() if name not in needed}
         needed |= more
-        left += (name for name in more if name.endswith(_PASSING_ON))
-    return {
-        name: needed[name]
-        for name in sorted(needed)
-        if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT and name not in beside
-    }
+        left += (name for name in more if name.endswith(_NO_WORK))
+    return needed
+
+
+def _assertion(root: ImageRoot, unit: str) -> str:
+    """An Assert…= in the files of ``unit``, or nothing."""
+    try:
+        found = assignments(unit_texts(root, unit), "[Unit]")
+    except (StartSetError, UnsupportedUnitError):
+        return ""
+    return next((f"{name}={value}" for name, value in found if name.startswith("Assert") and value), "")
+
+
+def _is_own_socket(root: ImageRoot, name: str, unit: str) -> bool:
+    """Whether the socket unit ``name`` hands its sockets to ``unit``. Then init checks its conditions."""
+    return name.endswith(_SOCKET) and _is_for(root, name, unit, _file(root, unit))
 
 
 def wanted_before(root: ImageRoot, unit: str) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
-"""Judge lines of tmpfiles.d(5) for /tmp, /var/tmp and /dev/shm, where every user may make a file of any name. In a stock
-boot, systemd-tmpfiles has made its files there before any user's program runs. In a fast start, it comes later, and takes
-over what is there: a directory with its content and its ACL. This module has no side effects.
+"""Judge lines of tmpfiles.d(5) for /tmp, /var/tmp, /dev/shm and /run/lock, where every user may make a file of any name. In
+a stock boot, systemd-tmpfiles has made its files there before any user's program runs. In a fast start, it comes later, and
+takes over what is there: a directory with its content and its ACL. This module has no side effects.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.tmpfileslines import certain_beginning
 
 # In these places, every user may make a file of any name. In a stock boot, systemd-tmpfiles comes first.
 _TMP, _VAR_TMP = "/tmp/", "/var/tmp/"  # noqa: S108
-OPEN_PLACES = (_TMP, _VAR_TMP, "/dev/shm/")  # noqa: S108
+OPEN_PLACES = (_TMP, _VAR_TMP, "/dev/shm/", "/run/lock/")  # noqa: S108
 MADE_IN = ("/run/", *OPEN_PLACES)
 _ROOTS = tuple(place.rstrip("/") for place in OPEN_PLACES)
 # What a user has made there first would stay what it is: a file with a descriptor that is open, a link, a directory with an ACL.
@@ -31,6 +32,14 @@ X11 = tuple(f"/tmp/.{name}-unix" for name in ("X11", "ICE", "XIM", "font"))  # n
 _X11_LOCKS = "/tmp/.X[0-9]*-lock"  # noqa: S108
 # Of the package x11-common, which all programs with windows need.
 _X11_FILES = PurePosixPath("/etc/X11")
+# What init makes of an open place, whatever the age of files that a clean-up removes.
+_AS_INIT_MAKES_IT = (
+    *(re.compile(r"[dDevqQ]!?"), re.compile(r"-|1777"), re.compile(r"-|root"), re.compile(r"-|root")),
+    *(re.compile(r"-|[0-9]{1,6}(?:s|min|m|h|d|w)?"), re.compile("-")),
+)
+# Of several lines of these types for one path, systemd-tmpfiles follows the first one (item_compatible in src/tmpfiles/tmpfiles.c).
+_OWNS = re.compile(r"[fFwdDevqQpLcbCxXrR]\S*")
+_IGNORED_AT_BOOT = ("x", "X")
 # Types of lines that remove, empty or overwrite a file.
 DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 
@@ -40,9 +49,14 @@ def is_left(root: ImageRoot, path: str, mode: str) -> bool:
     to, and the directories of the X Window System in an image that has nothing of it.
     """
     if path in X11:
-        return root.resolve(_X11_FILES).canonical is None
+        return not has_x_window_system(root)
     is_open = bool(int(mode, 8) & stat.S_IWOTH)
     return is_open and path.startswith("/run/") and not path.startswith("/run/lock/")
+
+
+def open_place(path: str) -> str | None:
+    """The place in which every user may make a file of any name, if ``path`` is this place itself."""
+    return path.rstrip("/") if path.rstrip("/") in _ROOTS else None
 
 
 def is_in_open_place(path: str) -> bool:
@@ -51,17 +65,59 @@ def is_in_open_place(path: str) -> bool:
     return is_below or (".." in path.split("/") and any(place in f"{path}/" for place in OPEN_PLACES))
 
 
-def is_refused_there(kind: str, path: str, made: Collection[str], *, is_emptied: bool) -> bool:
+def may_lead_there(kind: str, spelled: str) -> bool:
+    """Whether the path that a line names as ``spelled`` may be an open place or in one, and only systemd-tmpfiles knows,
+    because of quotes, escapes or specifiers. False for a line that does nothing at boot.
+    """
+    begins = certain_beginning(spelled)
+    if begins is None or kind in _IGNORED_AT_BOOT:
+        return False
+    return any(place.startswith(begins) or begins.startswith(place) for place in OPEN_PLACES)
+
+
+class OpenPlaces:
+    """Judges the lines for the open places themselves, in the order in which systemd-tmpfiles reads them. Such a line must
+    ask for what init makes there: in a stock boot, other rights count before any service starts.
+    """
+
+    def __init__(self) -> None:
+        self._owned: set[str] = set()
+
+    def is_refused(self, place: str, words: tuple[str, ...]) -> bool:
+        """Whether `refuse_tmpfiles` refuses the line with ``words`` for the open place ``place``."""
+        kind, spelled, *_ = words
+        # A spelling that init's script earlier-files does not know.
+        if spelled not in (place, f"{place}/"):
+            return True
+        is_ignored = place in self._owned and bool(_OWNS.fullmatch(kind))
+        if _OWNS.fullmatch(kind):
+            self._owned.add(place)
+        if is_ignored or kind in _IGNORED_AT_BOOT:
+            return False
+        given = (kind, *words[2:])
+        is_known = len(given) <= len(_AS_INIT_MAKES_IT) and all(
+            pattern.fullmatch(word) for pattern, word in zip(_AS_INIT_MAKES_IT, given, strict=False)
+        )
+        return not is_known or (kind[0] == "D" and place != _TMP.rstrip("/"))
+
+
+def is_refused_there(kind: str, path: str, made: Collection[str], *, is_emptied: bool, has_x: bool) -> bool:
     """Whether `refuse_tmpfiles` refuses a line of the type ``kind`` for ``path``, where every user may make a file of
     this name. ``made`` are the directories that the starter makes first. ``is_emptied`` says that nothing of earlier
-    boots is in /tmp.
+    boots is in /tmp, and ``has_x`` that the image has something of the X Window System.
     """
+    is_nobodys = (path in X11 or path == _X11_LOCKS) and (is_emptied or not has_x)
     if _MAKES_DIRECTORY.fullmatch(kind):
-        # A directory of /var/tmp would have to be emptied, too.
-        is_kept = path.startswith(_VAR_TMP) or not is_emptied
-        return path.rstrip("/") not in made or (kind[0] == "D" and is_kept and path not in X11)
+        # A directory of /var/tmp would have to be emptied, too. The kernel makes the other places anew.
+        is_kept = path.startswith(_VAR_TMP) or (path.startswith(_TMP) and not is_emptied)
+        return path.rstrip("/") not in made or (kind[0] == "D" and is_kept and not is_nobodys)
     if _TAKES_OVER.fullmatch(kind):
         return True
-    if not DESTRUCTIVE.fullmatch(kind) or path.startswith(_REMOVED_LATER) or path == _X11_LOCKS:
+    if not DESTRUCTIVE.fullmatch(kind) or path.startswith(_REMOVED_LATER) or is_nobodys:
         return False
     return path.startswith(_VAR_TMP) or ".." in path.split("/") or (path.startswith(_TMP) and not is_emptied)
+
+
+def has_x_window_system(root: ImageRoot) -> bool:
+    """Whether the image has something of the X Window System."""
+    return root.resolve(_X11_FILES).canonical is not None

@@ -1,6 +1,6 @@
-"""Find policies and commands of an image that would have no effect on an early start. Each policy (audit, IMA,
-AppArmor's early policy) applies only to processes that start after the policy was set up. The commands are those that
-modprobe runs instead of loading a module.
+"""Find policies and commands of an image that would have no effect on an early start. Each policy (audit, IMA, IPE,
+TOMOYO, fapolicyd, AppArmor's early policy) applies only to processes that start after the policy was set up. The
+commands are those that modprobe runs instead of loading a module.
 
 In a stock boot, systemd or a service sets the policies up before any other service starts. A process that starts early
 would escape the policies, and init does not run the commands of modprobe. So a build refuses an image that has such a
@@ -23,9 +23,17 @@ from quickstart.inspect.unit.values import BadValueError, boolean
 from quickstart.parse.printable import brief
 
 IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
+# systemd 257 passes each signed policy NAME.p7b to the kernel when it becomes PID 1 (ipe_setup in src/core/ipe-setup.c).
+IPE_PLACES = tuple(map(PurePosixPath, ("/etc/ipe", "/usr/local/lib/ipe", "/usr/lib/ipe")))
+# When the kernel executes /sbin/init for the first time, it runs this program, which loads the policy (security/tomoyo/
+# load_policy.c). Debian's kernels have TOMOYO, and it needs no word of the command line.
+TOMOYO_LOADER = PurePosixPath("/usr/sbin/tomoyo-init")
 # The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
 # A process from before these start is never audited.
 AUDITORS = ("audit-rules", "auditd")
+# It decides which programs may run, from the time when it runs itself. It is ordered before nothing, but has no default
+# dependencies, so it comes early.
+_GUARDS = ("fapolicyd",)
 # With this socket, journald switches audit on or off when it starts, as its Audit= says (manager_set_kernel_audit in systemd's
 # journald-audit.c). Debian 12 always has the socket, and its journald leaves audit as it is. Since Debian 13, it is disabled; where
 # an administrator has enabled it, Audit= is on unless the file says otherwise (NEWS.Debian of systemd 253~rc2).
@@ -51,13 +59,17 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
     starts, or runs commands when the kernel asks for a module. Neither the policies nor the commands would take
     effect for a process that starts early.
     """
-    auditors = {f"{each}.service" for each in AUDITORS}
-    named = started_of(root, (name for name in auditors if may_start(root, name)))
-    for name in sorted(named | auditors & enabled_services(root)):
-        raise UnsupportedUnitError(
-            f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
-            hint=f"disable {name} in the image",
-        )
+    for names, why in (
+        (AUDITORS, "a process that starts before it is never audited"),
+        (_GUARDS, "what starts before it is not checked"),
+    ):
+        watchers = {f"{each}.service" for each in names}
+        named = started_of(root, (name for name in watchers if may_start(root, name)))
+        for name in sorted(named | watchers & enabled_services(root)):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {name} is enabled, and {why}",
+                hint=f"disable {name} in the image",
+            )
     if _journald_audits(root):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {_AUDIT_SOCKET} is enabled, journald switches kernel auditing on (Audit=),"
@@ -66,11 +78,16 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
         )
     # systemd passes the policy to the kernel when it becomes PID 1 (ima-setup.c). Programs that already run then were
     # neither measured nor appraised.
-    if root.resolve(IMA_POLICY).canonical is not None:
-        raise UnsupportedUnitError(
-            f"{unit} cannot be started early: {IMA_POLICY} is there, and what starts before systemd escapes it",
-            hint=f"remove {IMA_POLICY} from the image",
-        )
+    for path in (
+        IMA_POLICY,
+        TOMOYO_LOADER,
+        *(found for place in IPE_PLACES for found in root.glob(place / "*.p7b")),
+    ):
+        if root.resolve(path).canonical is not None or root.link_target(path) is not None:
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} is there, and what starts before systemd escapes its policy",
+                hint=f"remove {path} from the image",
+            )
     for path in root.glob(EARLY_POLICY / "*"):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {path} confines services from the time when systemd starts",

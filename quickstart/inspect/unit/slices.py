@@ -84,7 +84,15 @@ def refuse_slices(root: ImageRoot, source: Source) -> None:
     before the unit's first process starts.
     """
     for name in slice_names(source):
-        assigned = assignments(slice_texts(root, name), "[Slice]")
+        texts = slice_texts(root, name)
+        for key, value in assignments(texts, "[Unit]"):
+            # systemd starts no unit in a slice that has failed.
+            if value and (key.startswith("Assert") or key in ("Requires", "Requisite", "BindsTo")):
+                raise UnsupportedUnitError(
+                    f"{source.unit} cannot be started early: its slice {name} has {key}=",
+                    hint="give the unit another slice (Slice=) in the image",
+                )
+        assigned = assignments(texts, "[Slice]")
         found = directives(assigned)
         if emptied(assigned, frozenset({"DevicePolicy"})):
             raise UnsupportedUnitError(

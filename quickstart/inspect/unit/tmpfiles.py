@@ -19,20 +19,24 @@ from quickstart.inspect.unit.openplaces import (
     DESTRUCTIVE,
     MADE_IN,
     X11,
+    OpenPlaces,
+    has_x_window_system,
     is_in_open_place,
     is_left,
     is_refused_there,
+    may_lead_there,
+    open_place,
 )
 from quickstart.inspect.unit.sysctl import KernelSetting
+from quickstart.inspect.unit.tmpfileslines import lines_of, plain, unquoted
 from quickstart.parse.bounded import natural
-from quickstart.parse.guestpaths import in_run
 from quickstart.parse.printable import brief
 
 _PACKAGES = "/usr/lib/tmpfiles.d"
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", _PACKAGES)
 # These types make a directory (of ext4, also those for subvolumes). `!`, `-`, `+` … behind them say when and how, which
 # does not matter for a missing directory.
-_LINE = re.compile(r"[dDvqQ][!+=~^$-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
+_MAKES_DIRECTORY = re.compile(r"[dDvqQ][!+=~^$-]*")
 # Directories of services that systemd itself starts, so no application can rely on them before systemd runs. (Looking
 # up their users would read the volume.)
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
@@ -66,9 +70,6 @@ _CHANGES = re.compile(r"[zZmaAtThH]\S*")
 # Types of lines that make a file, and that give an existing file this mode and these owners.
 _GIVES_ACCESS = re.compile(r"[dDevqQfpCcb]\S*")
 _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
-# systemd.unit(5), "Specifiers"
-_SPECIFIERS = {"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log"}
-_SPECIFIERS |= {"%T": "/tmp", "%V": "/var/tmp"}  # noqa: S108
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
 _MODE = re.compile(r"""["'~:]*([0-7]{1,5})["']?""")
 # A mode that cannot be read may be any mode, so nobody but root gets in until systemd-tmpfiles has read it.
@@ -130,29 +131,47 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     The function allows all other lines. For the files that these lines make, pack/others.py finds out from the
     reference boot whether the application uses these files.
     """
-    files = tuple(_files(root))
-    packaged = owners(root, [path for path, _ in files]) if files else {}
-    # The tables are read once for all lines, because an image may have a long table and many lines.
-    ids = _ids_in(root, "/etc/passwd"), _ids_in(root, "/etc/group")
-    made = {*X11, *(record[-1] for record in run_directories(root))}
-    is_emptied = empties_tmp(root) or bool(tmp_options(root))
-    for path, text in files:
-        is_done = hidden_at(root, path) is None
-        for line in text.split("\n"):
-            words = [word.strip("\"'") for word in line.split()]
-            kind, place, mode, user, group, *_ = (*words, "", "", "", "", "")
-            what, is_own = _plain(place), path not in packaged
-            if not what or (is_done and _setting(line, is_packages=False)):
-                continue
-            if is_in_open_place(what):
-                is_refused = is_refused_there(kind, what, made, is_emptied=is_emptied)
-            else:
-                is_refused = _is_refused(kind, what, is_own=is_own)
-            if is_refused or (is_own and _changes(root, ids, kind, what, mode, user, group)):
-                raise UnsupportedUnitError(
-                    f"{unit} cannot be started early: tmpfiles.d has `{brief(line.strip())}`, which comes after it",
-                    hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
-                )
+    judge = _Judge(root)
+    for path, text in judge.files:
+        is_done, is_own = hidden_at(root, path) is None, path not in judge.packaged
+        for line, words in lines_of(text):
+            # A type that is not plain is systemd's to read; of the paths, see `may_lead_there`.
+            if len(words) > 1 and not (is_done and _setting(line, is_packages=False)):
+                judge.check(unit, line, words, is_own=is_own)
+
+
+class _Judge:
+    """Judges all lines of an image's tmpfiles.d. The tables are read once for all lines, because an image may have a long
+    table and many lines.
+    """
+
+    def __init__(self, root: ImageRoot) -> None:
+        self._root = root
+        self.files = tuple(_files(root))
+        self.packaged = owners(root, [path for path, _ in self.files]) if self.files else {}
+        self._ids = _ids_in(root, "/etc/passwd"), _ids_in(root, "/etc/group")
+        self._made = {*X11, *(record[-1] for record in run_directories(root))}
+        self._is_emptied = empties_tmp(root) or bool(tmp_options(root))
+        self._has_x = has_x_window_system(root)
+        self._places = OpenPlaces()
+
+    def check(self, unit: str, line: str, written: tuple[str, ...], *, is_own: bool) -> None:
+        words = unquoted(written)
+        kind, what = words[0], plain(words[1])
+        mode, user, group, *_ = words[2:] + ("",) * 3
+        if place := open_place(what):
+            is_refused = self._places.is_refused(place, written)
+        elif is_in_open_place(what):
+            is_refused = is_refused_there(
+                kind, what, self._made, is_emptied=self._is_emptied, has_x=self._has_x
+            )
+        else:
+            is_refused = may_lead_there(kind, written[1]) or _is_refused(kind, what, is_own=is_own)
+        if is_refused or (is_own and _changes(self._root, self._ids, kind, what, mode, user, group)):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: tmpfiles.d has `{brief(line)}`, which comes after it",
+                hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
+            )
 
 
 def empties_tmp(root: ImageRoot) -> bool:
@@ -160,8 +179,8 @@ def empties_tmp(root: ImageRoot) -> bool:
     kinds = {
         words[0][:1]
         for _, text in _files(root)
-        for words in ([word.strip("\"'") for word in line.split()] for line in text.split("\n"))
-        if len(words) > 1 and words[0][:1].isalpha() and _plain(words[1]).rstrip("/") == "/tmp"  # noqa: S108
+        for _, words in ((line, unquoted(words)) for line, words in lines_of(text))
+        if len(words) > 1 and open_place(plain(words[1])) == "/tmp"  # noqa: S108
     }
     return kinds == {"D"}
 
@@ -191,7 +210,7 @@ def _written(root: ImageRoot) -> Iterator[tuple[PurePosixPath, KernelSetting]]:
     for path, text in files:
         if hidden_at(root, path) is not None:
             continue
-        for line in text.split("\n"):
+        for line, _ in lines_of(text):
             is_packages = path in packaged and path.is_relative_to(_PACKAGES)
             if (setting := _setting(line, is_packages=is_packages)) is not None:
                 yield path, setting
@@ -205,8 +224,8 @@ def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
     return tuple(
         KernelSetting(what, " ".join(words[6:]), is_packages=True)
         for _, text in _files(root)
-        for words in ([word.strip("\"'") for word in line.split()] for line in text.split("\n"))
-        if len(words) > 1 and words[0].startswith("w") and (what := _plain(words[1])).startswith(_SETTINGS)
+        for words in (unquoted(words) for _, words in lines_of(text))
+        if len(words) > 1 and words[0].startswith("w") and (what := plain(words[1])).startswith(_SETTINGS)
     )
 
 
@@ -239,7 +258,7 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
     """Whether `refuse_tmpfiles` refuses a line of the type ``kind`` for ``path``. ``is_own`` says that the line's file
     belongs to no package.
     """
-    if is_own and path.startswith(_KERNELS):
+    if path == "/run" or (is_own and f"{path}/".startswith(_KERNELS)):
         return bool(_ACTS.fullmatch(kind))
     if is_own and path.startswith("/run/") and (_CHANGES.fullmatch(kind) or _FILE.fullmatch(kind)):
         return not _is_known(path)
@@ -296,14 +315,6 @@ def _ids_in(root: ImageRoot, file: str) -> Mapping[str, int | None]:
     return found
 
 
-def _plain(path: str) -> str:
-    """``path`` in the form in which systemd-tmpfiles uses it. The form has no ``.`` and no double slashes. A specifier
-    such as %t at the beginning is replaced by its directory, and the links /var/run and /var/lock are followed.
-    """
-    named = re.sub(r"/(?:\./|/)+", "/", path)
-    return in_run(re.sub(r"^%[tTVSCL](?=/|$)", lambda match: _SPECIFIERS[match[0]], named))
-
-
 def _is_own_place(path: str) -> bool:
     return f"{path}/".startswith(_OWN_PLACES) and ".." not in path.split("/")
 
@@ -314,18 +325,16 @@ def _is_known(path: str) -> bool:
 
 
 def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
-    for line in text.splitlines():
-        match = _LINE.match(line.strip())
-        if match is None:
+    for _, words in lines_of(text):
+        kind, spelled, given, *names = words + ("-",) * 4
+        if len(words) < 2 or not _MAKES_DIRECTORY.fullmatch(kind):
             continue
-        path = _plain(match[1]).rstrip("/")
-        mode = _MODE.fullmatch("0755" if match[2] in (None, "-") else match[2])
+        path = plain(spelled).rstrip("/")
+        mode = _MODE.fullmatch("0755" if given == "-" else given)
         if path.startswith(MADE_IN) and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
-            if f"{path}/".startswith(_OF_SYSTEMD):
+            if f"{path}/".startswith(_OF_SYSTEMD) or open_place(path):
                 continue
-            user, group = (
-                ("root" if name in (None, "-") else name.lstrip(":")) for name in (match[3], match[4])
-            )
+            user, group = ("root" if name == "-" else name.lstrip(":") for name in names[:2])
             bits = int(mode[1], 8) if mode else _MOST_MODE + 1
             yield path, f"0{bits if bits <= _MOST_MODE else _UNKNOWN_MODE:o}", user, group
 
