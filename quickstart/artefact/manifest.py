@@ -135,6 +135,8 @@ class _Disk(_Open):
             raise ValueError(f"{self.name} is no name of a disk of format {self.format}")
         if (self.name == "disk.raw") != (self.root_at_bytes > 0):
             raise ValueError(f"the root volume of {self.name} begins at byte {self.root_at_bytes}")
+        if self.root_at_bytes >= self.size_bytes:
+            raise ValueError(f"the root volume of {self.name} begins behind its {self.size_bytes} bytes")
         return self
 
 

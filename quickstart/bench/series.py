@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, ResultsError
 from quickstart.host.progress import Progress
 from quickstart.measure.matrix import Matrix, order
 from quickstart.measure.results import Cell, Circumstances, Results, Sample, words_of
+from quickstart.measure.run import first_line
 from quickstart.measure.statistics import by_cell
+from quickstart.parse.printable import brief
 from quickstart.report import document
 from quickstart.report.wholefile import remove_partial
 
@@ -106,12 +108,40 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
             samples = runner.run(cell, number, timeouts[cell])
         took_ns = time.monotonic_ns() - began_ns
         samples = tuple(dataclasses.replace(each, took_ns=took_ns) for each in samples)
+        samples = _readable(results, samples, file)
         for sample in samples:
             if sample.censored:
-                progress.note(f"censored: {words_of(cell)} run {number}{_machine(sample)}: {sample.censored}")
+                progress.note(
+                    f"censored: {words_of(cell)} run {number}{_machine(sample)}: {brief(sample.censored)}"
+                )
         results = dataclasses.replace(results, samples=(*results.samples, *samples))
         document.save(results, file)
     return results
+
+
+def _readable(results: Results, samples: tuple[Sample, ...], file: Path) -> tuple[Sample, ...]:
+    """``samples``, or censored ones in their place if ``file`` could not be read any more with them. A guest says the
+    times of its run, and the samples of other cells must not be lost with them.
+    """
+    with_them = dataclasses.replace(results, samples=(*results.samples, *samples))
+    try:
+        document.parse(document.text_of(with_them), str(file))
+    except ResultsError as error:
+        why = f"the machine's numbers are none of a run: {brief(first_line(error))}"
+        return tuple(
+            Sample(
+                cell=each.cell,
+                number=each.number,
+                instance=each.instance,
+                launched_ns=each.launched_ns,
+                dilation_percent=each.dilation_percent,
+                censored=why,
+                delivery=each.delivery,
+                took_ns=each.took_ns,
+            )
+            for each in samples
+        )
+    return samples
 
 
 def _censored(results: Results) -> str:

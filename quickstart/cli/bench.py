@@ -22,7 +22,7 @@ from quickstart.bench.series import RESULTS, Bench, invalid
 from quickstart.cli.compare import compare_command
 from quickstart.cli.completion import profile_names
 from quickstart.cli.options import JSON, VERBOSE
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.host.cpulimit import (
     REPORT_LIMIT_S,
@@ -52,6 +52,7 @@ from quickstart.measure.results import (
     words_of,
 )
 from quickstart.measure.statistics import Summary, by_cell, summarise
+from quickstart.parse.printable import in_full
 from quickstart.profile import known_profiles, spelled
 from quickstart.report import document
 from quickstart.report.wholefile import FIGURES
@@ -295,7 +296,7 @@ def _finish(verb: Verb, results: Results, directory: Path) -> int:
     with verb.display().step("report"):
         write_report(results, faults, directory)
     for fault in faults:
-        verb.display().note(f"not valid: {fault}")
+        verb.display().note(f"not valid: {in_full(fault)}")
     verb.result(_result(results, faults, directory), lambda console: _show(console, results, directory))
     return _NOT_VALID if faults else 0
 
@@ -374,8 +375,8 @@ def _show_plan(verb: Verb, matrix: Matrix) -> int:
 
     def text(console: Console) -> None:
         for cell, number in runs:
-            console.print(f"  {words_of(cell)} run {number}")
-        console.print(f"{len(runs)} runs of {len(matrix.plan)} cells")
+            say(console, f"  {in_full(words_of(cell))} run {number}")
+        say(console, f"{len(runs)} runs of {len(matrix.plan)} cells")
 
     verb.result({"matrix": matrix.name, "runs": len(runs), "plan": entries}, text)
     return 0

@@ -19,6 +19,7 @@ from quickstart.cli.output import Verb as Called
 from quickstart.cli.output import run_verb, say
 from quickstart.host.cpulimit import RESULTS_HINT, RESULTS_LIMIT_S, cpu_limit
 from quickstart.measure.results import words_of
+from quickstart.parse.printable import in_full
 from quickstart.report import document
 from quickstart.report.causes import PHASES_OF, Cause
 from quickstart.report.compare import Compared, Comparison, PhaseDifference, Time, compare
@@ -102,12 +103,12 @@ def _time(found: Time) -> Mapping[str, object]:
 
 def _show(console: Console, found: Comparison, faults: Sequence[str]) -> None:
     for note in found.notes:
-        say(console, f"note: {note}")
+        say(console, f"note: {in_full(note)}")
     for each in found.cells:
         for line in _lines(each):
             say(console, line)
     for fault in faults:
-        say(console, f"not valid: {fault}")
+        say(console, f"not valid: {in_full(fault)}")
     later = sum(each.regression for each in found.cells)
     verdict = (
         f"{later} of {len(found.cells)} cells are later" if later else "nothing is later beyond the threshold"

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from quickstart.errors import ArtefactError
+from quickstart.host.cpulimit import INSIDE_LIMIT_S, TooSlowError, cpu_limit
 from quickstart.initramfs.newc_reader import walk_archive
+from quickstart.parse.printable import shown
+
+# Ours have some hundred names, and a distribution's with all modules some thousand.
+_MOST_NAMES = 20_000
 
 
 def file_sizes(path: Path) -> Mapping[str, int] | None:
@@ -16,11 +21,17 @@ def file_sizes(path: Path) -> Mapping[str, int] | None:
 
     A file with several hard links has its size under one of its names, and the size 0 under its other names. The
     result is None for an initramfs that cannot be read completely, because it is damaged or has an unknown
-    compression.
+    compression. It is also None for an initramfs with more names than a start set has, because nobody compares them.
+    Characters of a name that cannot be printed are replaced by escapes. The initramfs may come from somebody else.
     """
+    found: dict[str, int] = {}
     try:
-        with path.open("rb") as stream:
-            found = {each.name: each.size for each, _ in walk_archive(stream) if stat.S_ISREG(each.mode)}
-    except ArtefactError:
+        with path.open("rb") as stream, cpu_limit("an initramfs", INSIDE_LIMIT_S):
+            for each, _ in walk_archive(stream):
+                if stat.S_ISREG(each.mode):
+                    found[shown(each.name)] = each.size
+                if len(found) > _MOST_NAMES:
+                    return None
+    except (ArtefactError, TooSlowError):
         return None
     return dict(sorted(found.items()))

@@ -156,6 +156,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered, CountsInstructions):
         initramfs or, for a machine with UEFI, the files of the firmware. Return the names of the files in the jail.
         """
         if self.machine.firmware is not None:
+            jail.demand_room((), self.machine.memory_mib)
             return jail.put_firmware(cell) if self.machine.firmware is Firmware.UEFI else ()
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"

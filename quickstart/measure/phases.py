@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from quickstart.measure.results import Phase, Sample
+from quickstart.parse.bounded import natural
 
 _KMSG = re.compile(r"<\d+>\[\s*(\d+)\.(\d{6})\] (.*)")
 _NOW = re.compile(r"now at (\d+) nsecs")
@@ -17,6 +18,9 @@ _NETWORK_UNITS = ("networking.service", "systemd-networkd.service")
 # A shorter phase is that of a service that only forks, and does not explain a difference. Results keep a line for
 # each longer phase.
 _SHORTEST_NS = 1_000_000
+# The numbers and names come from a guest: no run takes as long, and no machine has as many services, or a name as long
+# (UNIT_NAME_MAX of systemd).
+_MOST_S, _MOST_UNITS, _MOST_NAME = 1_000_000, 500, 255
 _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
 
@@ -86,7 +90,7 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
         if begin_ns and (phase := _until(Phase(name, begin_ns, end_ns), ready_ns)) is not None:
             found.append(phase)
     long = (each for each in found if each.end_ns - each.begin_ns >= _SHORTEST_NS)
-    return tuple(sorted(long, key=lambda each: (each.begin_ns, each.name)))
+    return tuple(sorted(long, key=lambda each: (each.begin_ns, each.name))[:_MOST_UNITS])
 
 
 def all_phases(sample: Sample) -> tuple[Phase, ...]:
@@ -131,7 +135,7 @@ def _systemds(
     active = _instant(units.get(unit, {}), "ActiveEnterTimestampMonotonic") or ready_ns
     if begun is None or not started:
         return
-    systemd_ns = int(begun[1]) * 1000
+    systemd_ns = _bounded(begun[1]) * 1000
     yield Phase("initramfs", init_ns, systemd_ns)
     yield Phase("systemd", systemd_ns, started)
     network = [_instant(units.get(name, {}), "InactiveExitTimestampMonotonic") for name in _NETWORK_UNITS]
@@ -148,7 +152,7 @@ def _kernel_stamps(said: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in said.splitlines():
         if entry := _KMSG.match(line):
-            at_ns = int(entry[1]) * 10**9 + int(entry[2]) * 1000
+            at_ns = _bounded(entry[1]) * 10**9 + _bounded(entry[2]) * 1000
             if entry[3].startswith("quickstart: stamp "):
                 found[entry[3].removeprefix("quickstart: stamp ")] = at_ns
             elif entry[3].startswith("Run /"):
@@ -156,7 +160,7 @@ def _kernel_stamps(said: str) -> dict[str, int]:
     now = _NOW.search(said)
     if now is None or "now" not in found:
         return {}
-    ahead_ns = int(now[1]) - found["now"]
+    ahead_ns = _bounded(now[1]) - found["now"]
     return {name: at_ns + ahead_ns for name, at_ns in found.items()}
 
 
@@ -164,11 +168,17 @@ def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The name and the properties of each unit in the output of `systemctl show`."""
     for block in said.split("\n\n"):
         rows = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
-        if "Id" in rows:
+        if rows.get("Id", "") and len(rows["Id"]) <= _MOST_NAME:
             yield rows["Id"], rows
 
 
 def _instant(properties: Mapping[str, str], name: str) -> int:
     """A monotonic time stamp of systemd in ns. 0 when the event of this time stamp has not happened."""
     value = properties.get(name, "")
-    return int(value) * 1000 if value.isdecimal() else 0
+    return _bounded(value) * 1000
+
+
+def _bounded(digits: str) -> int:
+    """The number of a guest. 0 for what is no number, or one that no uptime can have."""
+    found = natural(digits)
+    return found if found is not None and found <= _MOST_S * 10**9 else 0

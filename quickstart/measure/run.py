@@ -23,7 +23,7 @@ from quickstart.measure.results import STOCK_CONFIGURATIONS, Cell, Phase, Reads,
 from quickstart.measure.times import Times, client_times, virtual_times
 from quickstart.model import MIB, Readied
 from quickstart.model.machine import Machine, NbdSocket, on_volume
-from quickstart.parse.printable import shown
+from quickstart.parse.printable import brief, shown
 from quickstart.volume.emulator import Request, Volume, served
 from quickstart.volume.nbd import read_extents
 from quickstart.volume.nfs import NfsVolume, exported
@@ -42,6 +42,8 @@ _VOLUME_WORD_S = 5.0
 _STALLED_NS = 1_000_000_000
 _FULL_HINT = "free some space there, then repeat the command: samples are kept"
 _ROOT_DEVICE = "vda"
+# Init says so when it starts the application (initramfs/init/second).
+_STARTED = "quickstart: stamp application"
 _NO_READS = Reads(0, 0)
 
 
@@ -209,10 +211,14 @@ def boot_from(
                 readied = guest.wait_ready(bench.limit_s, volume.is_running)
             # Otherwise, a stock boot would count as a fast start.
             if boot.configuration not in STOCK_CONFIGURATIONS and (reason := guest.fallback()):
-                raise GuestError(f"the fast start did not happen: {reason}")
+                raise GuestError(f"the fast start did not happen: {brief(reason)}")
             # The questions come after this call, so that they do not slow down other machines.
             afterwards()
             said = _ask_phases(guest, boot.unit, volume)
+            # A boot loader chooses the entry, and the stock entry says nothing of a fallback.
+            is_early = boot.configuration not in STOCK_CONFIGURATIONS
+            if boot.firmware and is_early and said and _STARTED not in said:
+                raise GuestError("the fast start did not happen: the boot loader has started another entry")
     except GuestError as error:
         _blame(volume, error)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,23 @@ def test_an_archive_that_is_cut_has_no_contents(archive: bytes, tmp_path: Path, 
     path = tmp_path / "initrd.img"
     packed = run(PACKERS[packer], archive, tmp_path)
     path.write_bytes(packed[: len(packed) * 2 // 3])
+    assert file_sizes(path) is None
+
+
+def test_a_stranger_s_names_are_made_printable_and_not_all_are_listed(tmp_path: Path) -> None:
+    tree = tmp_path / "names"
+    tree.mkdir()
+    (tree / "a\n\x1b[2J").touch()
+    os.close(os.open(os.fsencode(tree) + b"/caf\xe9", os.O_CREAT | os.O_WRONLY))
+    path = tmp_path / "initrd.img"
+    path.write_bytes(run(["sh", "-c", "find . -type f -print0 | cpio -o -H newc -0 --quiet"], b"", tree))
+    found = file_sizes(path)
+    assert found is not None
+    assert all(name.isprintable() and name.encode() for name in found)
+    assert len(found) == 2
+    for number in range(20_000):
+        (tree / str(number)).touch()
+    path.write_bytes(run(["sh", "-c", "find . -type f -print0 | cpio -o -H newc -0 --quiet"], b"", tree))
     assert file_sizes(path) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quickstart.artefact.directory import check_output, keep_disk, load
+from quickstart.artefact.directory import _copy_closed, check_output, keep_disk, load
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.image.ext4 import parse_superblock
 from tests.unit.outs import BUILD_KEY, change, write_manifest
@@ -348,3 +349,14 @@ def test_a_raw_disk_that_looks_like_a_qcow2_is_raw(out: Path) -> None:
     """Its guest may have written that. QEMU is told the format."""
     (out / "root.raw").write_bytes(qcow2((8, ">Q", 104)).ljust(DISK_BYTES, b"\0"))
     assert load(out).disk_format == "raw"
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [(0o644, 0o644), (0o600, 0o600), (0o640, 0o600), (0o444, 0o644)])
+def test_an_initramfs_that_the_image_has_closed_stays_closed(tmp_path: Path, mode: int, wanted: int) -> None:
+    """An administrator who puts keys into it sets UMASK=0077 (initramfs.conf(5)), and OUT is open to all."""
+    source, target = tmp_path / "initrd", tmp_path / "initrd.img"
+    source.write_bytes(b"key")
+    source.chmod(mode)
+    _copy_closed(source, target)
+    assert target.read_bytes() == b"key"
+    assert stat.S_IMODE(target.stat().st_mode) == wanted

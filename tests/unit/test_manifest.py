@@ -78,6 +78,9 @@ HOSTILE = {
     "a root volume before the disk": sets("disk", "root_at_bytes", to=-512),
     "a root volume in the middle of a sector": sets("disk", "root_at_bytes", to=1000),
     "a root volume behind every disk": sets("disk", "root_at_bytes", to=1 << 60),
+    "a root volume behind its disk": sets(
+        "disk", to={"name": "disk.raw", "format": "raw", "size_bytes": 4096, "root_at_bytes": 4096}
+    ),
     "a root volume that is words": sets("disk", "root_at_bytes", to="512,offset=1"),
     "an empty disk": sets("disk", "size_bytes", to=0),
     "a file that is not ours": sets("files", "../../etc/passwd", to={"size_bytes": 1, "sha256": "0" * 64}),

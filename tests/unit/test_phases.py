@@ -139,6 +139,36 @@ def test_our_init_has_no_units() -> None:
     assert units(OURS, 3000 * MS) == ()
 
 
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("4000000", DIGITS),
+        ("] quickstart: stamp", "] quickstart: stamp x"),
+        ("UserspaceTimestampMonotonic=3500000", f"UserspaceTimestampMonotonic={DIGITS}"),
+        ("now at ", f"now at {DIGITS}"),
+    ],
+)
+@pytest.mark.parametrize("said", [OURS, STANDARD])
+def test_a_guest_may_print_any_number(said: str, changed: tuple[str, str]) -> None:
+    for each in phases(said.replace(*changed), "nginx.service", 80 * MS, 4700 * MS, 4800 * MS):
+        assert abs(each.begin_ns) + abs(each.end_ns) < 10**18
+    stamped = f"<5>[{DIGITS}.000000] quickstart: stamp now\n{said}"
+    phases(stamped, "nginx.service", 80 * MS, 4700 * MS, 4800 * MS)
+
+
+def test_a_guest_may_name_any_number_of_units() -> None:
+    rows = "\n\n".join(
+        f"Id={name}\nInactiveExitTimestampMonotonic=1000000\nActiveEnterTimestampMonotonic=3000000"
+        for name in ("", "x" * 300, *(f"{each}.service" for each in range(2000)))
+    )
+    found = units(rows, 4000 * MS)
+    assert len(found) == 500
+    assert all(1 <= len(each.name) <= 255 for each in found)
+
+
 def test_the_units_name_is_quoted() -> None:
     assert "'a b.service'" in script("a b.service")
 

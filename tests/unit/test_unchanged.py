@@ -17,7 +17,7 @@ from quickstart.artefact.audit import given
 from quickstart.artefact.audit.given import _look_at
 from quickstart.artefact.manifest import read_manifest
 from quickstart.engines import boot as pipeline
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door, unchanged
 from quickstart.host.unchanged import copy_exactly, digest_of, digest_of_data, exactly, seen
 from quickstart.image import ext4
@@ -26,6 +26,8 @@ from quickstart.launch import jail
 from quickstart.launch.accel import tcg
 from quickstart.launch.archive import join_initrd
 from quickstart.launch.qemu import QemuGuest
+from quickstart.model.machine import by_firmware, machine
+from quickstart.model.words import Firmware
 from quickstart.pack import packing
 from quickstart.store import treehash
 from quickstart.store.treehash import tree_hash
@@ -226,11 +228,28 @@ def test_a_machine_takes_what_the_manifest_said(tmp_path: Path) -> None:
     out.mkdir()
     place.mkdir()
     write_manifest(out)
-    machine = pipeline.machine_of(artefacts.load(out), stock=False, snapshot=True, port=None)
+    described = pipeline.machine_of(artefacts.load(out), stock=False, snapshot=True, port=None)
     with jail.made_jail(place) as cell:
-        kernel, initrd = QemuGuest(machine, tcg("in a test"), b"", keep=None)._copied(cell)
+        kernel, initrd = QemuGuest(described, tcg("in a test"), b"", keep=None)._copied(cell)
         assert (cell.directory / kernel).read_bytes() == (out / "vmlinuz").read_bytes()
         assert (cell.directory / initrd).read_bytes().rstrip(b"\0") == (out / "initramfs.img").read_bytes()
+
+
+@pytest.mark.parametrize("firmware", [None, *Firmware])
+def test_a_machine_has_no_more_memory_than_the_host(tmp_path: Path, firmware: Firmware | None) -> None:
+    """A stranger's manifest says how much it has. The guest could use all of it."""
+    plain = machine(
+        "huge",
+        disk=None,
+        kernel=tmp_path / "vmlinuz",
+        initrds=(),
+        cmdline="",
+        memory_mib=1 << 24,
+        mac="52:54:00:71:73:01",
+    )
+    asked = by_firmware(plain, firmware) if firmware else plain
+    with jail.made_jail(tmp_path) as cell, pytest.raises(HostLacksError, match="16777216 MiB of memory"):
+        QemuGuest(asked, tcg("in a test"), b"", keep=None)._copied(cell)
 
 
 @pytest.mark.parametrize("name", ["vmlinuz", "initramfs.img"])
@@ -242,10 +261,10 @@ def test_a_machine_takes_only_what_the_manifest_said(tmp_path: Path, name: str, 
     place.mkdir()
     write_manifest(out)
     artefact = artefacts.load(out)
-    machine = pipeline.machine_of(artefact, stock=False, snapshot=True, port=None)
+    described = pipeline.machine_of(artefact, stock=False, snapshot=True, port=None)
     os.truncate(out / name, size_bytes)
     with jail.made_jail(place) as cell, pytest.raises(BadInputError, match=SAID):
-        QemuGuest(machine, tcg("in a test"), b"", keep=None)._copied(cell)
+        QemuGuest(described, tcg("in a test"), b"", keep=None)._copied(cell)
 
 
 def test_an_audit_of_a_file_that_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
