@@ -10,7 +10,7 @@ import html
 import io
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -249,13 +249,19 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
     return end_s
 
 
+def _before_the_kernel(samples: Iterable[Cell]) -> str:
+    """What T_pr is: a machine with a boot loader of its own is provisioned before its loader reads anything."""
+    words = {bool(cell.firmware): "boot loader" if cell.firmware else "provisioning" for cell in samples}
+    return " or ".join(words[each] for each in sorted(words))
+
+
 def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
     """matplotlib's artist for each entry of the legend. The keys of the result are the texts of the entries."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
     used = [each for each in LINE_NAMES.items() if any(cell.command_line == each[0] for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
     found: dict[str, Any] = {
-        "T_pr: provisioning": Patch(facecolor=_PR_COLOUR, **edge),
+        f"T_pr: {_before_the_kernel(samples)}": Patch(facecolor=_PR_COLOUR, **edge),
         "T_app: application": tuple(Patch(facecolor=COLOURS[name], **edge) for name in shown),
         "first … last of the runs": Line2D([], [], color=INK, linewidth=1.4),
         **{f"with {said}": Patch(facecolor=PAPER, hatch=_HATCHES[line], **edge) for line, said in used},

@@ -18,6 +18,7 @@ from quickstart.volume.emulator import volume_binary
 from tests.contract.agentbox import INTERVAL_MS, SECONDS, Namespaces, Peer, Start
 from tests.contract.confinebox import PROBE, Box, furnish
 from tests.contract.starterbox import Units
+from tests.contract.strangers import STRANGER
 from tests.contract.volumebox import IMAGE_BYTES
 from tests.cprograms import PROGRAMS, STRICT, strictly_compiled
 from tests.sanitize.build import program
@@ -130,3 +131,14 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
         return made[name]
 
     return make
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A directory of another user."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they give files to others")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, STRANGER, STRANGER)
+    return theirs

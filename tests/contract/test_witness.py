@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary import FIRST_ID, UID, User, ordinary_user
-from tests.contract.test_places import out_in
+from tests.contract.strangers import out_in
 
 pytestmark = pytest.mark.host_root
 
