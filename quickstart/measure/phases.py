@@ -21,6 +21,7 @@ _SHORTEST_NS = 1_000_000
 # The numbers and names come from a guest: no run takes as long, and no machine has as many services, or a name as long
 # (UNIT_NAME_MAX of systemd).
 _MOST_S, _MOST_UNITS, _MOST_NAME = 1_000_000, 500, 255
+_S_NS, _US_NS = 10**9, 1000
 _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
 
@@ -135,7 +136,7 @@ def _systemds(
     active = _instant(units.get(unit, {}), "ActiveEnterTimestampMonotonic") or ready_ns
     if begun is None or not started:
         return
-    systemd_ns = _bounded(begun[1]) * 1000
+    systemd_ns = _ns(begun[1], _US_NS)
     yield Phase("initramfs", init_ns, systemd_ns)
     yield Phase("systemd", systemd_ns, started)
     network = [_instant(units.get(name, {}), "InactiveExitTimestampMonotonic") for name in _NETWORK_UNITS]
@@ -152,7 +153,7 @@ def _kernel_stamps(said: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in said.splitlines():
         if entry := _KMSG.match(line):
-            at_ns = _bounded(entry[1]) * 10**9 + _bounded(entry[2]) * 1000
+            at_ns = _ns(entry[1], _S_NS) + _ns(entry[2], _US_NS)
             if entry[3].startswith("quickstart: stamp "):
                 found[entry[3].removeprefix("quickstart: stamp ")] = at_ns
             elif entry[3].startswith("Run /"):
@@ -160,7 +161,7 @@ def _kernel_stamps(said: str) -> dict[str, int]:
     now = _NOW.search(said)
     if now is None or "now" not in found:
         return {}
-    ahead_ns = _bounded(now[1]) - found["now"]
+    ahead_ns = _ns(now[1]) - found["now"]
     return {name: at_ns + ahead_ns for name, at_ns in found.items()}
 
 
@@ -175,10 +176,10 @@ def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 def _instant(properties: Mapping[str, str], name: str) -> int:
     """A monotonic time stamp of systemd in ns. 0 when the event of this time stamp has not happened."""
     value = properties.get(name, "")
-    return _bounded(value) * 1000
+    return _ns(value, _US_NS)
 
 
-def _bounded(digits: str) -> int:
-    """The number of a guest. 0 for what is no number, or one that no uptime can have."""
+def _ns(digits: str, unit_ns: int = 1) -> int:
+    """A guest's number of times ``unit_ns``, in ns. 0 for what is no number, or a time that no uptime can have."""
     found = natural(digits)
-    return found if found is not None and found <= _MOST_S * 10**9 else 0
+    return found * unit_ns if found is not None and found * unit_ns <= _MOST_S * _S_NS else 0

@@ -127,6 +127,18 @@ def _guest() -> Iterator[tuple[str, bytes]]:
         + tcp
         + b"== memory\nMemTotal:  1000 kB\nMemAvailable:  500 kB\n== journal\nstarted\n== end\n",
     )
+    stamps = ("init", "modules", "root", "network", "integrity", "checked", "application", "started", "now")
+    log = b"".join(
+        b"<7>[    %d.%06d] quickstart: stamp %s\n" % (each, each, name.encode())
+        for each, name in enumerate(stamps)
+    )
+    yield "phases", b"now at 9000000000 nsecs\n<6>[    0.990000] Run /init as init process\n" + log
+    yield (
+        "phases",
+        b"now at 9000000000 nsecs\n<7>[    8.000000] quickstart: stamp now\nUserspaceTimestampMonotonic=3500000\n"
+        b"Id=app.service\nInactiveExitTimestampMonotonic=4000000\nActiveEnterTimestampMonotonic=4600000\n\n"
+        b"Id=networking.service\nInactiveExitTimestampMonotonic=3800000\nInactiveEnterTimestampMonotonic=4000000\n",
+    )
     yield "agent", b"hello 2\nbeacon 5 ens3 10.0.2.15\nready 9 200 OK\ncounters 9 7 4\ncpu\nout 2\nabexit 0\n"
     hello = b'{"QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}, "package": ""}, "capabilities": []}}\r\n'
     yield (
