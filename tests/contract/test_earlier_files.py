@@ -237,7 +237,10 @@ def test_of_a_user_s_many_names_only_some_are_noted(tmp_path: Path, caretaker: P
     assert len(noted_lines) == 10000
 
 
-@pytest.mark.parametrize("change", ["chmod 0777 /tmp", "chown 1 /tmp", "rm -r /tmp"])
+@pytest.mark.parametrize(
+    "change",
+    ["chmod 0777 /tmp", "chmod 1755 /tmp", "chmod 1770 /tmp", "chown 1 /tmp", "chgrp 1 /tmp", "rm -r /tmp"],
+)
 def test_an_empty_tmp_in_which_others_may_replace_files(tmp_path: Path, caretaker: Path, change: str) -> None:
     assert noted(tmp_path, caretaker, change).returncode == 1
 

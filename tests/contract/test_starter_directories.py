@@ -77,6 +77,37 @@ def test_a_directory_that_a_user_has_made_of_the_name_is_given_to_its_owner(
     ]
 
 
+def test_what_the_line_does_not_say_an_existing_directory_keeps(starter: Path, tmp_path: Path) -> None:
+    """As with systemd-tmpfiles, a service may have closed its directory. A new one gets what is usual."""
+    found = start(
+        starter,
+        tmp_path,
+        ("run-directory", ":0755", ":root", ":root", "/var/tmp/old"),
+        ("run-directory", "0750", ":root", "root", "/var/tmp/half"),
+        ("run-directory", ":0755", ":root", ":root", "/var/tmp/new"),
+        SLEEP,
+        before="cd /var; mkdir -p tmp/old tmp/half; chmod 700 tmp/*; chown nobody:audio tmp/*; cd /",
+        modes="cd /var/tmp; stat -c '%a %U %G %n' old half new",
+    )
+    assert found.answers["modes"].splitlines() == [
+        "700 nobody audio old",
+        "750 nobody root half",
+        "755 root root new",
+    ]
+
+
+def test_a_directory_that_is_right_is_not_written_to(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("run-directory", "0700", "root", "root", "/var/tmp/app"),
+        SLEEP,
+        before="mkdir -p /var/tmp; mount -t tmpfs none /var/tmp; mkdir -m 700 /var/tmp/app; mount -o remount,ro /var/tmp",
+        modes="stat -c '%a %U' /var/tmp/app",
+    )
+    assert found.answers["modes"] == "700 root"
+
+
 @pytest.mark.parametrize("other", ["ln -s /etc", "mkfifo", "touch"])
 def test_a_user_s_link_or_file_of_the_name_of_a_directory(starter: Path, tmp_path: Path, other: str) -> None:
     """The starter ends, so the boot is a stock boot."""

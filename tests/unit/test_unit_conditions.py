@@ -167,7 +167,7 @@ def test_another_blank_is_a_part_of_the_path() -> None:
     ("where", "assigned", "named"),
     [
         ("usr/lib/systemd/system/gate.target", "Requires=gate.target\nAfter=gate.target", "gate.target"),
-        ("etc/systemd/system/gate.target.d/a.conf", "BindsTo=gate.target", "gate.target"),
+        ("etc/systemd/system/gate.target.d/a.conf", "Requires=gate.target", "gate.target"),
         ("usr/lib/systemd/system/inner.socket", "Requires=gate.target", "inner.socket"),
         ("etc/systemd/system/sysinit.target.d/a.conf", "", "sysinit.target"),
         ("usr/lib/systemd/system/web.slice", "Description=x\n[Service]\nSlice=web.slice", "web.slice"),
@@ -214,3 +214,36 @@ def test_an_assertion_of_the_unit_s_own_socket_is_init_s_to_check(tmp_path: Path
     link.symlink_to("/usr/lib/systemd/system/app.socket")
     unit = read(tmp_path, f"[Unit]\nRequires=app.socket\n{SERVICE}")
     assert any("/etc/x" in record for record in unit.settings)
+
+
+@pytest.mark.parametrize("need", ["BindsTo", "Requisite"])
+def test_a_condition_of_what_has_to_be_active_is_refused(tmp_path: Path, need: str) -> None:
+    """A unit that was skipped is not active."""
+    put(tmp_path, "usr/lib/systemd/system/gate.target", "[Unit]\nConditionPathExists=/etc/approved\n")
+    with pytest.raises(
+        UnsupportedUnitError, match=r"gate\.target, which starts only with ConditionPathExists"
+    ):
+        read(tmp_path, f"[Unit]\n{need}=gate.target\nAfter=gate.target\n{SERVICE}")
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("etc/systemd/system/web.slice.d/a.conf", "[Unit]\nRequiresMountsFor=/srv\n"),
+        ("etc/systemd/system/web.slice.d/a.conf", "[Unit]\nBindTo=guard.service\n"),
+        ("etc/systemd/system/web.slice.requires/guard.service", ""),
+        ("etc/systemd/system/system.slice.requires/guard.service", ""),
+    ],
+)
+def test_what_a_slice_requires_is_refused(tmp_path: Path, where: str, text: str) -> None:
+    read(tmp_path, f"{SERVICE}Slice=web.slice\n")
+    put(tmp_path, where, text)
+    own = "" if "system.slice" in where else "Slice=web.slice\n"
+    with pytest.raises(UnsupportedUnitError, match=r"its slice (web|system)\.slice"):
+        read(tmp_path, f"{SERVICE}{own}")
+
+
+def test_a_slice_that_is_required_and_has_a_drop_in_only(tmp_path: Path) -> None:
+    put(tmp_path, "etc/systemd/system/web.slice.d/a.conf", "[Unit]\nAssertPathExists=/etc/approved\n")
+    with pytest.raises(UnsupportedUnitError, match=r"web\.slice, which starts only with Assert"):
+        read(tmp_path, f"[Unit]\nRequires=web.slice\n{SERVICE}")

@@ -26,11 +26,15 @@ static bool has_project(const char *path) {
     return has;
 }
 
+/* As systemd-tmpfiles leaves it. With another mode or owner, users could replace what the application makes there, or could make nothing. */
+static bool is_open_to_all(const char *path, struct stat *found) {
+    return lstat(path, found) == 0 && S_ISDIR(found->st_mode) && (found->st_mode & 07777) == 01777 && found->st_uid == 0 && found->st_gid == 0;
+}
+
 /* With other rights or quotas, a new directory would not be the same. */
 static bool is_as_made_anew(const char *path) {
     struct stat found, root;
-    return lstat(path, &found) == 0 && lstat("/", &root) == 0 && S_ISDIR(found.st_mode) && (found.st_mode & 07777) == 01777 && found.st_uid == 0 &&
-           found.st_gid == 0 && found.st_dev == root.st_dev && !has_acl(path) && !has_project(path);
+    return is_open_to_all(path, &found) && lstat("/", &root) == 0 && found.st_dev == root.st_dev && !has_acl(path) && !has_project(path);
 }
 
 static bool make_beside(char *name, size_t bytes) {
@@ -69,8 +73,9 @@ static bool holds(const char *path) {
     return found;
 }
 
-bool hold_any(char **places) {
-    for (char **place = places; *place; place++)
-        if (holds(*place)) return true;
-    return false;
+enum tmp look_at_tmp(void) {
+    struct stat found;
+    if (!is_open_to_all("/tmp", &found)) return TMP_OTHER;
+    if (holds("/tmp")) return TMP_HOLDS;
+    return holds("/var/tmp") ? VAR_TMP_HOLDS : TMP_EMPTY;
 }

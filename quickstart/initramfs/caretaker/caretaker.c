@@ -68,7 +68,7 @@ static int take_care(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "confine") == 0) return confine(argv[2], argv[3]) ? 0 : 1;
     if (argc == 2 && strcmp(argv[1], "remove") == 0) return remove_all(stdin) ? 0 : 1;
     if (argc == 2 && strcmp(argv[1], "set-aside") == 0) return set_aside() ? 0 : 1;
-    if (argc >= 3 && strcmp(argv[1], "hold") == 0) return hold_any(argv + 2) ? 0 : 1;
+    if (argc == 2 && strcmp(argv[1], "look-at-tmp") == 0) return (int)look_at_tmp();
     if (argc == 6 && strcmp(argv[1], "ask") == 0 && is_port(argv[3]) && strlen(argv[4]) == 3)
         return (int)ask(argv[2], (uint16_t)atoi(argv[3]), argv[4], argv[5]);
     if (argc >= 5 && strcmp(argv[1], "listen") == 0 && (strcmp(argv[2], "unit") == 0 || strcmp(argv[2], "all") == 0))
@@ -78,7 +78,7 @@ static int take_care(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "remove-ipc") == 0 && strcmp(argv[2], "all") == 0) return count_ipc(EVERYBODY, true) ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "remove-ipc") == 0 && atoi(argv[2]) > 0) return count_ipc((unsigned)atoi(argv[2]), true) ? 0 : 1;
     if (argc >= 4 && strcmp(argv[1], "find-unconfined") == 0) return find_unconfined(argv[2], argv + 3) ? 0 : 1;
-    fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | set-aside | hold DIRECTORY... |\n"
+    fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | set-aside | look-at-tmp |\n"
                     "       ask ADDRESS PORT STATUS PATH |\n"
                     "       listen unit|all DESCRIPTION PROGRAM... | watch-bus SOCKET FILE | find-ipc USER | remove-ipc USER|all |\n"
                     "       find-unconfined FILE GROUP...\n");

@@ -22,8 +22,9 @@ bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
 bool set_aside(void);
-/* Whether one of the directories has an entry. The list ends with NULL. */
-bool hold_any(char **places);
+/* The values are exit statuses: /tmp and /var/tmp have no entry; /tmp is no directory of root's with mode 1777; /tmp has entries; only /var/tmp has. */
+enum tmp { TMP_EMPTY = 0, TMP_OTHER = 1, TMP_HOLDS = 3, VAR_TMP_HOLDS = 4 };
+enum tmp look_at_tmp(void);
 /* In place of a user's number. */
 #define EVERYBODY UINT32_MAX
 size_t count_ipc(unsigned number, bool removes);

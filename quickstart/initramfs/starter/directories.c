@@ -100,21 +100,31 @@ static bool is_in_open_place(const char *path) {
     return false;
 }
 
+/* Most of them belong to root, for whom no file of the volume has to be read. */
+static uid_t user_of(const char *name) { return strcmp(name, "root") == 0 ? 0 : user_number(name); }
+static gid_t group_of(const char *name) { return strcmp(name, "root") == 0 ? 0 : group_number(name); }
+
+/* A word behind a `:` is for a new directory only. */
+static bool counts(const char *word, bool is_new) { return is_new || *word != ':'; }
+static const char *plain(const char *word) { return word + (*word == ':'); }
+
 /* `run-directory MODE USER GROUP PATH`: systemd-tmpfiles would make it later, and then finds it. What is there already in /run is our own, and
    stays as it is. In an open place, it gets its owner and mode before anybody else runs, as in a stock boot (fd_set_perms in systemd's
    src/tmpfiles/tmpfiles.c). */
 static void make_run_directory(char *const *words) {
     const char *path = words[3];
     struct stat found;
-    if (!is_in_open_place(path) && access(path, F_OK) == 0) return;
+    bool is_new = access(path, F_OK) < 0;
+    if (!is_new && !is_in_open_place(path)) return;
     int fd = directory_at(path, 0755);
-    /* Most of them belong to root, for whom no file of the volume has to be read. */
-    uid_t uid = strcmp(words[1], "root") == 0 ? 0 : user_number(words[1]);
-    gid_t gid = strcmp(words[2], "root") == 0 ? 0 : group_number(words[2]);
-    mode_t mode = (mode_t)number(words[0]);
     if (fstat(fd, &found) < 0) fail("%s: %m", path);
-    if ((found.st_uid != uid || found.st_gid != gid) && fchown(fd, uid, gid) < 0) fail("%s: %m", path);
-    if (fchmod(fd, mode) < 0) fail("%s: %m", path);
+    mode_t mode = counts(words[0], is_new) ? (mode_t)number(plain(words[0])) : found.st_mode & 07777;
+    uid_t uid = counts(words[1], is_new) ? user_of(plain(words[1])) : found.st_uid;
+    gid_t gid = counts(words[2], is_new) ? group_of(plain(words[2])) : found.st_gid;
+    bool is_given = found.st_uid != uid || found.st_gid != gid;
+    if (is_given && fchown(fd, uid, gid) < 0) fail("%s: %m", path);
+    /* A change of the owner clears setuid and setgid. */
+    if ((is_given || (found.st_mode & 07777) != mode) && fchmod(fd, mode) < 0) fail("%s: %m", path);
     close(fd);
 }
 

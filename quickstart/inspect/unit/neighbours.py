@@ -18,6 +18,7 @@ from quickstart.inspect.unit.files import (
     directives,
     names_of,
     names_with_directories,
+    slice_texts,
     unit_texts,
 )
 from quickstart.inspect.unit.order import PULLING_KEYS, owned_texts
@@ -29,6 +30,7 @@ from quickstart.parse.printable import brief
 _PULLS_IN = tuple(sorted(PULLING_KEYS))
 # Without these systemd does not start the unit (systemd.unit(5)). The last three are earlier names of the others.
 _NEEDS = ("Requires", "Requisite", "BindsTo", "BindTo", "RequiresOverridable", "RequisiteOverridable")
+_ACTIVE_ONLY = ("BindsTo=", "BindTo=", "Requisite=", "RequisiteOverridable=")
 # Units that do no work before the unit starts. Sockets have a separate rule.
 _NO_WORK = (".target", ".slice", ".socket")
 # systemd.service(5), "Default Dependencies".
@@ -99,12 +101,12 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
     lead to the error. The function allows the units of ``stack``, because they also start early. An Assert…= of such a
     target, socket or slice also leads to the error: when it fails, systemd does not start ``unit``.
     """
-    for name in _all_needed(root, unit):
-        if (
-            name.endswith(_NO_WORK)
-            and (said := _assertion(root, name))
-            and not _is_own_socket(root, name, unit)
-        ):
+    for name, needing in _all_needed(root, unit).items():
+        if not name.endswith(_NO_WORK) or _is_own_socket(root, name, unit):
+            continue
+        # These need a unit that is active: one that was skipped will not do.
+        kinds = ("Assert", "Condition") if needing.startswith(_ACTIVE_ONLY) else ("Assert",)
+        if said := _checked(root, name, kinds):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: it needs {name}, which starts only with {brief(said)}",
                 hint="write the condition into the unit itself",
@@ -146,13 +148,18 @@ def _all_needed(root: ImageRoot, unit: str) -> dict[str, str]:
     return needed
 
 
-def _assertion(root: ImageRoot, unit: str) -> str:
-    """An Assert…= in the files of ``unit``, or nothing."""
+def _checked(root: ImageRoot, unit: str, kinds: tuple[str, ...]) -> str:
+    """An assignment of ``kinds``, such as Assert…=, in the files of ``unit``, or nothing."""
     try:
-        found = assignments(unit_texts(root, unit), "[Unit]")
+        found = assignments(_texts(root, unit), "[Unit]")
     except (StartSetError, UnsupportedUnitError):
         return ""
-    return next((f"{name}={value}" for name, value in found if name.startswith("Assert") and value), "")
+    return next((f"{name}={value}" for name, value in found if name.startswith(kinds) and value), "")
+
+
+def _texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """The texts of the unit's file and drop-ins. A slice needs no file."""
+    return tuple(slice_texts(root, unit) if unit.endswith(".slice") else unit_texts(root, unit))
 
 
 def _is_own_socket(root: ImageRoot, name: str, unit: str) -> bool:
@@ -208,7 +215,7 @@ def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterato
     """The dependencies of ``unit``, as (directive, unit that it names), for the directives in ``names``. An
     empty assignment does not reset such a directive (systemd.unit(5)).
     """
-    for name, value in assignments(unit_texts(root, unit), "[Unit]"):
+    for name, value in assignments(_texts(root, unit), "[Unit]"):
         if name in names:
             yield from ((name, word) for word in names_in(unit, value))
 

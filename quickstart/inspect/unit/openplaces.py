@@ -32,14 +32,15 @@ X11 = tuple(f"/tmp/.{name}-unix" for name in ("X11", "ICE", "XIM", "font"))  # n
 _X11_LOCKS = "/tmp/.X[0-9]*-lock"  # noqa: S108
 # Of the package x11-common, which all programs with windows need.
 _X11_FILES = PurePosixPath("/etc/X11")
-# What init makes of an open place, whatever the age of files that a clean-up removes.
-_AS_INIT_MAKES_IT = (
-    *(re.compile(r"[dDevqQ]!?"), re.compile(r"-|1777"), re.compile(r"-|root"), re.compile(r"-|root")),
-    *(re.compile(r"-|[0-9]{1,6}(?:s|min|m|h|d|w)?"), re.compile("-")),
+# What init makes of an open place: type, mode, user and group, age, argument. Of a `D`, init's script earlier-files knows
+# this form only.
+_AS_INIT_MAKES_IT = tuple(map(re.compile, (r"[devqQ]!?", "-|0*1777", "-|root|0", "-|root|0", r"\S+", "-")))
+_EMPTIES = tuple(
+    map(re.compile, ("D!?", "-|1777", "-|root", "-|root", r"-|[0-9]{1,6}(?:s|min|m|h|d|w)?", "-"))
 )
 # Of several lines of these types for one path, systemd-tmpfiles follows the first one (item_compatible in src/tmpfiles/tmpfiles.c).
-_OWNS = re.compile(r"[fFwdDevqQpLcbCxXrR]\S*")
-_IGNORED_AT_BOOT = ("x", "X")
+_MAKES = re.compile(r"[fFdDvqQpLcbC]\S*")
+_IGNORED_AT_BOOT = re.compile(r"[xX]\S*")
 # Types of lines that remove, empty or overwrite a file.
 DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
 
@@ -69,8 +70,8 @@ def may_lead_there(kind: str, spelled: str) -> bool:
     """Whether the path that a line names as ``spelled`` may be an open place or in one, and only systemd-tmpfiles knows,
     because of quotes, escapes or specifiers. False for a line that does nothing at boot.
     """
-    begins = certain_beginning(spelled)
-    if begins is None or kind in _IGNORED_AT_BOOT:
+    begins = certain_beginning(kind, spelled)
+    if begins is None or _IGNORED_AT_BOOT.fullmatch(kind):
         return False
     return any(place.startswith(begins) or begins.startswith(place) for place in OPEN_PLACES)
 
@@ -81,7 +82,7 @@ class OpenPlaces:
     """
 
     def __init__(self) -> None:
-        self._owned: set[str] = set()
+        self._made: set[str] = set()
 
     def is_refused(self, place: str, words: tuple[str, ...]) -> bool:
         """Whether `refuse_tmpfiles` refuses the line with ``words`` for the open place ``place``."""
@@ -89,16 +90,17 @@ class OpenPlaces:
         # A spelling that init's script earlier-files does not know.
         if spelled not in (place, f"{place}/"):
             return True
-        is_ignored = place in self._owned and bool(_OWNS.fullmatch(kind))
-        if _OWNS.fullmatch(kind):
-            self._owned.add(place)
-        if is_ignored or kind in _IGNORED_AT_BOOT:
+        is_second = place in self._made and bool(_MAKES.fullmatch(kind))
+        if _MAKES.fullmatch(kind):
+            self._made.add(place)
+        if is_second or _IGNORED_AT_BOOT.fullmatch(kind):
             return False
+        form = _EMPTIES if kind.startswith("D") else _AS_INIT_MAKES_IT
         given = (kind, *words[2:])
-        is_known = len(given) <= len(_AS_INIT_MAKES_IT) and all(
-            pattern.fullmatch(word) for pattern, word in zip(_AS_INIT_MAKES_IT, given, strict=False)
+        is_known = len(given) <= len(form) and all(
+            pattern.fullmatch(word) for pattern, word in zip(form, given, strict=False)
         )
-        return not is_known or (kind[0] == "D" and place != _TMP.rstrip("/"))
+        return not is_known or (kind.startswith("D") and place != _TMP.rstrip("/"))
 
 
 def is_refused_there(kind: str, path: str, made: Collection[str], *, is_emptied: bool, has_x: bool) -> bool:

@@ -9,15 +9,24 @@ those of the unit's own cgroup (resources.py).
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.directives import CGROUP, CGROUP_LATE
-from quickstart.inspect.unit.files import assignments, directives, emptied, slice_texts
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, emptied, slice_texts
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError
+from quickstart.parse.printable import brief
 
 _ROOT = "-.slice"
+# A slice with one of these does not start without another unit (systemd.unit(5)).
+_NEEDS = frozenset(
+    (
+        *("Requires", "Requisite", "BindsTo", "RequiresMountsFor"),
+        *("RequiresOverridable", "RequisiteOverridable", "BindTo"),
+    )
+)
 # Prefixes of names that the kernel, or systemd itself, has for files in a cgroup.
 _KERNELS = (
     *("_", ".", "cgroup.", "cpu.", "cpuacct.", "cpuset.", "io.", "blkio.", "memory.", "devices.", "pids."),
@@ -87,11 +96,18 @@ def refuse_slices(root: ImageRoot, source: Source) -> None:
         texts = slice_texts(root, name)
         for key, value in assignments(texts, "[Unit]"):
             # systemd starts no unit in a slice that has failed.
-            if value and (key.startswith("Assert") or key in ("Requires", "Requisite", "BindsTo")):
+            if value and (key.startswith("Assert") or key in _NEEDS):
                 raise UnsupportedUnitError(
                     f"{source.unit} cannot be started early: its slice {name} has {key}=",
                     hint="give the unit another slice (Slice=) in the image",
                 )
+        for link in (
+            found for place in UNIT_PATHS for found in root.glob(PurePosixPath(place) / f"{name}.requires/*")
+        ):
+            raise UnsupportedUnitError(
+                f"{source.unit} cannot be started early: its slice {name} requires a unit ({brief(str(link))})",
+                hint="give the unit another slice (Slice=) in the image",
+            )
         assigned = assignments(texts, "[Slice]")
         found = directives(assigned)
         if emptied(assigned, frozenset({"DevicePolicy"})):

@@ -28,7 +28,7 @@ from quickstart.inspect.unit.openplaces import (
     open_place,
 )
 from quickstart.inspect.unit.sysctl import KernelSetting
-from quickstart.inspect.unit.tmpfileslines import lines_of, plain, unquoted
+from quickstart.inspect.unit.tmpfileslines import has_other_ends, is_usual_link, lines_of, plain, unquoted
 from quickstart.parse.bounded import natural
 from quickstart.parse.printable import brief
 
@@ -71,7 +71,7 @@ _CHANGES = re.compile(r"[zZmaAtThH]\S*")
 _GIVES_ACCESS = re.compile(r"[dDevqQfpCcb]\S*")
 _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
-_MODE = re.compile(r"""["'~:]*([0-7]{1,5})["']?""")
+_MODE = re.compile(r"""(["'~:]*)([0-7]{1,5})["']?""")
 # A mode that cannot be read may be any mode, so nobody but root gets in until systemd-tmpfiles has read it.
 _UNKNOWN_MODE, _MOST_MODE = 0o700, 0o7777
 # Directories of the kernel, in which a line changes what a service finds.
@@ -111,7 +111,8 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
     found: dict[str, tuple[str, ...]] = {}
     for _, text in _files(root):
         for path, mode, user, group in _directories(text):
-            if user in users and group in groups and not is_left(root, path, mode):
+            is_known = user.lstrip(":") in users and group.lstrip(":") in groups
+            if is_known and not is_left(root, path, mode.lstrip(":")):
                 found.setdefault(path, ("run-directory", mode, user, group, path))
     return tuple(found[path] for path in sorted(found))
 
@@ -133,6 +134,11 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     """
     judge = _Judge(root)
     for path, text in judge.files:
+        if has_other_ends(text):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} has a carriage return or a NUL, which not all take for the end of a line",
+                hint="write one line break behind each line",
+            )
         is_done, is_own = hidden_at(root, path) is None, path not in judge.packaged
         for line, words in lines_of(text):
             # A type that is not plain is systemd's to read; of the paths, see `may_lead_there`.
@@ -159,7 +165,9 @@ class _Judge:
         words = unquoted(written)
         kind, what = words[0], plain(words[1])
         mode, user, group, *_ = words[2:] + ("",) * 3
-        if place := open_place(what):
+        if is_usual_link(words):
+            is_refused = False
+        elif place := open_place(what):
             is_refused = self._places.is_refused(place, written)
         elif is_in_open_place(what):
             is_refused = is_refused_there(
@@ -258,7 +266,9 @@ def _is_refused(kind: str, path: str, *, is_own: bool) -> bool:
     """Whether `refuse_tmpfiles` refuses a line of the type ``kind`` for ``path``. ``is_own`` says that the line's file
     belongs to no package.
     """
-    if path == "/run" or (is_own and f"{path}/".startswith(_KERNELS)):
+    if path.rstrip("/") == "/run":
+        return bool(_ACTS.fullmatch(kind))
+    if is_own and f"{path}/".startswith(_KERNELS):
         return bool(_ACTS.fullmatch(kind))
     if is_own and path.startswith("/run/") and (_CHANGES.fullmatch(kind) or _FILE.fullmatch(kind)):
         return not _is_known(path)
@@ -325,18 +335,43 @@ def _is_known(path: str) -> bool:
 
 
 def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """The path, mode, user and group of each directory that ``text`` makes. In an open place, the last three have a `:` in
+    front if they are for a new directory only.
+    """
     for _, words in lines_of(text):
-        kind, spelled, given, *names = words + ("-",) * 4
-        if len(words) < 2 or not _MAKES_DIRECTORY.fullmatch(kind):
-            continue
+        kind, spelled, mode, *names = words + ("-",) * 4
         path = plain(spelled).rstrip("/")
-        mode = _MODE.fullmatch("0755" if given == "-" else given)
-        if path.startswith(MADE_IN) and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
-            if f"{path}/".startswith(_OF_SYSTEMD) or open_place(path):
-                continue
-            user, group = ("root" if name == "-" else name.lstrip(":") for name in names[:2])
-            bits = int(mode[1], 8) if mode else _MOST_MODE + 1
-            yield path, f"0{bits if bits <= _MOST_MODE else _UNKNOWN_MODE:o}", user, group
+        if len(words) < 2 or not _MAKES_DIRECTORY.fullmatch(kind) or not path.startswith(MADE_IN):
+            continue
+        if set(path) & set("%\"'\\") or ".." in path.split("/"):
+            continue
+        is_open = is_in_open_place(path)
+        given = _given_mode(mode, is_open=is_open)
+        if given and not f"{path}/".startswith(_OF_SYSTEMD) and not open_place(path):
+            access = (given, *(_given_name(name) for name in names[:2]))
+            given, user, group = access if is_open else (word.lstrip(":") for word in access)
+            yield path, given, user, group
+
+
+def _given_mode(word: str, *, is_open: bool) -> str:
+    """The mode in a line of tmpfiles.d. In an open place, where a directory of the name may exist, nothing is returned for a
+    mode that depends on the directory's own one (`~`), and for one that cannot be read.
+    """
+    if word == "-":
+        return ":0755"
+    match = _MODE.fullmatch(word)
+    bits = int(match[2], 8) if match else _MOST_MODE + 1
+    if is_open and (match is None or "~" in match[1] or bits > _MOST_MODE):
+        return ""
+    only_new = ":" if match and ":" in match[1] else ""
+    return f"{only_new}0{bits if bits <= _MOST_MODE else _UNKNOWN_MODE:o}"
+
+
+def _given_name(word: str) -> str:
+    if word == "-":
+        return ":root"
+    name = word.lstrip(":")
+    return ":" * word.startswith(":") + ("root" if name == "0" else name)
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:

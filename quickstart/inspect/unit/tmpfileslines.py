@@ -14,6 +14,12 @@ _SPECIFIER = re.compile(r"%[tTVSCLh](?=/|$)")
 # What ends a line for systemd (read_line_full in src/basic/fileio.c), and what separates words (WHITESPACE). Python knows
 # more of both.
 _ENDS, _BLANKS = re.compile(r"[\n\r\0]"), " \t"
+# Ends of lines that sed(1), by which init reads the rules for /tmp, does not know.
+_OTHER_ENDS = re.compile(r"\r(?!\n)|\0")
+# Types whose path is a pattern (needs_glob in src/tmpfiles/tmpfiles.c).
+_TAKES_PATTERN = re.compile(r"[wetTaAhHzZmrRxX]\S*")
+_LINKS = {"/var/run": ("/run", "../run"), "/var/lock": ("/run/lock", "../run/lock")}
+_SHM = re.compile(r"/run/shm(?=/)")
 _QUOTES = "\"'"
 
 
@@ -27,6 +33,24 @@ def lines_of(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield line, tuple(re.split(f"[{_BLANKS}]+", line))
 
 
+def has_other_ends(text: str) -> bool:
+    """Whether ``text`` has a character that ends a line for systemd-tmpfiles only."""
+    return _OTHER_ENDS.search(text) is not None
+
+
+def takes_pattern(kind: str) -> bool:
+    """Whether the path of a line of the type ``kind`` may be a pattern. Of two lines for one path, systemd-tmpfiles compares
+    only those that both take a pattern, or both do not.
+    """
+    return _TAKES_PATTERN.fullmatch(kind) is not None
+
+
+def is_usual_link(words: tuple[str, ...]) -> bool:
+    """Whether the line makes /var/run or /var/lock the link that it is in every Debian."""
+    kind, path, *rest = words
+    return bool(re.fullmatch(r"L[+?!]*", kind)) and rest[4:] in ([target] for target in _LINKS.get(path, ()))
+
+
 def unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
     """``words`` without the quotes at their ends."""
     return tuple(word.strip(_QUOTES) for word in words)
@@ -34,21 +58,23 @@ def unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def plain(path: str) -> str:
     """``path`` in the form in which systemd-tmpfiles uses it. The form has no ``.`` and no double slashes. A specifier
-    such as %t at the beginning is replaced by its directory, and the links /var/run and /var/lock are followed.
+    such as %t at the beginning is replaced by its directory, and the links /var/run, /var/lock and /run/shm are followed.
     """
     named = re.sub(r"/(?:\./|/)+", "/", path)
     begin = _SPECIFIER.match(named)
-    return in_run(_SPECIFIERS[begin[0]] + named[begin.end() :] if begin else named)
+    whole = in_run(_SPECIFIERS[begin[0]] + named[begin.end() :] if begin else named)
+    return _SHM.sub("/dev/shm", whole, 1)  # noqa: S108
 
 
-def certain_beginning(path: str) -> str | None:
-    """How the path that a line names as ``path`` begins, as far as this is certain, if the rest depends on quotes, escapes or
-    specifiers in it. None if all of ``path`` is certain.
+def certain_beginning(kind: str, path: str) -> str | None:
+    """How the path that a line of the type ``kind`` names as ``path`` begins, as far as this is certain, if the rest depends
+    on quotes, escapes, specifiers or a pattern in it. None if all of ``path`` is certain.
     """
     bare = path[1:-1] if len(path) > 1 and path[0] in _QUOTES and path[-1] == path[0] else path
     # The boot ID and the machine ID are 32 hexadecimal digits.
     bare = re.sub("%[bm]", "0" * 32, bare)
     specifier = _SPECIFIER.match(bare)
     begin = specifier[0] if specifier else ""
-    found = begin + re.split(r"[%\"'\\]", bare[len(begin) :], maxsplit=1)[0]
+    odd = r"[%\"'\\*?\[]" if takes_pattern(kind) else r"[%\"'\\]"
+    found = begin + re.split(odd, bare[len(begin) :], maxsplit=1)[0]
     return None if found == bare else plain(found)
