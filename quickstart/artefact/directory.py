@@ -6,8 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
-import stat
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -29,6 +27,7 @@ from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
+from quickstart.host.files import copy_as_open
 from quickstart.image import qcow2
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import stock_line, with_options
@@ -154,16 +153,6 @@ class Made:
     uuid: str = ""
 
 
-def _copy_closed(source: Path, target: Path) -> None:
-    """Copy the image's file ``source``. If not every user of the image may read it, only we may read the copy: an
-    administrator who puts keys into an initramfs closes it (UMASK= in initramfs.conf(5)).
-    """
-    is_open = bool(source.stat().st_mode & stat.S_IROTH)
-    with target.open("xb") as file:
-        os.fchmod(file.fileno(), 0o644 if is_open else 0o600)
-    shutil.copyfile(source, target)
-
-
 def write(directory: Path, made: Made) -> None:
     """Write the artefact's files into ``directory``, which already has the initramfs. If ``directory`` does not have
     the disk yet, the function copies the disk into ``directory``.
@@ -172,8 +161,8 @@ def write(directory: Path, made: Made) -> None:
     name = WHOLE_DISK if made.target is Target.DISK else f"root.{disk_format}"
     if not (directory / name).exists():
         _copy_disk(disk.attached, directory / name, disk_format)
-    _copy_closed(reference.kernel, directory / "vmlinuz")
-    _copy_closed(reference.initrd, directory / "initrd.img")
+    copy_as_open(reference.kernel, directory / "vmlinuz", reference.tree)
+    copy_as_open(reference.initrd, directory / "initrd.img", reference.tree)
     stock = " ".join((stock_line(disk.superblock.uuid), *disk.options))
     uuid = made.uuid or str(uuid5(_MACHINES, made.build_key))
     early = _early_facts(ImageRoot(reference.tree), profile, uuid)

@@ -89,7 +89,7 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
             plan=bench.matrix.plan,
             samples=(),
         )
-        return _measure(results, runner, file, progress)
+        return _measure(_without_contents(results, file), runner, file, progress)
 
 
 def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -> Results:
@@ -122,13 +122,14 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
 def _readable(results: Results, samples: tuple[Sample, ...], file: Path) -> tuple[Sample, ...]:
     """``samples``, or censored ones in their place if ``file`` could not be read any more with them. A guest says the
     times of its run, and the samples of other cells must not be lost with them.
+
+    Raises ResultsError when ``file`` has no room for another run, however little this run says.
     """
-    with_them = dataclasses.replace(results, samples=(*results.samples, *samples))
     try:
-        document.parse(document.text_of(with_them), str(file))
+        _check_readable(results, samples, file)
     except ResultsError as error:
         why = f"the machine's numbers are none of a run: {brief(first_line(error))}"
-        return tuple(
+        censored = tuple(
             Sample(
                 cell=each.cell,
                 number=each.number,
@@ -141,7 +142,28 @@ def _readable(results: Results, samples: tuple[Sample, ...], file: Path) -> tupl
             )
             for each in samples
         )
+        _check_readable(results, censored, file)
+        return censored
     return samples
+
+
+def _check_readable(results: Results, samples: tuple[Sample, ...], file: Path) -> None:
+    """Raise ResultsError when `document.load` would refuse ``results`` with ``samples``."""
+    with_them = dataclasses.replace(results, samples=(*results.samples, *samples))
+    document.parse(document.text_of(with_them), str(file))
+
+
+def _without_contents(results: Results, file: Path) -> Results:
+    """``results`` without the lists of what the initramfs have, if ``file`` could not be read with them. One may come from
+    somebody else.
+    """
+    try:
+        _check_readable(results, (), file)
+    except ResultsError:
+        circumstances = results.circumstances
+        facts = dataclasses.replace(circumstances.facts, contents={})
+        return dataclasses.replace(results, circumstances=dataclasses.replace(circumstances, facts=facts))
+    return results
 
 
 def _censored(results: Results) -> str:

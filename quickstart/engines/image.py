@@ -81,7 +81,7 @@ def build_image(profile: Profile, options: ImageOptions, context: Context) -> pi
             # Its owner may change the disk after this. Then the hash of our own copy decides, below.
             if present := _present(options, image_key(profile, options, digest), context):
                 return present
-    with examined(options.image, context) as image:
+    with examined(options.image, context, is_given=True) as image:
         return build_examined(profile, options, image, context)
 
 

@@ -116,10 +116,11 @@ class ImageDisk:
 
 
 @contextmanager
-def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
-    """A context manager that copies the disk at ``source``, a raw or qcow2 image, to a raw image in the temporary
-    directory, and examines the copy. The disk itself is not changed. The disk's owner may write to the disk at any
-    time, so QuickStart hashes, examines and uses only the copy.
+def examined(source: Path, context: Context, *, is_given: bool = False) -> Iterator[ImageDisk]:
+    """A context manager that copies the disk at ``source`` to a raw image in the temporary directory, and examines the
+    copy. With ``is_given``, a user has given the disk, and it may be a qcow2 image. The disk of an artefact is a raw
+    image, whatever its guest has written to its beginning. The disk itself is not changed. The disk's owner may write to
+    the disk at any time, so QuickStart hashes, examines and uses only the copy.
 
     Raises BadInputError when the disk cannot get a fast start, so that `build --image` must refuse the disk.
     """
@@ -127,7 +128,7 @@ def examined(source: Path, context: Context) -> Iterator[ImageDisk]:
         copy = work / WHOLE_DISK
         with context.progress.step(f"copy {source.name}"), opened_regular(source) as fd:
             before = seen(fd)
-            if is_qcow2(fd):
+            if is_given and is_qcow2(fd):
                 made_raw(source, work, Form.GIVEN).rename(copy)
             else:
                 with full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT):

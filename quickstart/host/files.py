@@ -1,5 +1,5 @@
 """Functions for the host's file systems. The functions find the free space, recognise a full disk as the cause of a
-failure, and remove directory trees.
+failure, remove directory trees, and copy files of an image.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -172,3 +173,17 @@ def _remove_files(directory: int) -> list[str]:
         if not is_directory:
             os.unlink(name, dir_fd=directory)
     return [name for name, is_directory in found if is_directory]
+
+
+def copy_as_open(source: Path, target: Path, root: Path) -> None:
+    """Copy the image's file ``source`` to the new file ``target``. If not every user of the image, whose tree is ``root``,
+    can reach and read the file, only we may read the copy: an administrator who puts keys into an initramfs closes it
+    (UMASK= in initramfs.conf(5)).
+    """
+    above = [place for place in source.parents if place.is_relative_to(root)]
+    is_open = source.stat().st_mode & stat.S_IROTH and all(
+        place.stat().st_mode & stat.S_IXOTH for place in above
+    )
+    with target.open("xb") as file:
+        os.fchmod(file.fileno(), 0o644 if is_open else 0o600)
+    shutil.copyfile(source, target)

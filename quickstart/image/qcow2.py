@@ -11,6 +11,7 @@ stays in this form when a machine runs from it, and when `qemu-img resize` chang
 from __future__ import annotations
 
 import array
+import errno
 import os
 import struct
 import sys
@@ -48,6 +49,9 @@ _CLUSTER_BITS, _COUNT_BITS = 16, 4
 _CLUSTER_BYTES = 1 << _CLUSTER_BITS
 _GIVEN_CLUSTER_BITS = range(9, 22)
 _ENTRY_BYTES = 8
+_SECTOR_BYTES = 512
+# File systems give a file whole blocks.
+_BLOCK_BYTES = 4096
 # deflate makes data at most this many times smaller (RFC 1951: 258 bytes for two bits).
 _MOST_COMPRESSED = 1032
 # This many tables, of this many bytes, describe a disk of 64 TiB with clusters of 64 KiB. Each table takes a read of one
@@ -105,7 +109,7 @@ def virtual_bytes(fd: int, form: Form = Form.BUILT) -> int:
 
 
 def _read_header(fd: int, form: Form) -> _Header:
-    head = os.pread(fd, _CLUSTER_BYTES, 0)
+    head = os.pread(fd, 1 << _GIVEN_CLUSTER_BITS[-1], 0)
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
         raise ValueError("it is no qcow2 image")
     (_, version, backing_at, backing_bytes, cluster_bits, size_bytes, encryption, entries, at, *_) = (
@@ -116,6 +120,8 @@ def _read_header(fd: int, form: Form) -> _Header:
         raise ValueError("it rests on another file (a backing file)")
     if encryption:
         raise ValueError("it is encrypted")
+    if size_bytes % _SECTOR_BYTES:
+        raise ValueError(f"its {size_bytes} bytes are no multiple of {_SECTOR_BYTES}")
     _check_snapshots(head)
     header_bytes = _OLD_HEADER_BYTES if version == _OLD_VERSION else _checked_length(head, form)
     _check_extensions(head[: 1 << cluster_bits], header_bytes)
@@ -169,13 +175,13 @@ def _checked_length(head: bytes, form: Form) -> int:
 
 
 def data_bytes(fd: int, most_bytes: int, form: Form = Form.BUILT) -> int:
-    """The size of all clusters with data in the image that is open as ``fd``. A conversion to a raw image writes at
-    most this number of bytes. `virtual_bytes` must have accepted the image. Counting stops as soon as the result is
-    more than ``most_bytes``.
+    """The size of all clusters with data in the image that is open as ``fd``, in whole blocks of a file system. A
+    conversion to a raw image takes at most this number of bytes. `virtual_bytes` must have accepted the image. Counting
+    stops as soon as the result is more than ``most_bytes``.
 
     Raises ValueError when two parts of the disk are at the same place in the file, and when a part is beyond the end of
     the file. Also raises ValueError when the disk or the file is too large for this check. In the form ``BUILT``, no
-    part may be compressed. In the form ``GIVEN``, the parts may have at most 1032 times the size of the file.
+    part may be compressed. In the form ``GIVEN``, the parts may have at most 1032 times as many bytes as the file takes up.
 
     These errors do not occur for an image that `build` makes. Without this check, a file of a few KiB could stand for
     terabytes of data.
@@ -184,24 +190,37 @@ def data_bytes(fd: int, most_bytes: int, form: Form = Form.BUILT) -> int:
     most_tables = min(_MOST_TABLES, _MOST_TABLE_BYTES // header.cluster_bytes)
     if header.tables > most_tables:
         raise ValueError(f"it has {header.tables} tables; at most {most_tables} are read")
-    file_bytes = os.fstat(fd).st_size
-    if header.table_at > file_bytes:
+    status = os.fstat(fd)
+    if header.table_at > status.st_size:
         raise ValueError("its header is damaged: its first table is behind the end of the file")
-    taken = _Taken(file_bytes, header.cluster_bits)
-    found_bytes = 0
+    # Holes cost nothing, so they do not count.
+    most_given = min(status.st_size, status.st_blocks * _SECTOR_BYTES) * _MOST_COMPRESSED
+    taken = _Taken(status.st_size, header.cluster_bits)
+    part_bytes, found_bytes = max(header.cluster_bytes, _BLOCK_BYTES), 0
     first = os.pread(fd, min(header.table_entries, header.tables) * _ENTRY_BYTES, header.table_at)
     for table in _entries(first):
         if table & _PLACE:
             taken.add(table & _PLACE)
-            second = os.pread(fd, header.cluster_bytes, table & _PLACE)
-            found_bytes += _clusters(second, taken, form) * header.cluster_bytes
+            if _has_data(fd, table & _PLACE, header.cluster_bytes):
+                second = os.pread(fd, header.cluster_bytes, table & _PLACE)
+                found_bytes += _clusters(second, taken, form) * part_bytes
         if found_bytes > most_bytes:
             break
-        if form is Form.GIVEN and found_bytes > file_bytes * _MOST_COMPRESSED:
+        if form is Form.GIVEN and found_bytes > most_given:
             raise ValueError(
                 f"its tables are damaged: its data would be more than {_MOST_COMPRESSED} times its file"
             )
-    return found_bytes
+    return min(found_bytes, header.size_bytes)
+
+
+def _has_data(fd: int, at: int, length: int) -> bool:
+    """Whether not all of the ``length`` bytes at ``at`` are in a hole of the file."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA) < at + length
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return False
+        raise
 
 
 class _Taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,9 @@ from quickstart.host.cpulimit import INSIDE_LIMIT_S, TooSlowError, cpu_limit
 from quickstart.initramfs.newc_reader import walk_archive
 from quickstart.parse.printable import shown
 
-# Ours have some hundred names, and a distribution's with all modules some thousand.
-_MOST_NAMES = 20_000
+# Ours have some hundred names, and a distribution's with all modules some thousand, of some hundred KB. Each comma counts
+# as a value of results.json.
+_MOST_NAMES, _MOST_BYTES, _MOST_COMMAS = 20_000, 2 << 20, 5000
 
 
 def file_sizes(path: Path) -> Mapping[str, int] | None:
@@ -25,12 +27,18 @@ def file_sizes(path: Path) -> Mapping[str, int] | None:
     Characters of a name that cannot be printed are replaced by escapes. The initramfs may come from somebody else.
     """
     found: dict[str, int] = {}
+    left_bytes, left_commas = _MOST_BYTES, _MOST_COMMAS
     try:
         with path.open("rb") as stream, cpu_limit("an initramfs", INSIDE_LIMIT_S):
             for each, _ in walk_archive(stream):
-                if stat.S_ISREG(each.mode):
-                    found[shown(each.name)] = each.size
-                if len(found) > _MOST_NAMES:
+                if not stat.S_ISREG(each.mode):
+                    continue
+                name = shown(each.name)
+                found[name] = each.size
+                # A line of JSON has a backslash for each backslash, and two for each character beyond ASCII.
+                left_bytes -= len(json.dumps(name))
+                left_commas -= name.count(",")
+                if len(found) > _MOST_NAMES or left_bytes < 0 or left_commas < 0:
                     return None
     except (ArtefactError, TooSlowError):
         return None

@@ -16,8 +16,9 @@ from pathlib import Path
 from quickstart.errors import ArtefactError, BadInputError, CommandError, HostLacksError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
+from quickstart.host.cpulimit import cpu_limit
 from quickstart.host.files import free_bytes, full_disk_named, temporary_directory
-from quickstart.host.holes import data_chunks, write_at
+from quickstart.host.holes import copy_range, data_chunks, write_at
 from quickstart.host.unchanged import changed, seen
 from quickstart.image.qcow2 import Form, data_bytes, virtual_bytes
 from quickstart.launch import jail
@@ -25,8 +26,9 @@ from quickstart.model import MIB
 from quickstart.parse.printable import brief
 
 _LIMIT_S = 1800.0
+# CPU time for the tables. Those of an image with 100 GB of data take a second.
+_TABLES_LIMIT_S = 20.0
 _PROBE_S = 30.0
-_SECTOR_BYTES = 512
 # The space that stays free in the temporary directory, for the tables of the file system and for other programs.
 _SPARE_BYTES = 64 * MIB
 _WORDS_BYTES = 4096
@@ -65,9 +67,9 @@ def made_raw(disk: Path, place: Path, form: Form = Form.BUILT) -> Path:
             size_bytes = _check(fd, disk, form)
         try:
             with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
-                _convert(cell, size_bytes + -size_bytes % _SECTOR_BYTES)
-            copy.unlink()
-            return _taken_out(cell, place / "root.raw", size_bytes + -size_bytes % _SECTOR_BYTES)
+                is_alone = _convert(cell, size_bytes)
+                copy.unlink()
+                return _taken_out(cell, place / "root.raw", size_bytes, is_ours=is_alone)
         except (CommandError, OSError, BadInputError) as error:
             said = error.tail if isinstance(error, CommandError) else str(error)
             raise _unfit(disk, brief(said.strip().partition(chr(10))[0]), form) from error
@@ -83,8 +85,9 @@ def _check(fd: int, disk: Path, form: Form) -> int:
     """
     room_bytes = _room()
     try:
-        size_bytes = virtual_bytes(fd, form)
-        written_bytes = data_bytes(fd, room_bytes, form)
+        with cpu_limit(f"the tables of {brief(str(disk))}", _TABLES_LIMIT_S, _HINTS[form]):
+            size_bytes = virtual_bytes(fd, form)
+            written_bytes = data_bytes(fd, room_bytes, form)
     except ValueError as error:
         raise _unfit(disk, str(error), form) from error
     if written_bytes > room_bytes:
@@ -120,15 +123,18 @@ def _copied(fd: int, disk: Path, cell: jail.Jail) -> Path:
     return copy
 
 
-def _convert(cell: jail.Jail, most_bytes: int) -> None:
-    """Run qemu-img in the jail. The raw image may have at most ``most_bytes`` bytes. Raises CommandError when qemu-img
-    fails. The error has the beginning of qemu-img's messages.
+def _convert(cell: jail.Jail, most_bytes: int) -> bool:
+    """Run qemu-img in the jail. The raw image may have at most ``most_bytes`` bytes. Return whether all processes that
+    qemu-img may have started have ended with it. Raises CommandError when qemu-img fails. The error has the beginning of
+    qemu-img's messages.
     """
+    is_alone = _may_be_alone(cell)
     words = ("convert", "-f", "qcow2", "-O", "raw", _COPY, _RAW)
     argv = jail.limited(words, most_bytes, tool="qemu-img", memory_bytes=_MEMORY_BYTES)
-    status, said = _ended(cell, (*_ALONE, *argv) if _may_be_alone(cell) else argv, _LIMIT_S)
+    status, said = _ended(cell, (*_ALONE, *argv) if is_alone else argv, _LIMIT_S)
     if status != 0:
         raise CommandError(argv, status, said or f"qemu-img ended with status {status}")
+    return is_alone
 
 
 def _may_be_alone(cell: jail.Jail) -> bool:
@@ -172,11 +178,16 @@ def _first_words(pipe: int, end_s: float) -> str:
     return said.decode(errors="replace")
 
 
-def _taken_out(cell: jail.Jail, target: Path, size_bytes: int) -> Path:
-    """Move the raw image from the jail to ``target``, and make our own user the owner of the image. Return the new
-    path. Raises BadInputError when the raw image does not have ``size_bytes`` bytes.
+def _taken_out(cell: jail.Jail, target: Path, size_bytes: int, *, is_ours: bool) -> Path:
+    """Move the raw image from the jail to ``target``, and make our own user the owner of the image. Unless ``is_ours`` is
+    set, a process that qemu-img has left behind may still write to the image, so it is copied. Return the new path.
+    Raises BadInputError when the raw image does not have ``size_bytes`` bytes.
     """
-    (cell.directory / _RAW).rename(target)
+    if is_ours:
+        (cell.directory / _RAW).rename(target)
+    else:
+        with opened_regular(cell.directory / _RAW) as source, target.open("xb") as file:
+            copy_range(source, 0, size_bytes, file.fileno())
     with opened_regular(target, writable=True) as fd:
         if (found := os.fstat(fd).st_size) != size_bytes:
             raise BadInputError(f"the raw image has {found} bytes, not {size_bytes}")

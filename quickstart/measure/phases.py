@@ -19,8 +19,9 @@ _NETWORK_UNITS = ("networking.service", "systemd-networkd.service")
 # each longer phase.
 _SHORTEST_NS = 1_000_000
 # The numbers and names come from a guest: no run takes as long, and no machine has as many services, or a name as long
-# (UNIT_NAME_MAX of systemd).
-_MOST_S, _MOST_UNITS, _MOST_NAME = 1_000_000, 500, 255
+# (UNIT_NAME_MAX of systemd). A hundred names of usual services have 3 KB.
+_MOST_S, _MOST_UNITS, _MOST_NAMES_BYTES = 1_000_000, 200, 16 << 10
+_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
 _S_NS, _US_NS = 10**9, 1000
 _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
@@ -91,7 +92,12 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
         if begin_ns and (phase := _until(Phase(name, begin_ns, end_ns), ready_ns)) is not None:
             found.append(phase)
     long = (each for each in found if each.end_ns - each.begin_ns >= _SHORTEST_NS)
-    return tuple(sorted(long, key=lambda each: (each.begin_ns, each.name))[:_MOST_UNITS])
+    named, left_bytes = [], _MOST_NAMES_BYTES
+    for each in sorted(long, key=lambda each: (each.begin_ns, each.name))[:_MOST_UNITS]:
+        left_bytes -= len(each.name)
+        if left_bytes >= 0:
+            named.append(each)
+    return tuple(named)
 
 
 def all_phases(sample: Sample) -> tuple[Phase, ...]:
@@ -169,7 +175,7 @@ def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The name and the properties of each unit in the output of `systemctl show`."""
     for block in said.split("\n\n"):
         rows = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
-        if rows.get("Id", "") and len(rows["Id"]) <= _MOST_NAME:
+        if _UNIT_NAME.fullmatch(rows.get("Id", "")):
             yield rows["Id"], rows
 
 

@@ -84,7 +84,7 @@ def of_disk(path: Path, options: TraceOptions, context: Context) -> Iterator[Gro
     Raises BadInputError when `build --image` cannot make the disk fast.
     """
     door.need_root(_ROOT_STEP)
-    with examined(path, context) as image:
+    with examined(path, context, is_given=True) as image:
         disk = prepared(image, context)
         brought = brought_home(image, disk, (STAGE, image.digest), disk.size_bytes, context)
 

@@ -10,7 +10,7 @@ import html
 import io
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,7 +40,7 @@ from quickstart.measure.results import (
 from quickstart.measure.statistics import demand_one_clock, summarise
 from quickstart.parse.printable import LINES, shown
 from quickstart.report.comparable import profile_name
-from quickstart.report.rows import begin_of
+from quickstart.report.rows import before_the_kernel, begin_of
 
 # Nothing else has the colours of ink and paper, so a page can replace them by its own colours.
 INK, PAPER = "#1c1d1e", "#fdfdfc"
@@ -249,19 +249,13 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
     return end_s
 
 
-def _before_the_kernel(samples: Iterable[Cell]) -> str:
-    """What T_pr is: a machine with a boot loader of its own is provisioned before its loader reads anything."""
-    words = {bool(cell.firmware): "boot loader" if cell.firmware else "provisioning" for cell in samples}
-    return " or ".join(words[each] for each in sorted(words))
-
-
 def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
     """matplotlib's artist for each entry of the legend. The keys of the result are the texts of the entries."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
     used = [each for each in LINE_NAMES.items() if any(cell.command_line == each[0] for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
     found: dict[str, Any] = {
-        f"T_pr: {_before_the_kernel(samples)}": Patch(facecolor=_PR_COLOUR, **edge),
+        f"T_pr: {before_the_kernel(samples)}": Patch(facecolor=_PR_COLOUR, **edge),
         "T_app: application": tuple(Patch(facecolor=COLOURS[name], **edge) for name in shown),
         "first … last of the runs": Line2D([], [], color=INK, linewidth=1.4),
         **{f"with {said}": Patch(facecolor=PAPER, hatch=_HATCHES[line], **edge) for line, said in used},

@@ -24,6 +24,12 @@ class Row:
     censored: bool
 
 
+def before_the_kernel(cells: Iterable[Cell]) -> str:
+    """What T_pr is: a machine with a boot loader of its own is provisioned before its loader reads anything."""
+    words = {bool(cell.firmware): "boot loader" if cell.firmware else "provisioning" for cell in cells}
+    return " or ".join(words[each] for each in sorted(words))
+
+
 def begin_of(cells: Iterable[Cell]) -> str:
     """The moment at which the times of ``cells`` begin. For disks that boot by themselves, the firmware's time before
     this moment does not count.

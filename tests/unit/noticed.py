@@ -240,7 +240,7 @@ NOTICED: dict[str, Noticed] = {
             ),
             *("/usr/libexec", "/usr/libx32", "/usr/lib/x86_64-linux-gnu", "/usr/local", "/usr/local/lib"),
             *("/usr/share", "/lib/modules", "/usr/lib/modules", "/var", "/var/cache", "/var/lib", "/var/log"),
-            *("/var/run", "/var/run/", "/var/tmp", "/var/tmp/", "/var/tmp/systemd-private-"),
+            *("/var/lock", "/var/run", "/var/run/", "/var/tmp", "/var/tmp/", "/var/tmp/systemd-private-"),
             "/var/log/quickstart.log",
         ),
         _NAMES_A_DIRECTORY,

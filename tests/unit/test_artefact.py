@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from quickstart.artefact.directory import _copy_closed, check_output, keep_disk, load
+from quickstart.artefact.directory import check_output, keep_disk, load
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
+from quickstart.host.files import copy_as_open
 from quickstart.image.ext4 import parse_superblock
 from tests.unit.outs import BUILD_KEY, change, write_manifest
 
@@ -307,7 +308,7 @@ def extension(kind: int, data: bytes) -> bytes:
         (qcow2((0, ">I", 0)), "no qcow2"),
         (qcow2((4, ">I", 1)), "no qcow2"),
         (qcow2((20, ">I", 30)), "no qcow2"),
-        (qcow2((24, ">Q", 1)), "missing or cut"),
+        (qcow2((24, ">Q", 512)), "missing or cut"),
         (qcow2((100, ">I", 1 << 31)), "header is damaged"),
         (b"", "no qcow2"),
         (qcow2()[:100], "no qcow2"),
@@ -351,12 +352,27 @@ def test_a_raw_disk_that_looks_like_a_qcow2_is_raw(out: Path) -> None:
     assert load(out).disk_format == "raw"
 
 
-@pytest.mark.parametrize(("mode", "wanted"), [(0o644, 0o644), (0o600, 0o600), (0o640, 0o600), (0o444, 0o644)])
-def test_an_initramfs_that_the_image_has_closed_stays_closed(tmp_path: Path, mode: int, wanted: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "above", "wanted"),
+    [
+        (0o644, 0o755, 0o644),
+        (0o600, 0o755, 0o600),
+        (0o640, 0o755, 0o600),
+        (0o444, 0o755, 0o644),
+        (0o644, 0o700, 0o600),
+    ],
+)
+def test_an_initramfs_that_the_image_has_closed_stays_closed(
+    tmp_path: Path, mode: int, above: int, wanted: int
+) -> None:
     """An administrator who puts keys into it sets UMASK=0077 (initramfs.conf(5)), and OUT is open to all."""
-    source, target = tmp_path / "initrd", tmp_path / "initrd.img"
+    root = tmp_path / "root"
+    source, target = root / "boot/initrd", tmp_path / "initrd.img"
+    source.parent.mkdir(parents=True)
+    root.chmod(0o755)
     source.write_bytes(b"key")
     source.chmod(mode)
-    _copy_closed(source, target)
+    source.parent.chmod(above)
+    copy_as_open(source, target, root)
     assert target.read_bytes() == b"key"
     assert stat.S_IMODE(target.stat().st_mode) == wanted

@@ -142,6 +142,22 @@ def test_a_guest_whose_numbers_nobody_could_read_costs_its_own_run_only(
     assert any("numbers are none of a run" in line for line in shown.said)
 
 
+def test_names_of_a_stranger_s_initramfs_cost_no_run(tmp_path: Path) -> None:
+    """They are left out when the file could not be read with them."""
+    facts = dataclasses.replace(circumstances().facts, contents={"a": {"," * 300_000: 1}})
+    results = run_matrix(asked(tmp_path), Stand(facts=facts), Shown())
+    assert not any(each.censored for each in results.samples)
+    assert document.load(tmp_path / RESULTS).circumstances.facts.contents == {}
+
+
+def test_a_file_without_room_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples that it has stay readable."""
+    monkeypatch.setattr(document, "_MAX_VALUES", 120)
+    with pytest.raises(ResultsError, match="more than"):
+        run_matrix(asked(tmp_path), Stand(), Shown())
+    assert document.load(tmp_path / RESULTS).samples
+
+
 def test_a_guest_s_long_reason_is_no_row_of_ours(tmp_path: Path) -> None:
     class Talking(Stand):
         def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:

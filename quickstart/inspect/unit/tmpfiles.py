@@ -28,7 +28,15 @@ from quickstart.inspect.unit.openplaces import (
     open_place,
 )
 from quickstart.inspect.unit.sysctl import KernelSetting
-from quickstart.inspect.unit.tmpfileslines import has_other_ends, is_usual_link, lines_of, plain, unquoted
+from quickstart.inspect.unit.tmpfileslines import (
+    given_mode,
+    given_name,
+    has_other_ends,
+    is_usual_link,
+    lines_of,
+    plain,
+    unquoted,
+)
 from quickstart.parse.bounded import natural
 from quickstart.parse.printable import brief
 
@@ -71,9 +79,6 @@ _CHANGES = re.compile(r"[zZmaAtThH]\S*")
 _GIVES_ACCESS = re.compile(r"[dDevqQfpCcb]\S*")
 _ANY_MODE = re.compile(r"[~:]*([0-7]{1,5})")
 _OF_BOOT = frozenset(("/run/initctl", "/run/nologin", "/run/shm", "/run/utmp"))
-_MODE = re.compile(r"""(["'~:]*)([0-7]{1,5})["']?""")
-# A mode that cannot be read may be any mode, so nobody but root gets in until systemd-tmpfiles has read it.
-_UNKNOWN_MODE, _MOST_MODE = 0o700, 0o7777
 # Directories of the kernel, in which a line changes what a service finds.
 _KERNELS = ("/dev/", "/proc/", "/sys/")
 _SETTINGS = ("/proc/sys/", "/sys/")
@@ -346,32 +351,11 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
         if set(path) & set("%\"'\\") or ".." in path.split("/"):
             continue
         is_open = is_in_open_place(path)
-        given = _given_mode(mode, is_open=is_open)
+        given = given_mode(mode, is_open=is_open)
         if given and not f"{path}/".startswith(_OF_SYSTEMD) and not open_place(path):
-            access = (given, *(_given_name(name) for name in names[:2]))
+            access = (given, *(given_name(name) for name in names[:2]))
             given, user, group = access if is_open else (word.lstrip(":") for word in access)
             yield path, given, user, group
-
-
-def _given_mode(word: str, *, is_open: bool) -> str:
-    """The mode in a line of tmpfiles.d. In an open place, where a directory of the name may exist, nothing is returned for a
-    mode that depends on the directory's own one (`~`), and for one that cannot be read.
-    """
-    if word == "-":
-        return ":0755"
-    match = _MODE.fullmatch(word)
-    bits = int(match[2], 8) if match else _MOST_MODE + 1
-    if is_open and (match is None or "~" in match[1] or bits > _MOST_MODE):
-        return ""
-    only_new = ":" if match and ":" in match[1] else ""
-    return f"{only_new}0{bits if bits <= _MOST_MODE else _UNKNOWN_MODE:o}"
-
-
-def _given_name(word: str) -> str:
-    if word == "-":
-        return ":root"
-    name = word.lstrip(":")
-    return ":" * word.startswith(":") + ("root" if name == "0" else name)
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:

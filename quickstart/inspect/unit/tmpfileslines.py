@@ -18,6 +18,9 @@ _ENDS, _BLANKS = re.compile(r"[\n\r\0]"), " \t"
 _OTHER_ENDS = re.compile(r"\r(?!\n)|\0")
 # Types whose path is a pattern (needs_glob in src/tmpfiles/tmpfiles.c).
 _TAKES_PATTERN = re.compile(r"[wetTaAhHzZmrRxX]\S*")
+_MODE = re.compile(r"""(["'~:]*)([0-7]{1,5})["']?""")
+# A mode that cannot be read may be any mode, so nobody but root gets in until systemd-tmpfiles has read it.
+_UNKNOWN_MODE, _MOST_MODE = 0o700, 0o7777
 _LINKS = {"/var/run": ("/run", "../run"), "/var/lock": ("/run/lock", "../run/lock")}
 _SHM = re.compile(r"/run/shm(?=/)")
 _QUOTES = "\"'"
@@ -78,3 +81,26 @@ def certain_beginning(kind: str, path: str) -> str | None:
     odd = r"[%\"'\\*?\[]" if takes_pattern(kind) else r"[%\"'\\]"
     found = begin + re.split(odd, bare[len(begin) :], maxsplit=1)[0]
     return None if found == bare else plain(found)
+
+
+def given_mode(word: str, *, is_open: bool) -> str:
+    """The mode in a line of tmpfiles.d, with a `:` in front if it is for a new directory only. In an open place, where a
+    directory of the name may exist, nothing is returned for a mode that depends on the directory's own one (`~`), and
+    for one that cannot be read.
+    """
+    if word == "-":
+        return ":0755"
+    match = _MODE.fullmatch(word)
+    bits = int(match[2], 8) if match else _MOST_MODE + 1
+    if is_open and (match is None or "~" in match[1] or bits > _MOST_MODE):
+        return ""
+    only_new = ":" if match and ":" in match[1] else ""
+    return f"{only_new}0{bits if bits <= _MOST_MODE else _UNKNOWN_MODE:o}"
+
+
+def given_name(word: str) -> str:
+    """The user or group in a line of tmpfiles.d, with a `:` in front if it is for a new file only."""
+    if word == "-":
+        return ":root"
+    name = word.lstrip(":")
+    return ":" * word.startswith(":") + ("root" if name == "0" else name)
