@@ -96,6 +96,25 @@ def test_what_the_line_does_not_say_an_existing_directory_keeps(starter: Path, t
     ]
 
 
+def test_only_the_first_starter_of_a_stack_makes_them(starter: Path, tmp_path: Path) -> None:
+    """A service of an earlier unit may have put a link in place of its directory."""
+    records = (("run-directory", "0700", "root", "root", "/run/lock/app"), SLEEP)
+    place = "mkdir -p /run/quickstart /run/lock; "
+    (tmp_path / "first").mkdir()
+    found = start(
+        starter,
+        tmp_path / "first",
+        *records,
+        before=place,
+        modes="stat -c '%a %U %n' /run/lock/app; ls /run/quickstart",
+    )
+    assert found.answers["modes"].splitlines()[0] == "700 root /run/lock/app"
+    assert "directories" in found.answers["modes"].splitlines()
+    (tmp_path / "second").mkdir()
+    before = f"{place}touch /run/quickstart/directories; ln -s /etc /run/lock/app"
+    assert start(starter, tmp_path / "second", *records, before=before).status == 0
+
+
 def test_a_directory_that_is_right_is_not_written_to(starter: Path, tmp_path: Path) -> None:
     found = start(
         starter,

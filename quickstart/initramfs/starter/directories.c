@@ -128,11 +128,17 @@ static void make_run_directory(char *const *words) {
     close(fd);
 }
 
+/* The first starter of a stack has made all of them. By the time of the next one, the services that run may have changed theirs. */
+static const char MADE[] = "/run/quickstart/directories";
+
 void make_run_directories(void) {
+    if (access(MADE, F_OK) == 0) return;
     for (const struct record *r = NULL; (r = next_record(r, "run-directory"));) {
         if (r->count != 4) fail("the description's `run-directory` lacks words");
         make_run_directory(r->words);
     }
+    int fd = open(MADE, O_CREAT | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
 }
 
 /* The ID of this boot as 32 digits. systemd-tmpfiles does not clean names that contain it (tmpfiles.d/systemd-tmp.conf). */
