@@ -12,6 +12,7 @@ from quickstart.cli.output import Display, Plain
 from quickstart.engines.boot import machine_of
 from quickstart.engines.image import ImageOptions, build_image
 from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_into
+from quickstart.host import door
 from quickstart.inspect.disk.systemdboot import ENTRIES
 from quickstart.launch.forward import status_line
 from quickstart.model import Artefact
@@ -22,7 +23,6 @@ from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.guests import launched
 from tests.images.lookalike import Layout, look_alike
-from tests.vm.conftest import host
 from tests.vm.test_inspect import digest
 
 BOOT_S = 900.0
@@ -143,7 +143,8 @@ def image_made(store: Store, place: Path, layout: Layout) -> Iterator[Made]:
     if layout is Layout.APART:
         # In the format of Ubuntu's cloud images, whose layout this is.
         raw, disk = disk, place / "given.img"
-        host("qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compat=0.10", raw, disk)
+        form = ("-f", "raw", "-O", "qcow2", "-c", "-o", "compat=0.10")
+        door.run(["qemu-img", "convert", *form, raw, disk], timeout_s=BOOT_S)
     before = digest(disk)
     options = ImageOptions(image=disk, out=place / "out")
     built = build_image(load_profile(str(place)), options, context)

@@ -188,7 +188,8 @@ def test_a_stream_that_cannot_be_unpacked_is_a_stock_boot(lz4: Path, tmp_path: P
     assert "Welcome to nginx" in page
     assert "Initramfs unpacking failed" in said
     assert FALLBACK.findall(said) == [
-        "fallback 1: part B of the initramfs is damaged or of another build; the stock init takes over"
+        "fallback 1: part B of the initramfs is damaged: it is neither in the initramfs nor on the root volume; "
+        "the stock init takes over"
     ]
 
 
