@@ -51,6 +51,23 @@ def _written(data: bytes) -> Iterator[tuple[int, int]]:
         yield begin, len(data)
 
 
+def data_size(fd: int, size_bytes: int) -> int:
+    """The number of bytes of the file ``fd``, up to ``size_bytes``, that are not in holes. On a file system without holes,
+    these are all bytes. (The number of blocks of stat(2) may be smaller for some seconds after a write, as on ZFS.)
+    """
+    found_bytes = end = 0
+    while end < size_bytes:
+        try:
+            begin = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        end = os.lseek(fd, begin, os.SEEK_HOLE)
+        found_bytes += max(0, min(end, size_bytes) - begin)
+    return found_bytes
+
+
 def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tuple[int, bytes]]:
     """The chunks of the file ``fd`` that are not all zeros, as (offset, chunk). The function reads from ``begin_bytes``
     on, up to ``size_bytes``. Offsets are multiples of CHUNK_BYTES. ``begin_bytes`` must be such a multiple, too.

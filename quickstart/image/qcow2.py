@@ -18,6 +18,8 @@ import sys
 from dataclasses import dataclass
 from enum import Enum
 
+from quickstart.host.holes import data_size
+
 _MAGIC = b"QFI\xfb"
 _VERSION, _OLD_VERSION = 3, 2
 # Magic, version, place and length of the backing file's name, cluster bits, size, way of encryption; entries of the first table
@@ -194,7 +196,7 @@ def data_bytes(fd: int, most_bytes: int, form: Form = Form.BUILT) -> int:
     if header.table_at > status.st_size:
         raise ValueError("its header is damaged: its first table is behind the end of the file")
     # Holes cost nothing, so they do not count.
-    most_given = min(status.st_size, status.st_blocks * _SECTOR_BYTES) * _MOST_COMPRESSED
+    most_given = data_size(fd, status.st_size) * _MOST_COMPRESSED if form is Form.GIVEN else 0
     taken = _Taken(status.st_size, header.cluster_bits)
     part_bytes, found_bytes = max(header.cluster_bytes, _BLOCK_BYTES), 0
     first = os.pread(fd, min(header.table_entries, header.tables) * _ENTRY_BYTES, header.table_at)

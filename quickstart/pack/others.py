@@ -17,7 +17,7 @@ from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.hidden import hidden_paths
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.inspect.unit.tmpfiles import run_directories
+from quickstart.inspect.unit.rundirectories import run_directories
 from quickstart.model import Trace
 from quickstart.pack.given import can_await_name_servers
 from quickstart.pack.lookups import RESOLVER

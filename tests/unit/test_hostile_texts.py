@@ -16,7 +16,7 @@ from quickstart.inspect.unit import hooks
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.mounted import refuse_mounts, tmp_options
 from quickstart.inspect.unit.read import read_unit
-from quickstart.inspect.unit.tmpfiles import run_directories
+from quickstart.inspect.unit.rundirectories import run_directories
 from quickstart.model import Trace
 from quickstart.model.started import Loaded
 from quickstart.pack import earlier

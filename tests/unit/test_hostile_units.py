@@ -10,7 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect import dpkg
 from quickstart.inspect.imageroot import ImageRoot, Resolution
-from quickstart.inspect.unit import apparmor, enabled, neighbours, order, sysctl, tmpfiles
+from quickstart.inspect.unit import apparmor, enabled, neighbours, order, rundirectories, sysctl
 from quickstart.inspect.unit.apparmor import profile_places, refuse_profiles
 from quickstart.inspect.unit.conditions import braces_expanded
 from quickstart.inspect.unit.enabled import enabled_text
@@ -18,9 +18,9 @@ from quickstart.inspect.unit.files import names_of
 from quickstart.inspect.unit.initscripts import read_script
 from quickstart.inspect.unit.neighbours import handing_sockets
 from quickstart.inspect.unit.order import comes_before
+from quickstart.inspect.unit.rundirectories import run_directories
 from quickstart.inspect.unit.sockets import listening_sockets
 from quickstart.inspect.unit.sysctl import kernel_settings
-from quickstart.inspect.unit.tmpfiles import run_directories
 from tests.unit.hostile import bounded
 from tests.unit.unitreader import put
 
@@ -138,7 +138,7 @@ def test_many_large_files_of_tmpfiles(root: ImageRoot, monkeypatch: pytest.Monke
     put(root.base, "/usr/lib/tmpfiles.d/a.conf", "#" * 1000)
     linked(root.base / "usr/lib/tmpfiles.d/a.conf", 4, "b{}.conf")
     assert run_directories(root) == ()
-    monkeypatch.setattr(tmpfiles, "_MOST_CHARACTERS", 4000)
+    monkeypatch.setattr(rundirectories, "_MOST_CHARACTERS", 4000)
     with pytest.raises(UnsupportedUnitError, match=r"tmpfiles\.d has more than 4000 characters"):
         run_directories(root)
 

@@ -19,6 +19,7 @@ from quickstart.artefact.manifest import read_manifest
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door, unchanged
+from quickstart.host.holes import data_size
 from quickstart.host.unchanged import copy_exactly, digest_of, digest_of_data, exactly, seen
 from quickstart.image import ext4
 from quickstart.inspect.foreign.pump import pumped
@@ -348,3 +349,19 @@ def test_the_recipe_of_a_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     settings.write_text("[defaults]\n")
     second = made()
     assert all(first[name] != second[name] for name in ("mke2fs", "mke2fs.conf"))
+
+
+def test_the_data_of_a_file_with_holes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(b"x" * 4096)
+        file.seek(1 << 20)
+        file.write(b"y" * 8192)
+        file.truncate(1 << 30)
+    with path.open("rb") as file:
+        assert data_size(file.fileno(), 1 << 30) == 12288
+        assert data_size(file.fileno(), 2048) == 2048
+        assert data_size(file.fileno(), (1 << 20) + 4096) == 8192
+    path.write_bytes(b"")
+    with path.open("rb") as file:
+        assert data_size(file.fileno(), 0) == 0

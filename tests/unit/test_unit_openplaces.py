@@ -9,7 +9,8 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.tmpfiles import empties_tmp, refuse_tmpfiles, run_directories
+from quickstart.inspect.unit.rundirectories import run_directories
+from quickstart.inspect.unit.tmpfiles import empties_tmp, refuse_tmpfiles
 from tests.unit.debiantmpfiles import BOOKWORM, TRIXIE
 from tests.unit.hookscripts import script
 from tests.unit.test_unit_sockets import put
@@ -101,6 +102,20 @@ def test_a_line_for_a_place_itself_says_what_init_makes_of_it(
         "L+ /var/lock - - - - /srv",
         "d /var/lock 0700",
         "#x\rD /tmp 1777 root root -",
+        "d /run/lock 1777 root root 10days!\nd /run/lock 0700 root root -",
+        'd /dev/shm 1777 root root "10d\nd /dev/shm 0700',
+        "d /var/tmp/app 0700 1001 1001\nd /var/tmp/app 0777 root root",
+        "d /var/tmp/app ~0700 root root\nd /var/tmp/app 0777 root root",
+        'd "/var/tmp/app" 0700 root root\nd /var/tmp/app 0777 root root',
+        "d /var/tmp/app 0700 root root\nd /var/tmp/app 0777 root root",
+        "d /var/tmp/app 0700 root root soon\nd /var/tmp/app 0777 root root",
+        "z /{tmp,var/tmp} 0700 root root",
+        "e /{dev/shm,run/lock} 0700",
+        "Z /dev 0700 root root",
+        "A+ / - - - - u:x:r",
+        "R /var/",
+        "\\x66 /var/tmp/y",
+        '"f"! /srv/x',
     ],
 )
 def test_lines_that_another_does_not_take_back(tmp_path: Path, lines: str) -> None:
@@ -131,6 +146,37 @@ def test_what_a_line_leaves_to_an_existing_directory(
     (found,) = run_directories(ImageRoot(tmp_path))
     assert found[1:4] == access
     assert refused(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "modes"),
+    [
+        ("d /run/app 0700 1001 1001\nd /run/app 0777 root root", []),
+        ("d /run/app 0700 root root soon\nd /run/app 0777 root root", []),
+        ("f /run/app\nd /run/app 0777", []),
+        ('d "/run/app" 0700\nd /run/app 0777', []),
+        ("d /run/app 0700 root root 1h30min\nd /run/app 0755 root root", ["0700"]),
+        ("x /run/app\nd /run/app 0700 root root 2w3d", ["0700"]),
+        ("d /run/app 0750 : root", []),
+    ],
+)
+def test_of_several_lines_for_a_path_the_first_counts(tmp_path: Path, lines: str, modes: list[str]) -> None:
+    """To systemd-tmpfiles, too; what the starter cannot do of it, it does not do in another way."""
+    names(tmp_path)
+    put(tmp_path, "/etc/passwd", "root:x:0:0\n::1:1\n")
+    put(tmp_path, "/usr/lib/tmpfiles.d/a.conf", f"{lines}\n")
+    assert [record[1] for record in run_directories(ImageRoot(tmp_path))] == modes
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["d /srv/run/shm/x 0700 app app", "e /srv/{a,run} 0700", "d /srv/r\\x75n 0700", 'd "/srv/r"un 0700'],
+)
+def test_an_own_line_for_something_of_the_image(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/srv/run/shm/x/file", "")
+    (tmp_path / "srv/run/shm/x").chmod(0o755)
+    put(tmp_path, "/etc/tmpfiles.d/a.conf", f"{line}\n")
+    assert refused(tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["~0700", "u=rwx", "77777"])

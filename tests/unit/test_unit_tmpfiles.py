@@ -8,11 +8,11 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.rundirectories import run_directories
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.inspect.unit.tmpfiles import (
     packages_files_with_settings,
     refuse_tmpfiles,
-    run_directories,
     unpacked_tmpfiles,
     written_settings,
 )

@@ -142,9 +142,10 @@ def _all_needed(root: ImageRoot, unit: str) -> dict[str, str]:
     # target, socket or slice.
     left = [name for name in needed if name.endswith(_NO_WORK)]
     while left:
-        more = {name: said for name, said in _needed(root, left.pop()).items() if name not in needed}
-        needed |= more
-        left += (name for name in more if name.endswith(_NO_WORK))
+        for name, said in _needed(root, left.pop()).items():
+            if name not in needed and name.endswith(_NO_WORK):
+                left.append(name)
+            _add(needed, name, said)
     return needed
 
 
@@ -197,7 +198,9 @@ def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
     assignment or link that requires it.
     """
     try:
-        found = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
+        found: dict[str, str] = {}
+        for name, word in _dependencies(root, unit, _NEEDS):
+            _add(found, word, f"{name}={word}")
         names = names_of(root, unit)
     except (StartSetError, UnsupportedUnitError):
         # The unit has no file, so it requires nothing.
@@ -207,8 +210,15 @@ def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
     for place in UNIT_PATHS:
         for each in names:
             links = root.glob(PurePosixPath(place) / f"{glob.escape(f'{each}.requires')}/*")
-            found |= {link.name: str(link) for link in links}
+            for link in links:
+                _add(found, link.name, str(link))
     return found
+
+
+def _add(needed: dict[str, str], name: str, said: str) -> None:
+    """Note what requires ``name``. What needs it to be active counts before what does not."""
+    if name not in needed or (said.startswith(_ACTIVE_ONLY) and not needed[name].startswith(_ACTIVE_ONLY)):
+        needed[name] = said
 
 
 def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.tmpfileslines import certain_beginning
+from quickstart.inspect.unit.tmpfileslines import AGE, certain_beginning, is_recursive, makes, plain
 
 # In these places, every user may make a file of any name. In a stock boot, systemd-tmpfiles comes first.
 _TMP, _VAR_TMP = "/tmp/", "/var/tmp/"  # noqa: S108
@@ -34,12 +34,14 @@ _X11_LOCKS = "/tmp/.X[0-9]*-lock"  # noqa: S108
 _X11_FILES = PurePosixPath("/etc/X11")
 # What init makes of an open place: type, mode, user and group, age, argument. Of a `D`, init's script earlier-files knows
 # this form only.
-_AS_INIT_MAKES_IT = tuple(map(re.compile, (r"[devqQ]!?", "-|0*1777", "-|root|0", "-|root|0", r"\S+", "-")))
+_AS_INIT_MAKES_IT = (
+    *map(re.compile, (r"[devqQ]!?", "-|0*1777", "-|root|0", "-|root|0")),
+    AGE,
+    re.compile("-"),
+)
 _EMPTIES = tuple(
     map(re.compile, ("D!?", "-|1777", "-|root", "-|root", r"-|[0-9]{1,6}(?:s|min|m|h|d|w)?", "-"))
 )
-# Of several lines of these types for one path, systemd-tmpfiles follows the first one (item_compatible in src/tmpfiles/tmpfiles.c).
-_MAKES = re.compile(r"[fFdDvqQpLcbC]\S*")
 _IGNORED_AT_BOOT = re.compile(r"[xX]\S*")
 # Types of lines that remove, empty or overwrite a file.
 DESTRUCTIVE = re.compile(r"(?:[rRDFw]|[LCfpbc][^\s+]*\+)\S*")
@@ -70,9 +72,12 @@ def may_lead_there(kind: str, spelled: str) -> bool:
     """Whether the path that a line names as ``spelled`` may be an open place or in one, and only systemd-tmpfiles knows,
     because of quotes, escapes or specifiers. False for a line that does nothing at boot.
     """
-    begins = certain_beginning(kind, spelled)
-    if begins is None or _IGNORED_AT_BOOT.fullmatch(kind):
+    if _IGNORED_AT_BOOT.fullmatch(kind):
         return False
+    begins = certain_beginning(kind, spelled)
+    if begins is None:
+        whole = plain(spelled).rstrip("/")
+        return is_recursive(kind) and any(place.startswith(f"{whole}/") for place in OPEN_PLACES)
     return any(place.startswith(begins) or begins.startswith(place) for place in OPEN_PLACES)
 
 
@@ -90,8 +95,8 @@ class OpenPlaces:
         # A spelling that init's script earlier-files does not know.
         if spelled not in (place, f"{place}/"):
             return True
-        is_second = place in self._made and bool(_MAKES.fullmatch(kind))
-        if _MAKES.fullmatch(kind):
+        is_second = place in self._made and makes(kind)
+        if makes(kind):
             self._made.add(place)
         if is_second or _IGNORED_AT_BOOT.fullmatch(kind):
             return False

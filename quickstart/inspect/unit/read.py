@@ -1,6 +1,4 @@
-"""Read a unit of the image into a UnitStart, which has everything that an early start repeats
-(systemd.service(5), systemd.exec(5)).
-"""
+"""Read a unit of the image into a UnitStart: everything that an early start repeats (systemd.service(5), systemd.exec(5))."""
 
 from __future__ import annotations
 
@@ -62,11 +60,12 @@ from quickstart.inspect.unit.pidone import (
 from quickstart.inspect.unit.policies import refuse_policies
 from quickstart.inspect.unit.pulled import refuse_occasional
 from quickstart.inspect.unit.resources import resource_records
+from quickstart.inspect.unit.rundirectories import run_directories
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import group_path, refuse_slices, slice_names
 from quickstart.inspect.unit.sockets import socket_conditions, sockets_of
 from quickstart.inspect.unit.source import Source, Systemd
-from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles, run_directories
+from quickstart.inspect.unit.tmpfiles import refuse_tmpfiles
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
 from quickstart.parse.printable import brief, command
 

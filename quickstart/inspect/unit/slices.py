@@ -8,13 +8,22 @@ those of the unit's own cgroup (resources.py).
 
 from __future__ import annotations
 
+import glob
 import re
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.directives import CGROUP, CGROUP_LATE
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, emptied, slice_texts
+from quickstart.inspect.unit.files import (
+    UNIT_PATHS,
+    assignments,
+    directives,
+    emptied,
+    names_with_directories,
+    slice_texts,
+)
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError
 from quickstart.parse.printable import brief
@@ -88,6 +97,13 @@ def slice_names(source: Source) -> tuple[str, ...]:
     return (_ROOT, *(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts))))
 
 
+def _required(root: ImageRoot, name: str) -> Iterator[PurePosixPath]:
+    """The links by which the slice requires other units. A link for a prefix of its name or for all slices counts, too."""
+    for place in UNIT_PATHS:
+        for each in names_with_directories(name):
+            yield from root.glob(PurePosixPath(place) / f"{glob.escape(each)}.requires/*")
+
+
 def refuse_slices(root: ImageRoot, source: Source) -> None:
     """Raise UnsupportedUnitError when a slice that contains the unit has a restriction that the starter cannot apply
     before the unit's first process starts.
@@ -101,9 +117,7 @@ def refuse_slices(root: ImageRoot, source: Source) -> None:
                     f"{source.unit} cannot be started early: its slice {name} has {key}=",
                     hint="give the unit another slice (Slice=) in the image",
                 )
-        for link in (
-            found for place in UNIT_PATHS for found in root.glob(PurePosixPath(place) / f"{name}.requires/*")
-        ):
+        for link in _required(root, name):
             raise UnsupportedUnitError(
                 f"{source.unit} cannot be started early: its slice {name} requires a unit ({brief(str(link))})",
                 hint="give the unit another slice (Slice=) in the image",

@@ -17,39 +17,28 @@ from quickstart.inspect.unit.files import hidden_at
 from quickstart.inspect.unit.mounted import tmp_options
 from quickstart.inspect.unit.openplaces import (
     DESTRUCTIVE,
-    MADE_IN,
     X11,
     OpenPlaces,
     has_x_window_system,
     is_in_open_place,
-    is_left,
     is_refused_there,
     may_lead_there,
     open_place,
 )
+from quickstart.inspect.unit.rundirectories import OF_SYSTEMD, PACKAGES, configured_files, run_directories
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.inspect.unit.tmpfileslines import (
-    given_mode,
-    given_name,
+    has_escapes,
     has_other_ends,
     is_usual_link,
     lines_of,
+    makes,
     plain,
     unquoted,
 )
 from quickstart.parse.bounded import natural
 from quickstart.parse.printable import brief
 
-_PACKAGES = "/usr/lib/tmpfiles.d"
-_PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", _PACKAGES)
-# These types make a directory (of ext4, also those for subvolumes). `!`, `-`, `+` … behind them say when and how, which
-# does not matter for a missing directory.
-_MAKES_DIRECTORY = re.compile(r"[dDvqQ][!+=~^$-]*")
-# Directories of services that systemd itself starts, so no application can rely on them before systemd runs. (Looking
-# up their users would read the volume.)
-_OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
-# The limit for all files, because many names may be links to one long file. Debian's own files have some KiB.
-_MOST_CHARACTERS = 1 << 20
 # Init handles these places itself (earlier-files, the run directories of the starter), or they belong to the kernel.
 _OWN_PLACES = (
     *("/tmp/", "/var/tmp/", "/run/", "/dev/", "/proc/", "/sys/"),  # noqa: S108
@@ -97,31 +86,6 @@ _ONCE = "forceoff"
 _Ids = tuple[Mapping[str, int | None], Mapping[str, int | None]]
 
 
-def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
-    """The directories in /run, /tmp, /var/tmp and /dev/shm that must exist before the unit starts, as `run-directory`
-    records for the starter, which makes the directories (docs/internals/starter.md). A parent comes before its
-    children. In a stock boot, no user can make a directory of such a name before systemd-tmpfiles.
-
-    The result does not have these kinds of directories:
-
-    - systemd's own directories
-    - directories with a user or group that the image does not have
-    - paths with quotes, with ``..`` or with a specifier (a specifier for a directory, such as %t, is allowed at the
-      beginning of a path)
-    - directories in /run that every user may write to, except in /run/lock, which has a size of its own. A user's
-      program that starts early (cron's @reboot) could otherwise fill /run, and systemd starts journald only afterwards
-    - the directories of the X Window System, in an image that has nothing of it
-    """
-    users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
-    found: dict[str, tuple[str, ...]] = {}
-    for _, text in _files(root):
-        for path, mode, user, group in _directories(text):
-            is_known = user.lstrip(":") in users and group.lstrip(":") in groups
-            if is_known and not is_left(root, path, mode.lstrip(":")):
-                found.setdefault(path, ("run-directory", mode, user, group, path))
-    return tuple(found[path] for path in sorted(found))
-
-
 def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a line that removes or overwrites files which the application may use, outside
     of places such as /tmp, /var/tmp and /run. In a stock boot, systemd-tmpfiles obeys such a line before the
@@ -158,13 +122,14 @@ class _Judge:
 
     def __init__(self, root: ImageRoot) -> None:
         self._root = root
-        self.files = tuple(_files(root))
+        self.files = tuple(configured_files(root))
         self.packaged = owners(root, [path for path, _ in self.files]) if self.files else {}
         self._ids = _ids_in(root, "/etc/passwd"), _ids_in(root, "/etc/group")
         self._made = {*X11, *(record[-1] for record in run_directories(root))}
         self._is_emptied = empties_tmp(root) or bool(tmp_options(root))
         self._has_x = has_x_window_system(root)
         self._places = OpenPlaces()
+        self._first: dict[str, tuple[str, ...]] = {}
 
     def check(self, unit: str, line: str, written: tuple[str, ...], *, is_own: bool) -> None:
         words = unquoted(written)
@@ -172,12 +137,14 @@ class _Judge:
         mode, user, group, *_ = words[2:] + ("",) * 3
         if is_usual_link(words):
             is_refused = False
+        elif has_escapes(written[0]) or (is_own and has_escapes(written[1])):
+            is_refused = True
         elif place := open_place(what):
             is_refused = self._places.is_refused(place, written)
         elif is_in_open_place(what):
             is_refused = is_refused_there(
                 kind, what, self._made, is_emptied=self._is_emptied, has_x=self._has_x
-            )
+            ) or self._is_second(what, written)
         else:
             is_refused = may_lead_there(kind, written[1]) or _is_refused(kind, what, is_own=is_own)
         if is_refused or (is_own and _changes(self._root, self._ids, kind, what, mode, user, group)):
@@ -186,12 +153,16 @@ class _Judge:
                 hint="link the file's name in /etc/tmpfiles.d to /dev/null, or let ExecStartPre= do its work",
             )
 
+    def _is_second(self, path: str, written: tuple[str, ...]) -> bool:
+        """Whether another line makes ``path``, and says something else of it."""
+        return makes(written[0]) and self._first.setdefault(path, written) != written
+
 
 def empties_tmp(root: ImageRoot) -> bool:
     """Whether systemd-tmpfiles empties /tmp at boot, as `is_emptied` in init's script `earlier-files` sees it."""
     kinds = {
         words[0][:1]
-        for _, text in _files(root)
+        for _, text in configured_files(root)
         for _, words in ((line, unquoted(words)) for line, words in lines_of(text))
         if len(words) > 1 and open_place(plain(words[1])) == "/tmp"  # noqa: S108
     }
@@ -218,13 +189,13 @@ def packages_files_with_settings(root: ImageRoot) -> frozenset[PurePosixPath]:
 
 
 def _written(root: ImageRoot) -> Iterator[tuple[PurePosixPath, KernelSetting]]:
-    files = tuple(_files(root))
+    files = tuple(configured_files(root))
     packaged = owners(root, [path for path, _ in files]) if files else {}
     for path, text in files:
         if hidden_at(root, path) is not None:
             continue
         for line, _ in lines_of(text):
-            is_packages = path in packaged and path.is_relative_to(_PACKAGES)
+            is_packages = path in packaged and path.is_relative_to(PACKAGES)
             if (setting := _setting(line, is_packages=is_packages)) is not None:
                 yield path, setting
 
@@ -236,7 +207,7 @@ def later_writes(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """
     return tuple(
         KernelSetting(what, " ".join(words[6:]), is_packages=True)
-        for _, text in _files(root)
+        for _, text in configured_files(root)
         for words in (unquoted(words) for _, words in lines_of(text))
         if len(words) > 1 and words[0].startswith("w") and (what := plain(words[1])).startswith(_SETTINGS)
     )
@@ -246,7 +217,7 @@ def unpacked_tmpfiles(root: ImageRoot) -> frozenset[PurePosixPath]:
     """The files of tmpfiles.d in the packages' directory that belong to no package. The maker of the image has put
     these files there, so they count as the administrator's files.
     """
-    below = root.resolve(PurePosixPath(_PACKAGES)).canonical
+    below = root.resolve(PurePosixPath(PACKAGES)).canonical
     names = root.names(below) if below is not None and root.host(below).is_dir() else []
     paths = [below / name for name in names if below is not None and name.endswith(".conf")]
     return frozenset(paths) - owners(root, paths).keys() if paths else frozenset()
@@ -293,7 +264,7 @@ def _changes(root: ImageRoot, ids: _Ids, kind: str, path: str, mode: str, user: 
     # A glob is one of `e` only; of the other specifiers, none is a usual place.
     if _is_own_place(path) or "%" in path or not path.startswith("/"):
         return False
-    if set(path) & set("*?["):
+    if set(path) & set("*?[{"):
         return True
     found = root.resolve(PurePosixPath(path)).canonical
     if found is None:
@@ -336,57 +307,4 @@ def _is_own_place(path: str) -> bool:
 
 def _is_known(path: str) -> bool:
     """Whether ``path`` is a file below /run that belongs to systemd. No application reads such a file at its start."""
-    return path in _OF_BOOT or f"{path}/".startswith(_OF_SYSTEMD)
-
-
-def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """The path, mode, user and group of each directory that ``text`` makes. In an open place, the last three have a `:` in
-    front if they are for a new directory only.
-    """
-    for _, words in lines_of(text):
-        kind, spelled, mode, *names = words + ("-",) * 4
-        path = plain(spelled).rstrip("/")
-        if len(words) < 2 or not _MAKES_DIRECTORY.fullmatch(kind) or not path.startswith(MADE_IN):
-            continue
-        if set(path) & set("%\"'\\") or ".." in path.split("/"):
-            continue
-        is_open = is_in_open_place(path)
-        given = given_mode(mode, is_open=is_open)
-        if given and not f"{path}/".startswith(_OF_SYSTEMD) and not open_place(path):
-            access = (given, *(given_name(name) for name in names[:2]))
-            given, user, group = access if is_open else (word.lstrip(":") for word in access)
-            yield path, given, user, group
-
-
-def _files(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
-    """The files of tmpfiles.d(5) with their texts, sorted by file name. When several directories have a file of the
-    same name, the result has only the file in the first directory. The administrator's directories come first. Raises
-    UnsupportedUnitError for implausibly much text.
-    """
-    files: dict[str, PurePosixPath] = {}
-    for directory in _PATHS:
-        below = root.resolve(PurePosixPath(directory)).canonical
-        for file in root.host(below).glob("*.conf") if below is not None else ():
-            if not file.name.startswith("."):
-                files.setdefault(file.name, PurePosixPath(directory) / file.name)
-    left = _MOST_CHARACTERS
-    for name in sorted(files):
-        canonical = root.resolve(files[name]).canonical
-        if canonical is not None and root.host(canonical).is_file():
-            text = root.read_text(canonical)
-            left -= len(text)
-            if left < 0:
-                raise UnsupportedUnitError(
-                    f"the image's tmpfiles.d has more than {_MOST_CHARACTERS} characters, the last read is {files[name]}",
-                    hint="take away what is not needed of it",
-                )
-            yield canonical, text
-
-
-def _names(root: ImageRoot, file: str) -> frozenset[str]:
-    path = root.resolve(PurePosixPath(file)).canonical
-    return (
-        frozenset(line.partition(":")[0] for line in root.read_text(path, MAX_TABLE_BYTES).splitlines())
-        if path
-        else frozenset()
-    )
+    return path in _OF_BOOT or f"{path}/".startswith(OF_SYSTEMD)

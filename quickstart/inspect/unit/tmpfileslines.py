@@ -22,7 +22,14 @@ _MODE = re.compile(r"""(["'~:]*)([0-7]{1,5})["']?""")
 # A mode that cannot be read may be any mode, so nobody but root gets in until systemd-tmpfiles has read it.
 _UNKNOWN_MODE, _MOST_MODE = 0o700, 0o7777
 _LINKS = {"/var/run": ("/run", "../run"), "/var/lock": ("/run/lock", "../run/lock")}
-_SHM = re.compile(r"/run/shm(?=/)")
+_SHM = re.compile(r"^/run/shm(?=/)")
+# Of two lines of these types for one path, systemd-tmpfiles follows the first one (item_compatible in src/tmpfiles/tmpfiles.c).
+_MAKES = re.compile(r"[fFdDvqQpLcbC][!+=~^$?-]*")
+# tmpfiles.d(5), "Age". A line with another age is invalid to systemd-tmpfiles, and the next line for the path counts.
+_UNIT = "(?:us(?:ec)?|ms(?:ec)?|s(?:ec(?:onds?)?)?|m(?:in(?:utes?)?)?|hours?|hr?|d(?:ays?)?|w(?:eeks?)?|M|months?|y(?:ears?)?)"
+AGE = re.compile(rf"-|~?(?:[aAbBcCmM]{{1,8}}:)?(?:[0-9]{{1,9}}{_UNIT}?){{1,8}}")
+# Types that change everything below their path.
+_IS_RECURSIVE = re.compile(r"[RZATH]\S*")
 _QUOTES = "\"'"
 
 
@@ -46,6 +53,22 @@ def takes_pattern(kind: str) -> bool:
     only those that both take a pattern, or both do not.
     """
     return _TAKES_PATTERN.fullmatch(kind) is not None
+
+
+def makes(kind: str) -> bool:
+    """Whether a line of the type ``kind`` makes a file or directory."""
+    return _MAKES.fullmatch(kind) is not None
+
+
+def is_recursive(kind: str) -> bool:
+    """Whether a line of the type ``kind`` changes or removes everything below its path."""
+    return _IS_RECURSIVE.fullmatch(kind) is not None
+
+
+def has_escapes(word: str) -> bool:
+    """Whether ``word`` has quotes or backslashes, other than quotes around all of it."""
+    bare = word[1:-1] if len(word) > 1 and word[0] in _QUOTES and word[-1] == word[0] else word
+    return bool(set(bare) & set("\"'\\"))
 
 
 def is_usual_link(words: tuple[str, ...]) -> bool:
@@ -78,7 +101,7 @@ def certain_beginning(kind: str, path: str) -> str | None:
     bare = re.sub("%[bm]", "0" * 32, bare)
     specifier = _SPECIFIER.match(bare)
     begin = specifier[0] if specifier else ""
-    odd = r"[%\"'\\*?\[]" if takes_pattern(kind) else r"[%\"'\\]"
+    odd = r"[%\"'\\*?\[{]" if takes_pattern(kind) else r"[%\"'\\]"
     found = begin + re.split(odd, bare[len(begin) :], maxsplit=1)[0]
     return None if found == bare else plain(found)
 
