@@ -33,8 +33,11 @@ _PROBE_S = 30.0
 _SPARE_BYTES = 64 * MIB
 _WORDS_BYTES = 4096
 # For a disk of any accepted size, qemu-img needs less than 400 MiB of address space. The caches of its tables have 32
-# MiB, and most of the rest is stacks and heaps of its threads.
+# MiB, and most of the rest is stacks and heaps of its threads: glibc would reserve a heap of 64 MiB for each of sixteen
+# threads (mallopt(3), M_ARENA_MAX), and a stack of 8 MiB for each of 64.
 _MEMORY_BYTES = 1024 * MIB
+_STACK_BYTES = MIB
+_ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 # All processes that qemu-img starts end with it.
 _ALONE = ("unshare", "--user", "--net", "--ipc", "--pid", "--fork", "--kill-child=SIGKILL", "--")
 _COPY, _RAW = "disk", "raw"
@@ -130,7 +133,11 @@ def _convert(cell: jail.Jail, most_bytes: int) -> bool:
     """
     is_alone = _may_be_alone(cell)
     words = ("convert", "-f", "qcow2", "-O", "raw", _COPY, _RAW)
-    argv = jail.limited(words, most_bytes, tool="qemu-img", memory_bytes=_MEMORY_BYTES)
+    argv = (
+        "prlimit",
+        f"--stack={_STACK_BYTES}",
+        *jail.limited(words, most_bytes, tool="qemu-img", memory_bytes=_MEMORY_BYTES),
+    )
     status, said = _ended(cell, (*_ALONE, *argv) if is_alone else argv, _LIMIT_S)
     if status != 0:
         raise CommandError(argv, status, said or f"qemu-img ended with status {status}")
@@ -150,7 +157,7 @@ def _ended(cell: jail.Jail, argv: Sequence[str | Path], limit_s: float) -> tuple
     end_s = time.monotonic() + limit_s
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     try:
-        place, env = cell.directory, cell.environment
+        place, env = cell.directory, {**cell.environment, **_ONE_HEAP}
         with door.background(argv, errors=theirs, identity=cell.identity, env=env, cwd=place) as process:
             os.close(theirs)
             theirs = -1

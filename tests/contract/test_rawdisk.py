@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -163,7 +164,10 @@ def test_qemu_img_runs_in_the_jail(raw: Path, place: Path, monkeypatch: pytest.M
     def limited(words: Sequence[str], file_bytes: int, *, tool: str, memory_bytes: int) -> tuple[str, ...]:
         assert tool == "qemu-img" and file_bytes == DISK_BYTES
         assert f"--as={memory_bytes}" in real(words, file_bytes, tool=tool, memory_bytes=memory_bytes)
-        said = "cat /proc/self/status /proc/self/limits; readlink /proc/self/ns/net; cp disk raw; cat ../../root.qcow2"
+        said = (
+            "cat /proc/self/status /proc/self/limits; echo heaps $MALLOC_ARENA_MAX; readlink /proc/self/ns/net; "
+            "cp disk raw; cat ../../root.qcow2"
+        )
         return ("sh", "-c", f"{{ {said}; }} >said 2>&1")
 
     alone: list[bool] = []
@@ -180,6 +184,9 @@ def test_qemu_img_runs_in_the_jail(raw: Path, place: Path, monkeypatch: pytest.M
     facts = dict(re.findall(r"^(\w+):\s+(\w+)", said, re.MULTILINE))
     assert {int(facts[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
     assert facts["NoNewPrivs"] == "1"
+    # Its threads for a large compressed image would not have room for their stacks and heaps.
+    assert re.search(r"^Max stack size +1048576 ", said, re.MULTILINE)
+    assert "heaps 1\n" in said
     assert (str(Path("/proc/self/ns/net").readlink()) in said) != alone[0]
     if is_host_root():
         assert (place / "machine").stat().st_uid != 0
@@ -227,6 +234,18 @@ def test_data_for_which_there_is_no_room(
     (place / "second").mkdir()
     monkeypatch.setattr(rawdisk, "free_bytes", lambda path: 100 * MIB)
     made_raw(converted(raw), place / "second")
+
+
+def test_a_large_compressed_image(tmp_path: Path, place: Path) -> None:
+    """qemu-img starts many threads for it. A third of these conversions failed when each had a heap and a stack of its own."""
+    half = os.urandom(512 << 10)
+    raw = tmp_path / "source"
+    with raw.open("wb") as file:
+        for number in range(256):
+            file.write(half if number % 2 else bytes(each & 0x3F for each in half[: 1 << 14]) * 32)
+    made = made_raw(converted(raw, "-c"), place, Form.GIVEN)
+    with made.open("rb") as found, raw.open("rb") as wanted:
+        assert hashlib.file_digest(found, "sha256").digest() == hashlib.file_digest(wanted, "sha256").digest()
 
 
 def test_what_qemu_img_refuses(tmp_path: Path, place: Path) -> None:
