@@ -149,6 +149,6 @@ def image_made(store: Store, place: Path, layout: Layout) -> Iterator[Made]:
     options = ImageOptions(image=disk, out=place / "out")
     built = build_image(load_profile(str(place)), options, context)
     assert not build_image(load_profile(str(place)), options, context).made
-    with examined(disk, context) as image:
+    with examined(disk, context, is_given=True) as image:
         yield Made(built.artefact, image, store)
     assert digest(disk) == before
