@@ -64,6 +64,9 @@ def data_size(fd: int, size_bytes: int) -> int:
                 raise
             break
         end = os.lseek(fd, begin, os.SEEK_HOLE)
+        if end <= begin:
+            # A file system that does not say the truth, for example in FUSE.
+            end = size_bytes
         found_bytes += max(0, min(end, size_bytes) - begin)
     return found_bytes
 

@@ -70,6 +70,11 @@ NOTICED: dict[str, Noticed] = {
     "/etc/system-update": Compared(),
     "/system-update": Compared(),
     "/etc/ima/ima-policy": Compared(),
+    **{
+        f"{place}/credstore{kind}": Compared()
+        for place in ("/etc", "/usr/local/lib", "/usr/lib")
+        for kind in ("", ".encrypted")
+    },
     "/etc/ipe": Compared(),
     "/usr/local/lib/ipe": Compared(),
     "/usr/lib/ipe": Compared(),

@@ -388,3 +388,14 @@ def test_an_instance_that_is_a_filter(tmp_path: Path, before: str) -> None:
     (place / "fw@pre.service").symlink_to("/usr/lib/systemd/system/fw@.service")
     with pytest.raises(UnsupportedUnitError, match=r"fw@pre\.service is enabled and goes before the network"):
         read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize("place", ["/etc/credstore", "/usr/lib/credstore", "/etc/credstore.encrypted"])
+def test_credentials_that_are_settings_of_the_machine(tmp_path: Path, place: str) -> None:
+    """systemd-sysctl and systemd-tmpfiles read them before services start (LoadCredential= of their units)."""
+    put(tmp_path, f"{place}/app.token", "x")
+    read(tmp_path, SERVICE)
+    assert place in {str(each) for each in settling_places(ImageRoot(tmp_path))}
+    put(tmp_path, f"{place}/sysctl.extra", "kernel.yama.ptrace_scope=3\n")
+    with pytest.raises(UnsupportedUnitError, match=r"sysctl\.extra has settings"):
+        read(tmp_path, SERVICE)

@@ -217,7 +217,7 @@ def test_an_assertion_of_the_unit_s_own_socket_is_init_s_to_check(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "need", ["BindsTo", "Requisite", "Requires=gate.target\nBindsTo", "BindsTo=gate.target\nRequires"]
+    "need", ["BindsTo", "Requires=gate.target\nBindsTo", "BindsTo=gate.target\nRequires"]
 )
 def test_a_condition_of_what_has_to_be_active_is_refused(tmp_path: Path, need: str) -> None:
     """A unit that was skipped is not active."""
@@ -226,6 +226,17 @@ def test_a_condition_of_what_has_to_be_active_is_refused(tmp_path: Path, need: s
         UnsupportedUnitError, match=r"gate\.target, which starts only with ConditionPathExists"
     ):
         read(tmp_path, f"[Unit]\n{need}=gate.target\nAfter=gate.target\n{SERVICE}")
+
+
+@pytest.mark.parametrize("name", ["gate.target", "gate.socket", "gate.service"])
+@pytest.mark.parametrize("key", ["Requisite", "RequisiteOverridable"])
+def test_what_has_to_be_active_already_is_refused(tmp_path: Path, key: str, name: str) -> None:
+    """`systemctl disable` of that unit would keep this one from its start, and nothing notices it."""
+    put(tmp_path, f"usr/lib/systemd/system/{name}", "[Unit]\n")
+    with pytest.raises(
+        UnsupportedUnitError, match=f"{key}={name} lets it start only if another unit is active"
+    ):
+        read(tmp_path, f"[Unit]\n{key}={name}\nAfter={name}\n{SERVICE}")
 
 
 @pytest.mark.parametrize(

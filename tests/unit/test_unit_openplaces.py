@@ -115,6 +115,10 @@ def test_a_line_for_a_place_itself_says_what_init_makes_of_it(
         "A+ / - - - - u:x:r",
         "R /var/",
         "\\x66 /var/tmp/y",
+        "d /run/lock 1777 root root 999999999y\nd /run/lock 0700 root root -",
+        "d /run/lock/. 0700 root root",
+        "d /var/tmp/app 0777 root root\nd /var/tmp/app/. 0700 root root",
+        "d!! /var/tmp/app 0700 root root",
         '"f"! /srv/x',
     ],
 )
@@ -158,6 +162,10 @@ def test_what_a_line_leaves_to_an_existing_directory(
         ("d /run/app 0700 root root 1h30min\nd /run/app 0755 root root", ["0700"]),
         ("x /run/app\nd /run/app 0700 root root 2w3d", ["0700"]),
         ("d /run/app 0750 : root", []),
+        ("d!! /run/app 0750 root root", []),
+        ("d /run/app 0750 ::root root", []),
+        ("d /run/app/. 0750 root root", ["0750"]),
+        ("d /run/app 0750 root root 99999y", ["0750"]),
     ],
 )
 def test_of_several_lines_for_a_path_the_first_counts(tmp_path: Path, lines: str, modes: list[str]) -> None:

@@ -34,6 +34,7 @@ from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.policies import (
     AUDIT_LINKS,
     AUDITORS,
+    CREDENTIALS,
     EARLY_POLICY,
     IMA_POLICY,
     IPE_PLACES,
@@ -147,7 +148,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     # The rules in /etc are not listed here, because cloud-init may also write them.
     yield from OWN_RULES[1:]
     yield EARLY_POLICY
-    yield from IPE_PLACES
+    yield from (*IPE_PLACES, *CREDENTIALS)
     yield from HOOKS
     # The administrator's own units and masks. Such a unit may order itself before a service, and may be enabled for
     # any target.

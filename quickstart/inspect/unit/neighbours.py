@@ -30,7 +30,8 @@ from quickstart.parse.printable import brief
 _PULLS_IN = tuple(sorted(PULLING_KEYS))
 # Without these systemd does not start the unit (systemd.unit(5)). The last three are earlier names of the others.
 _NEEDS = ("Requires", "Requisite", "BindsTo", "BindTo", "RequiresOverridable", "RequisiteOverridable")
-_ACTIVE_ONLY = ("BindsTo=", "BindTo=", "Requisite=", "RequisiteOverridable=")
+_REQUISITE = ("Requisite=", "RequisiteOverridable=")
+_ACTIVE_ONLY = ("BindsTo=", "BindTo=", *_REQUISITE)
 # Units that do no work before the unit starts. Sockets have a separate rule.
 _NO_WORK = (".target", ".slice", ".socket")
 # systemd.service(5), "Default Dependencies".
@@ -101,7 +102,16 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
     lead to the error. The function allows the units of ``stack``, because they also start early. An Assert…= of such a
     target, socket or slice also leads to the error: when it fails, systemd does not start ``unit``.
     """
+    beside = {alias for name in stack for alias in names_of(root, name)}
     for name, needing in _all_needed(root, unit).items():
+        if name in beside:
+            continue
+        if needing.startswith(_REQUISITE):
+            # Nothing starts it for the unit: a later `systemctl disable` would keep the unit from its start.
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {brief(needing)} lets it start only if another unit is active",
+                hint=f"Requires={name} in place of it starts that one",
+            )
         if not name.endswith(_NO_WORK) or _is_own_socket(root, name, unit):
             continue
         # These need a unit that is active: one that was skipped will not do.

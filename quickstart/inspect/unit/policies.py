@@ -54,6 +54,24 @@ _PACKAGES_MODULES = PurePosixPath("/usr/lib/modprobe.d")
 MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 
 
+# Credentials of this name are lines of tmpfiles.d, sysctl.d … (systemd.system-credentials(7)), which systemd's services find here
+# (LoadCredential= in systemd.exec(5)).
+CREDENTIALS = tuple(
+    map(
+        PurePosixPath,
+        (
+            *("/etc/credstore", "/usr/local/lib/credstore", "/usr/lib/credstore"),
+            *(
+                "/etc/credstore.encrypted",
+                "/usr/local/lib/credstore.encrypted",
+                "/usr/lib/credstore.encrypted",
+            ),
+        ),
+    )
+)
+_SETTINGS = ("network", "sysctl", "sysusers", "tmpfiles", "udev")
+
+
 def refuse_policies(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the image audits system calls, has a policy that systemd loads when it
     starts, or runs commands when the kernel asks for a module. Neither the policies nor the commands would take
@@ -88,6 +106,13 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
                 f"{unit} cannot be started early: {path} is there, and what starts before systemd escapes its policy",
                 hint=f"remove {path} from the image",
             )
+    for path in (
+        found for place in CREDENTIALS for kind in _SETTINGS for found in root.glob(place / f"{kind}.*")
+    ):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {brief(str(path))} has settings that systemd applies before services",
+            hint=f"put them into {path.name.partition('.')[0]}.d",
+        )
     for path in root.glob(EARLY_POLICY / "*"):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {path} confines services from the time when systemd starts",

@@ -48,7 +48,7 @@ def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
             if path not in found:
                 found[path] = ()
                 mode, user, group = access or ("", "", "")
-                is_known = user.lstrip(":") in users and group.lstrip(":") in groups
+                is_known = user.removeprefix(":") in users and group.removeprefix(":") in groups
                 if access and is_known and not is_left(root, path, mode.lstrip(":")):
                     found[path] = ("run-directory", mode, user, group, path)
     return tuple(found[path] for path in sorted(found) if found[path])
@@ -70,13 +70,15 @@ def _made_by(text: str) -> Iterator[tuple[str, tuple[str, str, str] | None]]:
         if (
             _MAKES_DIRECTORY.fullmatch(kind)
             and is_plain
-            and all(word.lstrip(":") for word in access)
+            and all(word.removeprefix(":") for word in access)
             and AGE.fullmatch(age)
             and ".." not in path.split("/")
             and not f"{path}/".startswith(OF_SYSTEMD)
             and not open_place(path)
         ):
-            made_mode, made_user, made_group = access if is_open else (word.lstrip(":") for word in access)
+            made_mode, made_user, made_group = (
+                access if is_open else (word.removeprefix(":") for word in access)
+            )
             yield path, (made_mode, made_user, made_group)
         else:
             yield path, None

@@ -74,7 +74,7 @@ _SETTINGS = ("/proc/sys/", "/sys/")
 # All types but `x` and `X`, which matter to a clean-up only.
 _ACTS = re.compile(r"[a-wyzA-WYZ]\S*")
 # A line that writes a plain value: neither quotes, nor escapes, nor specifiers.
-_WRITE = re.compile(r"\s*w[!+-]*\s+(/[\w./:*?-]+)(?:\s+[\w~:.-]+){4}\s+([\w.,:=/+-]+(?: [\w.,:=/+-]+)*)")
+_WRITE = re.compile(r"\s*w[!+-]*\s+(/[\w./:*?-]+)(?:\s+-){4}\s+([\w.,:=/+-]+(?: [\w.,:=/+-]+)*)")
 # Files that keep a written value, so systemd-tmpfiles may write the value once more after init.
 _KEPT_VALUES = re.compile(
     r"/(?:proc/sys|sys/kernel/mm|sys/module/[^/]+/parameters|sys/devices/system/cpu"

@@ -24,10 +24,16 @@ _UNKNOWN_MODE, _MOST_MODE = 0o700, 0o7777
 _LINKS = {"/var/run": ("/run", "../run"), "/var/lock": ("/run/lock", "../run/lock")}
 _SHM = re.compile(r"^/run/shm(?=/)")
 # Of two lines of these types for one path, systemd-tmpfiles follows the first one (item_compatible in src/tmpfiles/tmpfiles.c).
-_MAKES = re.compile(r"[fFdDvqQpLcbC][!+=~^$?-]*")
+_MAKES = re.compile(r"[fFdDvqQpLcbC](?:([!+=~^$?-])(?!.*\1))*")
 # tmpfiles.d(5), "Age". A line with another age is invalid to systemd-tmpfiles, and the next line for the path counts.
-_UNIT = "(?:us(?:ec)?|ms(?:ec)?|s(?:ec(?:onds?)?)?|m(?:in(?:utes?)?)?|hours?|hr?|d(?:ays?)?|w(?:eeks?)?|M|months?|y(?:ears?)?)"
-AGE = re.compile(rf"-|~?(?:[aAbBcCmM]{{1,8}}:)?(?:[0-9]{{1,9}}{_UNIT}?){{1,8}}")
+_SHORT, _LONG = (
+    "(?:us(?:ec)?|ms(?:ec)?|s(?:ec(?:onds?)?)?)",
+    "(?:m(?:in(?:utes?)?)?|hours?|hr?|d(?:ays?)?|w(?:eeks?)?|M|months?|y(?:ears?)?)",
+)
+# Longer times would be more than 64 bits of microseconds.
+AGE = re.compile(
+    rf"-|~?(?:[aAbBcCmM]{{1,8}}:)?(?:[0-9]{{1,9}}|(?:[0-9]{{1,9}}{_SHORT}|[0-9]{{1,5}}{_LONG}){{1,3}})"
+)
 # Types that change everything below their path.
 _IS_RECURSIVE = re.compile(r"[RZATH]\S*")
 _QUOTES = "\"'"
@@ -87,6 +93,7 @@ def plain(path: str) -> str:
     such as %t at the beginning is replaced by its directory, and the links /var/run, /var/lock and /run/shm are followed.
     """
     named = re.sub(r"/(?:\./|/)+", "/", path)
+    named = named.removesuffix("/.") or "/"
     begin = _SPECIFIER.match(named)
     whole = in_run(_SPECIFIERS[begin[0]] + named[begin.end() :] if begin else named)
     return _SHM.sub("/dev/shm", whole, 1)  # noqa: S108
@@ -122,8 +129,10 @@ def given_mode(word: str, *, is_open: bool) -> str:
 
 
 def given_name(word: str) -> str:
-    """The user or group in a line of tmpfiles.d, with a `:` in front if it is for a new file only."""
+    """The user or group in a line of tmpfiles.d, with a `:` in front if it is for a new file only. Empty if it is no name."""
     if word == "-":
         return ":root"
-    name = word.lstrip(":")
+    name = word.removeprefix(":")
+    if name.startswith(":"):
+        return ""
     return ":" * word.startswith(":") + ("root" if name == "0" else name)
