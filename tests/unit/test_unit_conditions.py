@@ -228,7 +228,7 @@ def test_a_condition_of_what_has_to_be_active_is_refused(tmp_path: Path, need: s
         read(tmp_path, f"[Unit]\n{need}=gate.target\nAfter=gate.target\n{SERVICE}")
 
 
-@pytest.mark.parametrize("name", ["gate.target", "gate.socket", "gate.service"])
+@pytest.mark.parametrize("name", ["gate.target", "gate.socket"])
 @pytest.mark.parametrize("key", ["Requisite", "RequisiteOverridable"])
 def test_what_has_to_be_active_already_is_refused(tmp_path: Path, key: str, name: str) -> None:
     """`systemctl disable` of that unit would keep this one from its start, and nothing notices it."""

@@ -136,7 +136,9 @@ def test_a_unit_that_needs_another_is_refused(tmp_path: Path, directive: str) ->
     text = f"[Unit]\n{directive}=network.target system.slice -.mount\n{TEXT}"
     put(tmp_path, f"{UNITS}/app.service", text)
     read_unit(ImageRoot(tmp_path), "app.service")
-    put(tmp_path, "/etc/systemd/system/app.service.d/a.conf", f"[Unit]\n{directive}=a.target data.mount\n")
+    put(
+        tmp_path, "/etc/systemd/system/app.service.d/a.conf", f"[Unit]\n{directive}=basic.target data.mount\n"
+    )
     put(tmp_path, "/etc/systemd/system/app.service.d/b.conf", f"[Unit]\n{directive}=\n")
     with pytest.raises(UnsupportedUnitError, match=rf"needs data\.mount.*{directive}="):
         read_unit(ImageRoot(tmp_path), "app.service")

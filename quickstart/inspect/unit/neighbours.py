@@ -30,6 +30,13 @@ from quickstart.parse.printable import brief
 _PULLS_IN = tuple(sorted(PULLING_KEYS))
 # Without these systemd does not start the unit (systemd.unit(5)). The last three are earlier names of the others.
 _NEEDS = ("Requires", "Requisite", "BindsTo", "BindTo", "RequiresOverridable", "RequisiteOverridable")
+# Targets that each boot reaches before its services (bootup(7)), whatever is enabled.
+_REACHED = frozenset(
+    (
+        *("sysinit.target", "basic.target", "local-fs.target", "local-fs-pre.target", "network.target"),
+        *("paths.target", "slices.target", "sockets.target", "timers.target"),
+    )
+)
 _REQUISITE = ("Requisite=", "RequisiteOverridable=")
 _ACTIVE_ONLY = ("BindsTo=", "BindTo=", *_REQUISITE)
 # Units that do no work before the unit starts. Sockets have a separate rule.
@@ -106,7 +113,7 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
     for name, needing in _all_needed(root, unit).items():
         if name in beside:
             continue
-        if needing.startswith(_REQUISITE):
+        if needing.startswith(_REQUISITE) and name.endswith((".target", ".socket")) and name not in _REACHED:
             # Nothing starts it for the unit: a later `systemctl disable` would keep the unit from its start.
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {brief(needing)} lets it start only if another unit is active",
