@@ -51,24 +51,30 @@ def _written(data: bytes) -> Iterator[tuple[int, int]]:
         yield begin, len(data)
 
 
-def data_size(fd: int, size_bytes: int) -> int:
-    """The number of bytes of the file ``fd``, up to ``size_bytes``, that are not in holes. On a file system without holes,
-    these are all bytes. (The number of blocks of stat(2) may be smaller for some seconds after a write, as on ZFS.)
+def segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """The (offset, length) of each segment of the file ``fd``, up to ``size_bytes``, that is not a hole (lseek(2),
+    SEEK_DATA), in order. A file system that does not say the truth, for example in FUSE, has no holes from there on.
     """
-    found_bytes = end = 0
+    end = 0
     while end < size_bytes:
         try:
             begin = os.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            break
-        end = os.lseek(fd, begin, os.SEEK_HOLE)
-        if end <= begin:
-            # A file system that does not say the truth, for example in FUSE.
-            end = size_bytes
-        found_bytes += max(0, min(end, size_bytes) - begin)
-    return found_bytes
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        begin = max(begin, end)
+        after = os.lseek(fd, begin, os.SEEK_HOLE)
+        end = min(after, size_bytes) if after > begin else size_bytes
+        if begin < end:
+            yield begin, end - begin
+
+
+def data_size(fd: int, size_bytes: int) -> int:
+    """The number of bytes of the file ``fd``, up to ``size_bytes``, that are not in holes. On a file system without holes,
+    these are all bytes. (The number of blocks of stat(2) may be smaller for some seconds after a write, as on ZFS.)
+    """
+    return sum(length for _, length in segments(fd, size_bytes))
 
 
 def data_chunks(fd: int, size_bytes: int, begin_bytes: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -98,4 +104,5 @@ def _next_data(fd: int, offset: int, size_bytes: int) -> int:
         if error.errno != errno.ENXIO:
             raise
         return size_bytes
-    return data - data % CHUNK_BYTES
+    # Never back, whatever a file system says.
+    return max(offset, data) - max(offset, data) % CHUNK_BYTES

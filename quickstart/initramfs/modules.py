@@ -118,6 +118,10 @@ def module_name(path: str) -> str:
     return PurePosixPath(path).name.split(".ko")[0].replace("-", "_")
 
 
+# Debian's kernels have some five thousand.
+_MOST_MODULES = 50_000
+
+
 def parse_dependencies(text: str) -> Mapping[str, Module]:
     """The modules in modules.dep, by name. A line of modules.dep lists the modules that a module requires, in the
     reverse of the order in which they must be loaded (modules.dep(5)).
@@ -125,6 +129,10 @@ def parse_dependencies(text: str) -> Mapping[str, Module]:
     Raises StartSetError for an invalid module name, because the names become words of the table that init's modloader
     reads.
     """
+    if text.count("\n") > _MOST_MODULES:
+        raise StartSetError(
+            f"modules.dep has more than {_MOST_MODULES} modules", hint="run depmod in the image"
+        )
     found = {}
     for line in text.splitlines():
         path, _, rest = line.partition(":")

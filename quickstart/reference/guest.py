@@ -9,6 +9,7 @@ with those that `dpkg -i` writes.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,9 @@ _DATABASE = PurePosixPath("/var/lib/dpkg")
 _STAMP = ".quickstart"
 # dpkg's status file for thousands of packages has a few MiB; Debian has some 65 000 packages.
 _TEXT_BYTES = 16 << 20
+# Debian's own have some dozen lines.
+_MOST_TRIGGERS = 10_000
+_PACKAGE = re.compile(r"^Package:(.*)$", re.MULTILINE)
 _MOST_STANZAS = 100_000
 _STATE = PurePosixPath("/var/lib/quickstart")
 
@@ -137,15 +141,21 @@ def stanzas(status: str) -> tuple[str, ...]:
 
 
 def _name_of(stanza: str) -> str:
-    first = next((line for line in stanza.splitlines() if line.startswith("Package:")), "")
-    return first.partition(":")[2].strip()
+    found = _PACKAGE.search(stanza)
+    return found[1].strip() if found else ""
 
 
 def _with_triggers(text: str, package: GuestPackage) -> str:
     """The text ``text`` of dpkg's triggers/File, with lines for the triggers of ``package``. Each line has a path and
-    the package that dpkg informs of changes at this path. The order of the lines does not matter.
+    the package that dpkg informs of changes at this path. The order of the lines does not matter. Raises BadInputError
+    for a text with more lines than packages can have.
     """
-    others = [line for line in text.splitlines() if line.split()[1:2] != [f"{NAME}/noawait"]]
+    if text.count("\n") > _MOST_TRIGGERS:
+        raise BadInputError(
+            f"the image's triggers/File of dpkg has more than {_MOST_TRIGGERS} lines",
+            hint="reinstall dpkg in the image, or remove what has written this file",
+        )
+    others = [line for line in text.split("\n") if line and line.split()[1:2] != [f"{NAME}/noawait"]]
     ours = [f"{line.split()[1]} {NAME}/noawait" for line in package.triggers.splitlines()]
     return "".join(f"{line}\n" for line in (*others, *ours))
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quickstart.errors import BadInputError
+from quickstart.host.holes import segments
 from quickstart.host.openat2 import BENEATH, NO_SYMLINKS, open_directory
 from quickstart.host.witness import check_mapped
 from quickstart.inspect.foreign.members import CHUNK_BYTES, PATH_BYTES, Kind, Member
@@ -105,24 +106,10 @@ def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EBUSY, "it was replaced while it was read", path)
-        member = _member(path, status, fd, segments=tuple(_segments(fd, status.st_size)))
+        member = _member(path, status, fd, segments=tuple(segments(fd, status.st_size)))
         return member, _data(way, name, status, member.segments)
     finally:
         os.close(fd)
-
-
-def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """The (offset, length) of each segment with data in an open file (lseek(2), SEEK_DATA)."""
-    end = 0
-    while end < size_bytes:
-        try:
-            begin = os.lseek(fd, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            raise
-        end = os.lseek(fd, begin, os.SEEK_HOLE)
-        yield begin, end - begin
 
 
 def _data(

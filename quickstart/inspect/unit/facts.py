@@ -207,7 +207,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     links in the paths of these directories. There are eight kinds of directories:
 
     - directories with drop-ins of the unit, of its socket units or of its slices
-    - directories with links to the units that the unit pulls in, or that its slices require (`systemctl add-requires`)
+    - directories with links to the units that the unit pulls in, or that its slices and sockets require (`systemctl add-requires`)
     - directories with drop-ins of system.conf
     - the administrator's tmpfiles.d directories
     - directories with generators
@@ -223,7 +223,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
             *drop_in_places(root, unit),
             *(name for each in (*slices, *sockets, *JOURNAL_SOCKETS) for name in drop_in_places(root, each)),
             *(f"{each}{kind}" for each in pulled for kind in _PULLING),
-            *(f"{each}.requires" for name in slices for each in names_with_directories(name)),
+            *(f"{each}.requires" for name in (*slices, *sockets) for each in names_with_directories(name)),
         )
     )
     for directory in UNIT_PATHS:

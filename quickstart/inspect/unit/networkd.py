@@ -18,7 +18,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.dhcpconf import NO_NAME, HostName, NameRule, Sent
-from quickstart.inspect.unit.files import sections
+from quickstart.inspect.unit.files import sections, texts_of
 from quickstart.inspect.unit.lines import first_fault
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.parse.printable import brief
@@ -125,7 +125,7 @@ def later_forwarding(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """
     paths = (each for pattern in _OF_MANAGER for each in root.glob(PurePosixPath(pattern)))
     files = (file for path in paths if (file := root.resolve(path).canonical) and root.host(file).is_file())
-    found = sections(tuple(map(root.read_text, files))).get("[Network]", ())
+    found = sections(texts_of(root, files, "networkd.conf")).get("[Network]", ())
     return tuple(
         KernelSetting(f"net/{name[:4].lower()}/conf/{card}/forwarding", value, is_packages=False)
         for name, value in found
