@@ -130,7 +130,9 @@ def test_what_holds_for_the_slices_of_the_unit(root: ImageRoot, text: str, slice
     assert {f"{place}/{name}" for place in units for name in slices} <= files_of(root)
     assert {f"{place}/{name}.d" for place in units for name in (*slices, "slice")} <= places_of(root)
     # `systemctl add-requires web.slice guard.service`
-    assert {f"{place}/{name}.requires" for place in units[1:] for name in (*slices, "slice")} <= places_of(root)
+    assert {f"{place}/{name}.requires" for place in units[1:] for name in (*slices, "slice")} <= places_of(
+        root
+    )
 
 
 def test_what_is_pulled_in_before_the_unit_and_who_may_mask_it(root: ImageRoot) -> None:
