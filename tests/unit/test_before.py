@@ -123,42 +123,6 @@ def test_an_image_has_no_thousands_of_services(tmp_path: Path) -> None:
         list(settling_files(ImageRoot(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "/etc/ima/ima-policy",
-        "/usr/sbin/tomoyo-init",
-        "/etc/ipe/a.p7b",
-        "/usr/local/lib/ipe/b.p7b",
-        "/usr/lib/ipe/c.p7b",
-    ],
-)
-def test_a_policy_of_the_kernel_s_is_not_escaped(tmp_path: Path, policy: str) -> None:
-    """systemd, or the kernel at the stock init, loads it; a program that runs by then was neither measured nor confined."""
-    read(tmp_path, SERVICE)
-    assert policy in places_and_files(tmp_path)
-    put(tmp_path, policy, "appraise func=BPRM_CHECK fowner=0\n")
-    with pytest.raises(UnsupportedUnitError, match=f"{policy} is there"):
-        read(tmp_path, SERVICE)
-
-
-def places_and_files(root: Path) -> set[str]:
-    """What is compared at each boot; of a directory in it, all entries."""
-    image = ImageRoot(root)
-    places = {str(each) for each in settling_places(image)}
-    own = {f"{place}/{name}" for place in places for name in ("a.p7b", "b.p7b", "c.p7b")}
-    return own | {str(each) for each in settling_files(image)}
-
-
-def test_what_starts_before_the_one_that_checks_programs_is_not_checked(tmp_path: Path) -> None:
-    """fapolicyd has no default dependencies, and is ordered before nothing."""
-    put(tmp_path, "/usr/lib/systemd/system/fapolicyd.service", "[Unit]\nDefaultDependencies=no\n")
-    read(tmp_path, SERVICE)
-    enable(tmp_path, "fapolicyd.service", "multi-user.target")
-    with pytest.raises(UnsupportedUnitError, match=r"fapolicyd\.service is enabled, and what starts before"):
-        read(tmp_path, SERVICE)
-
-
 def test_a_masked_one_and_others_of_the_early_boot_do_not_matter(tmp_path: Path) -> None:
     for name in ("nftables.service", "cloud-init-local.service", "systemd-network-generator.service"):
         put(tmp_path, f"/usr/lib/systemd/system/{name}", FILTER)
@@ -387,15 +351,4 @@ def test_an_instance_that_is_a_filter(tmp_path: Path, before: str) -> None:
     place.mkdir(parents=True)
     (place / "fw@pre.service").symlink_to("/usr/lib/systemd/system/fw@.service")
     with pytest.raises(UnsupportedUnitError, match=r"fw@pre\.service is enabled and goes before the network"):
-        read(tmp_path, SERVICE)
-
-
-@pytest.mark.parametrize("place", ["/etc/credstore", "/usr/lib/credstore", "/etc/credstore.encrypted"])
-def test_credentials_that_are_settings_of_the_machine(tmp_path: Path, place: str) -> None:
-    """systemd-sysctl and systemd-tmpfiles read them before services start (LoadCredential= of their units)."""
-    put(tmp_path, f"{place}/app.token", "x")
-    read(tmp_path, SERVICE)
-    assert place in {str(each) for each in settling_places(ImageRoot(tmp_path))}
-    put(tmp_path, f"{place}/sysctl.extra", "kernel.yama.ptrace_scope=3\n")
-    with pytest.raises(UnsupportedUnitError, match=r"sysctl\.extra has settings"):
         read(tmp_path, SERVICE)

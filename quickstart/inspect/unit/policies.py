@@ -94,6 +94,17 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
             " and a process that starts before it is never audited",
             hint=f"disable {_AUDIT_SOCKET} in the image, or write Audit=no into its journald.conf",
         )
+    _refuse_files(root, unit)
+    for path in _module_files(root):
+        if command := _INSTALL.search(root.read_text(path).replace("\\\n", " ")):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
+                hint="let a service do its work",
+            )
+
+
+def _refuse_files(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for a file with a policy or settings that apply only to what starts after systemd."""
     # systemd passes the policy to the kernel when it becomes PID 1 (ima-setup.c). Programs that already run then were
     # neither measured nor appraised.
     for path in (
@@ -103,8 +114,8 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
     ):
         if root.resolve(path).canonical is not None or root.link_target(path) is not None:
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {path} is there, and what starts before systemd escapes its policy",
-                hint=f"remove {path} from the image",
+                f"{unit} cannot be started early: {brief(str(path))} is there, and what starts before systemd escapes its policy",
+                hint=f"remove {brief(str(path))} from the image",
             )
     for path in (
         found for place in CREDENTIALS for kind in _SETTINGS for found in root.glob(place / f"{kind}.*")
@@ -115,15 +126,9 @@ def refuse_policies(root: ImageRoot, unit: str) -> None:
         )
     for path in root.glob(EARLY_POLICY / "*"):
         raise UnsupportedUnitError(
-            f"{unit} cannot be started early: {path} confines services from the time when systemd starts",
+            f"{unit} cannot be started early: {brief(str(path))} confines services from the time when systemd starts",
             hint="remove that file from the image",
         )
-    for path in _module_files(root):
-        if command := _INSTALL.search(root.read_text(path).replace("\\\n", " ")):
-            raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {path} has `{brief(command[0].strip())}`, which init does not run",
-                hint="let a service do its work",
-            )
 
 
 def _journald_audits(root: ImageRoot) -> bool:

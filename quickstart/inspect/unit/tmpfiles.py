@@ -105,7 +105,7 @@ def refuse_tmpfiles(root: ImageRoot, unit: str) -> None:
     for path, text in judge.files:
         if has_other_ends(text):
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {path} has a carriage return or a NUL, which not all take for the end of a line",
+                f"{unit} cannot be started early: {brief(str(path))} has a carriage return or a NUL within a line",
                 hint="write one line break behind each line",
             )
         is_done, is_own = hidden_at(root, path) is None, path not in judge.packaged
