@@ -15,6 +15,7 @@ from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.initramfs.guestconfig import Given, GuestConfig, HandOff, Served
 from quickstart.initramfs.layout import image_part_b, part_a, part_b
+from quickstart.initramfs.loadercache import cache_facts
 from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set, queues
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, Sink, write_archive
 from quickstart.initramfs.payload import check_kernel, packing
@@ -217,7 +218,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=(*kernel_settings(root), *written_settings(root)),
-        content_sums=content_sums(root, packages_files_with_settings(root)),
+        content_sums=content_sums(root, packages_files_with_settings(root))
+        + cache_facts(root, recipe.start_set, recipe.bound),
         confined=confined_paths(root),
         raises_nr_open=raises_nr_open(root),
         stops_core_dumps=raises_core_limit(root),

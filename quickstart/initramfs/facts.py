@@ -33,7 +33,7 @@ STOCK_PATH = tuple(
     map(PurePosixPath, ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 )
 # In each directory, ld.so(8) prefers the libraries below these subdirectories, if the CPU supports them.
-_CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4")
+CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4")
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
         files.update(links)
         files.update(directory / file.path.name for file in served if is_library(file.path))
     for directory in (*libraries, *own):
-        for name in _CAPABILITIES:
+        for name in CAPABILITIES:
             *links, place = way_to(root, directory / name)
             files.update(links)
             places.add(place)

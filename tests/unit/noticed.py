@@ -169,6 +169,7 @@ NOTICED: dict[str, Noticed] = {
     "/etc/tmpfiles.d": Compared(),
     "/usr/local/lib/tmpfiles.d": Compared(),
     "/usr/lib/tmpfiles.d": Stated("other lines of a package's own tmpfiles.d", NEVER_STALE),
+    "/etc/ld.so.cache": Init(_CONTENTS, "etc/ld.so.cache"),
     "/etc/ld.so.conf": Compared(),
     # What only some units need.
     "/usr/sbin/apparmor_parser": Compared(),
