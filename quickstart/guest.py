@@ -9,6 +9,7 @@ a verb calls this function before the work begins.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import BinaryIO, Protocol, Self, runtime_checkable
 from quickstart.errors import GuestLacksError
 from quickstart.model import Beacon, Counters, Readied, Readiness, ReadyStamp, RootIo
 from quickstart.model.machine import Machine
+
+_LAST_LINES, _LAST_BYTES = 20, 16 << 10
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,15 @@ class Executes(Guest, Protocol):
         and, at the end, an `Exit`.
         """
         ...
+
+
+def last_lines(said: io.BytesIO) -> list[str]:
+    """The last lines of a command's output, for an error message. The guest may be hostile: a line of Python has many
+    times the size of a short line of the output, so only the end of the output becomes text.
+    """
+    with said.getbuffer() as data:
+        end = bytes(data[-_LAST_BYTES:])
+    return end.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
 
 
 @runtime_checkable

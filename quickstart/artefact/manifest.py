@@ -27,8 +27,9 @@ from pydantic import (
 
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host.beneath import read_bounded
-from quickstart.model import MIB, Readiness, RootBudget, Superblock
+from quickstart.model import MIB, Readiness, RootBudget
 from quickstart.model.machine import KERNEL_BYTES
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import ReadyKind
 from quickstart.parse import jsondoc
 from quickstart.parse.faults import Table, faults
@@ -120,6 +121,7 @@ class _Superblock(Table):
     clean: bool
     needs_recovery: bool
     has_errors: bool
+    created_s: _Count = 0
 
 
 class _Disk(_Open):

@@ -20,7 +20,8 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.foreign.home import Limits, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import ReferenceImage, StartSet, Superblock
+from quickstart.model import ReferenceImage, StartSet
+from quickstart.model.superblock import Superblock
 from quickstart.reference import entry
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest

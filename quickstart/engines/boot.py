@@ -14,7 +14,7 @@ from quickstart.engines.made import make_artefact, up_to_date
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.host import door
 from quickstart.host.progress import Progress
-from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
+from quickstart.image.ext4 import created_of, disk_recipe, read_superblock, write_disk
 from quickstart.image.kerneloptions import chosen
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel, compressors
@@ -335,6 +335,7 @@ def subject_of(profile: Profile, reference: ReferenceImage, context: Context) ->
                 reference.volume_uuid,
                 reference.volume_label,
                 entry.devices_of(reference),
+                created_s=created_of(reference.image_hash),
             )
 
     path = context.store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"

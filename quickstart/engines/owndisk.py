@@ -20,7 +20,7 @@ from quickstart.engines.image import ImageOptions, build_image, check_early
 from quickstart.engines.ownsystem import OwnSystem, execute_in, script_of
 from quickstart.errors import BadInputError
 from quickstart.host import door
-from quickstart.image.ext4 import disk_recipe, write_disk
+from quickstart.image.ext4 import created_of, disk_recipe, write_disk
 from quickstart.image.fat import write_fat
 from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition
 from quickstart.image.partitioned import Filled, write_partitioned
@@ -212,6 +212,7 @@ def _assemble(reference: ReferenceImage, root_mib: int, loader: OwnLoader, direc
         reference.volume_uuid,
         reference.volume_label,
         entry.devices_of(reference),
+        created_s=created_of(reference.image_hash),
     )
     write_fat(esp, _LOADERS[loader].esp_mib, "ESP", esp_id(reference))
     sources = {_ROOT_NUMBER: root, _ESP_NUMBER: esp}

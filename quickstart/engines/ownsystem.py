@@ -15,7 +15,7 @@ from pathlib import Path
 from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.engines.launching import launcher_for
 from quickstart.errors import BadInputError, GuestError, HostLacksError
-from quickstart.guest import Executes, executing
+from quickstart.guest import Executes, executing, last_lines
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.files import free_bytes, full_disk_named, temporary_directory
@@ -300,9 +300,8 @@ def execute_in(
         command = f"sh /run/quickstart-image/{script}"
         status = executing(launched).execute(command, out, out, _SYSTEM_S, _SAID_BYTES)
     if status != 0:
-        text = out.getvalue().decode(errors="replace")
         raise GuestError(
-            f"`{script}` in the system of {system.name} ended with {status}", details=text.splitlines()[-20:]
+            f"`{script}` in the system of {system.name} ended with {status}", details=last_lines(out)
         )
 
 

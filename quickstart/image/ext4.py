@@ -20,8 +20,9 @@ from quickstart.host import door
 from quickstart.host.walk import walk
 from quickstart.image.ext4layout import SUPERBLOCK_AT, SUPERBLOCK_BYTES, damaged, read_layout
 from quickstart.inspect.foreign.members import PATH_BYTES, DeviceNode
-from quickstart.model import IMAGE_TIME_S, MIB, Superblock
+from quickstart.model import IMAGE_TIME_S, MIB
 from quickstart.model.rootdisk import RootDisk
+from quickstart.model.superblock import Superblock
 from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
@@ -64,6 +65,8 @@ _FIRST_INODE = 11
 # exclamation mark runs a shell.
 _COMMAND_BYTES = 4096
 _BREAK = re.compile(r"[\r\n]")
+# 28 bits of seconds lead from 2014 to 2022 at most, so no clock is before this time.
+_CREATED_DIGITS = 7
 
 
 @cache
@@ -91,6 +94,8 @@ def write_disk(
     volume_uuid: str,
     label: str,
     devices: tuple[DeviceNode, ...] = (),
+    *,
+    created_s: int = IMAGE_TIME_S,
 ) -> RootDisk:
     """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib`` MiB. The function needs root, so that
     files keep their owners and modes.
@@ -98,7 +103,8 @@ def write_disk(
     ``devices`` are device nodes. The function makes these nodes only in the image, in directories that come from the
     tree. It never makes device nodes on the host. The same tree always gives the same bytes, for two reasons. First,
     mke2fs adds files in the order of their names, and with modification times in whole seconds. Second, all other times
-    have the value of the constant IMAGE_TIME_S.
+    have the value of the constant IMAGE_TIME_S, except the file system's own time of creation, which is ``created_s``
+    (see `created_of`).
 
     Raises BadInputError when the tree does not fit into the disk or has a path that is too long for mke2fs, and when
     mke2fs or debugfs needs too much CPU time.
@@ -121,7 +127,16 @@ def write_disk(
     if devices:
         _make_nodes(tree, path, devices, cpu_s)
     _fix_inodes(tree, path, cpu_s)
+    _change(path, [f"set_super_value mkfs_time @{created_s}\n"], cpu_s)
     return RootDisk(path=path, size_bytes=size_mib * MIB, superblock=read_superblock(path))
+
+
+def created_of(image_hash: str) -> int:
+    """A time of creation for the disk of the image with this hash. Disks of different images get different times, even
+    if their UUID is the same. The UUID is in the image's fstab, so it cannot depend on the image's content. Init takes
+    only the disk of its own build for unchanged.
+    """
+    return IMAGE_TIME_S + int(image_hash[:_CREATED_DIGITS], 16)
 
 
 def _run(argv: Sequence[str | Path], cpu_s: int, stdin: bytes | None = None) -> door.Completed:
@@ -366,6 +381,7 @@ def parse_superblock(block: bytes, source: str) -> Superblock:
     (mount_count,) = struct.unpack_from("<H", block, 0x34)
     (state,) = struct.unpack_from("<H", block, 0x3A)
     (incompat,) = struct.unpack_from("<I", block, 0x60)
+    (created_s,) = struct.unpack_from("<I", block, 0x108)
     return Superblock(
         uuid=str(uuid.UUID(bytes=block[0x68:0x78])),
         mount_count=mount_count,
@@ -373,4 +389,5 @@ def parse_superblock(block: bytes, source: str) -> Superblock:
         clean=bool(state & _STATE_CLEAN),
         needs_recovery=bool(incompat & _INCOMPAT_RECOVER),
         has_errors=bool(state & _STATE_ERRORS),
+        created_s=created_s,
     )

@@ -15,7 +15,8 @@ from quickstart.inspect.unit.bus import is_bus
 from quickstart.inspect.unit.dhcpconf import NOTHING_SENT, Sent
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import HiddenSetting, KernelSetting
-from quickstart.model import Readiness, Superblock
+from quickstart.model import Readiness
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import Early, ReadyKind
 
 # What a shell takes for one word. A line of fstab for another place leads to a stock boot.
@@ -204,6 +205,7 @@ def config_text(config: GuestConfig) -> str:
     values = {
         "BUILD": config.build,
         "ROOT_UUID": config.superblock.uuid,
+        "ROOT_CREATED": str(config.superblock.created_s),
         "ROOT_FSTYPE": config.root_fstype,
         "ROOT_OPTIONS": config.root_options,
         # Init looks for the link of `quickstart disable` only on a volume that differs from the build's.

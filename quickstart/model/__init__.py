@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.model.reasons import Reason
 from quickstart.model.residency import NO_DATA, DataPrefetch, Resident
 from quickstart.model.started import NOTHING_CHANGED, NOTHING_LOADED, Changed, Loaded, Peer
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
 MIB = 1024 * 1024
@@ -98,18 +99,6 @@ class Profile:
 
 
 # ---------------------------------------------------------------- reference image
-@dataclass(frozen=True, kw_only=True)
-class Superblock:
-    """Facts from an ext4 superblock (kernel: Documentation/filesystems/ext4, "Super Block")."""
-
-    uuid: str
-    mount_count: int
-    write_time_s: int
-    clean: bool
-    needs_recovery: bool
-    has_errors: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReferenceImage:
     """The ordinary root file system and kernel that are booted, traced and later shipped.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.model import Superblock
+from quickstart.model.superblock import Superblock
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import TraceError
-from quickstart.guest import Executes, Launcher, executing
+from quickstart.guest import Executes, Launcher, executing, last_lines
 from quickstart.host import door
 from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
@@ -163,11 +163,10 @@ def _record_first_reads(guest: Executes, directory: Path, first_requests: str) -
     err = io.BytesIO()
     status = guest.execute(first_requests, io.BytesIO(), err, _TRANSFER_S, _SAID_BYTES)
     if status != 0:
-        said = err.getvalue().decode(errors="replace").strip()
         raise TraceError(
             f"the profile's prefetch.first_requests ended with {status}",
             hint="mend this shell line, or remove the table [prefetch]",
-            details=said.splitlines(),
+            details=last_lines(err),
         )
     try:
         _save(directory / "reads.log", _output(guest, f"{_GUEST}/reads-all"))
@@ -193,8 +192,7 @@ def _output(guest: Executes, command: str) -> bytes:
     out, err = io.BytesIO(), io.BytesIO()
     status = guest.execute(command, out, err, _TRANSFER_S, _SAID_BYTES)
     if status != 0:
-        said = err.getvalue().decode(errors="replace").strip()
-        raise TraceError(f"`{command}` in the guest ended with {status}", details=said.splitlines())
+        raise TraceError(f"`{command}` in the guest ended with {status}", details=last_lines(err))
     return out.getvalue()
 
 

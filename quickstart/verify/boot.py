@@ -17,7 +17,7 @@ from quickstart.artefact.manifest import read_start_set
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
-from quickstart.guest import Executes, executing
+from quickstart.guest import Executes, executing, last_lines
 from quickstart.host.cpulimit import TRACE_LIMIT_S, cpu_limit
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import read_block_map
@@ -45,6 +45,8 @@ _FETCH_S = 600.0
 # trace_buf_size= on the kernel's command line is less than a tenth of this. As text, the trace is several times as large, and
 # gzip makes a tenth of it.
 _TRACE_BYTES, _PACKED_BYTES = 512 << 20, 64 << 20
+# A few counters of each CPU.
+_STATS_BYTES = 64 << 10
 _SECTOR_BYTES = 512
 
 
@@ -221,11 +223,11 @@ def _trace(guest: Executes) -> GuestTrace | UntraceableError:
     """
     packed, stats = io.BytesIO(), io.BytesIO()
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _PACKED_BYTES)
-    said = stats.getvalue().decode(errors="replace")
     if status != 0:
         return UntraceableError(
-            f"the guest's trace cannot be read (status {status})", details=said.strip().splitlines()
+            f"the guest's trace cannot be read (status {status})", details=last_lines(stats)
         )
+    said = stats.getvalue()[:_STATS_BYTES].decode(errors="replace")
     packed.seek(0)
     try:
         with gzip.GzipFile(fileobj=packed) as file, cpu_limit("the guest's trace", TRACE_LIMIT_S):

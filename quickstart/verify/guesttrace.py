@@ -35,6 +35,10 @@ MAX_LINE = 8192
 # Limits for lines, of which the guest's usual buffer has some 400,000, and for what is remembered: processes,
 # descriptors, requests and uses. (A boot of nginx has 1500 of these, and one of RabbitMQ 68,000.)
 _MOST_LINES, _MOST_FACTS = 1 << 20, 1 << 17
+# The memory of the paths, because a path of thousands of components has an object for each component. (nginx has 800
+# different paths, with 40,000 characters.)
+_MOST_BYTES = 128 << 20
+_BYTES_OF_A_PATH, _BYTES_OF_A_CHARACTER = 256, 12
 # A piece that waits longer never becomes a request: it is for another device, or was cancelled. (nginx: at most 34.)
 _MAX_WAITING = 256
 _ROOT = PurePosixPath("/")
@@ -149,6 +153,8 @@ def parse(lines: Iterable[str], stats: str) -> GuestTrace:
             raise GuestError(
                 f"the guest's trace has more than {_MOST_LINES} lines, or {_MOST_FACTS} processes, files and requests"
             )
+        if reader.used_bytes > _MOST_BYTES:
+            raise GuestError(f"the paths in the guest's trace take more than {_MOST_BYTES} bytes of memory")
         if line.startswith("#") or len(line) > MAX_LINE:
             continue
         if found := _LINE.fullmatch(line.strip()):
@@ -171,6 +177,9 @@ class _Reader:
         # Pieces of requests that have not been issued yet.
         self._waiting: list[_Piece] = []
         self._descriptors = 0
+        # Each path once. A boot uses most paths many times.
+        self._paths: dict[str, PurePosixPath] = {}
+        self.used_bytes = 0
 
     @property
     def facts(self) -> int:
@@ -269,7 +278,13 @@ class _Reader:
         ):
             base = process.files.get(fd) or base if fd != _AT_FDCWD else base
         path = _plain(base / name)
-        return path if len(str(path)) < PATH_MAX else None
+        text = str(path)
+        if len(text) >= PATH_MAX:
+            return None
+        if text not in self._paths:
+            self._paths[text] = path
+            self.used_bytes += _BYTES_OF_A_PATH + _BYTES_OF_A_CHARACTER * len(text)
+        return self._paths[text]
 
     def _return(self, time_ns: int, program: str, pid: int, process: _Process, call: str, value: int) -> None:
         if call == process.call:

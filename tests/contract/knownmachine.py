@@ -57,7 +57,9 @@ def asked(
     if link:
         (root / "newroot/.quickstart.instance").symlink_to(link)
     (root / "newroot/etc").mkdir(parents=True, exist_ok=True)
-    (root / "newroot/etc/fstab").write_text(fstab)
+    # A link of the test's would lead out of its directory.
+    if not (root / "newroot/etc/fstab").is_symlink():
+        (root / "newroot/etc/fstab").write_text(fstab)
     for place, text in (ASKS if network is None else network).items():
         (root / "newroot/etc" / place).parent.mkdir(parents=True, exist_ok=True)
         (root / "newroot/etc" / place).write_text(text)

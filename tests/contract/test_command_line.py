@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.host import door
+from quickstart.image.ext4 import write_disk
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import content_sums
 from quickstart.model import IMAGE_TIME_S
@@ -154,6 +155,7 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         *("systemd.condition-first-boot=1", "systemd.condition_first_boot"),
         # It would be another machine; cloud-init would run in spite of cloud-init.disabled.
         *("systemd.clock-usec=1700000000000000", "systemd.clock_usec=1"),
+        "systemd.pull=tar,sysext,verify=no:x:https://example.com/x.tar",
         *("systemd.machine_id=0123456789abcdef0123456789abcdef", "cloud-init=enabled"),
         *("TOMOYO_loader=/x", "TOMOYO_trigger=/x", "ipe.enforce=0"),
         *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
@@ -239,6 +241,27 @@ def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: i
     clock.mkdir(parents=True)
     (clock / "since_epoch").write_text(f"{int(time.time()) + age_s}\n")
     assert said(tmp_path, 'unwanted=; read_superblock /disk; needs_check; echo "$unwanted"') == why
+
+
+@pytest.mark.parametrize("created_s", [IMAGE_TIME_S, IMAGE_TIME_S + (1 << 28) - 1])
+def test_a_volume_of_another_build_with_the_same_uuid(tmp_path: Path, created_s: int) -> None:
+    """Its mounts and its time of writing are those of any fresh disk; the time of mkfs tells it."""
+    identity = "00112233-4455-6677-8899-aabbccddeeff"
+    (tmp_path / "tree").mkdir()
+    disk = write_disk(tmp_path / "tree", tmp_path / "disk", 16, identity, "root", created_s=created_s)
+    assert disk.superblock.created_s == created_s
+    (tmp_path / "sys/class/block/disk").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    disk.path.rename(tmp_path / "dev/disk")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/uptime").write_text("1.00 1.00\n")
+
+    def unwanted(created: int) -> str:
+        given = f"unwanted= ROOT_DEVICE= ROOT_UUID={identity} ROOT_CREATED={created} SERVED=memory BUILD_WTIME={IMAGE_TIME_S}"
+        return said(tmp_path, f'{given}; load() {{ :; }}; mount() {{ :; }}; mount_root; echo "$unwanted"')
+
+    assert unwanted(created_s) == ""
+    assert unwanted(created_s - 1) == "the root volume is that of another build"
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ from quickstart.model import (
     Profile,
     ReferenceImage,
     StartSet,
-    Superblock,
 )  # fmt: skip
 from quickstart.model.rootdisk import RootDisk
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import DiskFormat, KernelOptions, Target
 from quickstart.pack.startset import compute
 from quickstart.profile import load_profile

@@ -55,6 +55,8 @@ def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_pa
         ("UUID=2 /efi vfat defaults 0 2", False),
         ("UUID=2 /boot/efi/../x vfat defaults 0 2", False),
         ("UUID=2 /boot/efi/x vfat defaults 0 2", True),
+        # Two dots, to systemd (fstab(5)).
+        ("UUID=2 /boot/efi/\\056\\056/x vfat defaults 0 2", False),
         ("UUID=2 /srv ext4 noauto,auto 0 2", False),
         ("UUID=2 /srv ext4 noauto,comment=systemd.automount 0 2", False),
         ("UUID=1 / ext4 rw 0 1\n/dev/vdb /srv ext4 defaults 0 2", False),
@@ -69,6 +71,16 @@ def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_pa
 def test_a_mount_that_the_build_has_not_seen(line: str, is_known: bool, tmp_path: Path) -> None:
     answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, f"{line}\n")
     assert answer == ("known" if is_known else f"/etc/fstab mounts {line.splitlines()[-1].split()[1]}")
+
+
+@pytest.mark.parametrize("early", ["seen", "always"])
+@pytest.mark.parametrize("target", ["/srv/fstab", "../srv/fstab"])
+def test_an_fstab_that_is_a_link(early: str, target: str, tmp_path: Path) -> None:
+    """To init, whose root is another one, an absolute link leads nowhere."""
+    etc = tmp_path / "newroot/etc"
+    etc.mkdir(parents=True)
+    (etc / "fstab").symlink_to(target)
+    assert asked(tmp_path, early, f"1:{MINE}", {DMI: MINE}) == "/etc/fstab is a link"
 
 
 @pytest.mark.parametrize("option", ["noexec", "nodev", "nosuid", "ro", "usrquota", "data=journal", "noauto"])

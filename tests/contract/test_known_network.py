@@ -24,6 +24,8 @@ from tests.contract.knownmachine import ASKS, DMI, IFUPDOWN, MAC, MINE, asked
             True,
         ),
         ("udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{address}="02:00:00:00:00:99"\n', False),
+        ("udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{flags}="0x1003"\n', False),
+        ("udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{flags}=="0x1003", SYMLINK+="x"\n', True),
         ("network/interfaces", "auto lo\niface lo inet loopback\nsource /etc/network/interfaces.d/*\n", True),
         ("network/interfaces.d/50-cloud-init", "iface ens5 inet dhcp\n# x\niface ens5 inet6 dhcp\n", True),
         # As cloud-init writes it on EC2 and Azure.

@@ -12,7 +12,8 @@ from quickstart.initramfs.guestconfig import (
 from quickstart.initramfs.newc import CpioEntry
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
-from quickstart.model import FileKind, Readiness, StartFile, StartSet, Superblock
+from quickstart.model import FileKind, Readiness, StartFile, StartSet
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import ReadyKind
 from tests.unit import startfiles
 from tests.unit.elfbuilder import LD_SO, elf

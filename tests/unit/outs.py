@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quickstart.model import Readiness, Superblock
+from quickstart.model import Readiness
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import ReadyKind
 
 READY = Readiness(kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=600)

@@ -14,13 +14,9 @@ from quickstart.initramfs import build
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.newc import CpioEntry, regular
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
-from quickstart.model import (
-    MIB,
-    ReferenceImage,
-    StartSet,
-    Superblock,
-)
+from quickstart.model import MIB, ReferenceImage, StartSet
 from quickstart.model.rootdisk import RootDisk
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import Payload
 from quickstart.profile import load_profile
 from tests.unit.imagebuilder import programs_in

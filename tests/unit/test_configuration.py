@@ -30,9 +30,9 @@ from quickstart.model import (
     NetworkFacts,
     Op,
     StartSet,
-    Superblock,
     Trace,
 )
+from quickstart.model.superblock import Superblock
 from quickstart.model.words import KernelOptions
 from quickstart.profile import load_bench, load_profile
 from quickstart.reference.debootstrap import reference_inputs, root_uuid

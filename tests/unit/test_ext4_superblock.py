@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import ArtefactError
-from quickstart.image.ext4 import parse_superblock, read_superblock
-from quickstart.model import Superblock
+from quickstart.image.ext4 import created_of, parse_superblock, read_superblock
+from quickstart.model import IMAGE_TIME_S
+from quickstart.model.superblock import Superblock
 
 UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -23,6 +24,7 @@ def block(*, state: int = 1, incompat: int = 0x2C2, magic: int = 0xEF53) -> byte
     struct.pack_into("<HH", data, 0x38, magic, state)
     struct.pack_into("<I", data, 0x60, incompat)
     data[0x68:0x78] = UUID.bytes
+    struct.pack_into("<I", data, 0x108, 1_500_000_000)
     return bytes(data)
 
 
@@ -45,7 +47,15 @@ def test_fields(state: int, incompat: int, flags: tuple[bool, bool, bool]) -> No
         needs_recovery=needs_recovery,
         has_errors=has_errors,
     )
-    assert parse_superblock(block(state=state, incompat=incompat), "x") == expected
+    found = parse_superblock(block(state=state, incompat=incompat), "x")
+    assert (found, found.created_s) == (expected, 1_500_000_000)
+
+
+def test_disks_of_two_images_differ_in_their_time_of_creation() -> None:
+    """From 2014 to 2022, so that no clock is before it."""
+    times = [created_of(f"{digit}" * 64) for digit in "0123456789abcdef"]
+    assert len(set(times)) == len(times)
+    assert (min(times), max(times)) == (IMAGE_TIME_S, IMAGE_TIME_S + (1 << 28) - 1)
 
 
 @pytest.mark.parametrize("data", [b"", block()[:1023], bytes(1024), block(magic=0x53EF), b"\xff" * 1024])

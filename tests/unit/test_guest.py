@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from quickstart.errors import GuestLacksError
-from quickstart.guest import Guest, executing, powered, with_console, with_terminal
+from quickstart.guest import Guest, executing, last_lines, powered, with_console, with_terminal
 from quickstart.model import Readiness
 from quickstart.model.machine import CLOSED, Machine, NbdSocket, NetworkAccess, machine, on_volume
 from quickstart.model.words import DiskFormat, ReadyKind
@@ -69,3 +71,22 @@ def test_a_served_volume_is_raw_and_keeps_its_writes_to_itself() -> None:
         DiskFormat.RAW,
         False,
     )
+
+
+def test_of_the_output_of_a_failed_command_the_last_lines_are_said() -> None:
+    assert last_lines(io.BytesIO(b"")) == []
+    assert last_lines(io.BytesIO(b"one\n two\xff\n")) == ["one", " two\ufffd"]
+    many = b"".join(b"%d\n" % number for number in range(100_000))
+    assert last_lines(io.BytesIO(many)) == [str(number) for number in range(99_980, 100_000)]
+
+
+def test_the_output_of_a_hostile_guest_becomes_no_text_but_its_end() -> None:
+    """64 MiB of short lines took 2 GiB as strings."""
+    tracemalloc.start()
+    said = io.BytesIO(b"ab\n" * (4 << 20) + "\N{GRINNING FACE}\n".encode())
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    assert last_lines(said)[-1] == "\N{GRINNING FACE}"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - before < 1 << 20

@@ -6,6 +6,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from quickstart.errors import GuestError
+from quickstart.verify import guesttrace
 from quickstart.verify.ftrace import TRACE_WORDS
 from quickstart.verify.guesttrace import GuestTrace, parse, volume_paths
 
@@ -215,3 +217,19 @@ def test_what_was_lost_is_counted_and_the_rest_is_passed_over() -> None:
 def test_the_words_are_words_of_a_command_line() -> None:
     assert not any(set(word) & set(" \"'\n") for word in TRACE_WORDS)
     assert len(" ".join(TRACE_WORDS)) < 1024
+
+
+def test_long_paths_of_a_hostile_guest_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of 2000 components is 2000 objects; an ordinary boot uses each of its paths many times."""
+    monkeypatch.setattr(guesttrace, "_MOST_BYTES", 1 << 20)
+    log = Log().chroot()
+    for _ in range(1000):
+        log.call(
+            "x-7", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", NO_ENTRY, "/usr/lib/same.so"
+        )
+    assert len(log.parsed().uses) == 1000
+    for number in range(100):
+        path = "/a" * 1000 + f"/{number}"
+        log.call("x-7", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", NO_ENTRY, path)
+    with pytest.raises(GuestError, match="the paths in the guest's trace take more than 1048576 bytes"):
+        log.parsed()

@@ -11,9 +11,10 @@ import pytest
 from quickstart.errors import BadInputError, UnsupportedUnitError
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import Op, ReferenceImage, Superblock
+from quickstart.model import Op, ReferenceImage
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
+from quickstart.model.superblock import Superblock
 from quickstart.pack import packing
 from quickstart.pack.checks import check_image
 from quickstart.pack.packing import PackOptions, packing_of

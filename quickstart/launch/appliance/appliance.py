@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from quickstart.errors import GuestError
-from quickstart.guest import Executes, Hello, Launcher, executing
+from quickstart.guest import Executes, Hello, Launcher, executing, last_lines
 from quickstart.host import door
 from quickstart.initramfs.newc import write_archive
 from quickstart.inspect.disk.verdict import examined
@@ -36,7 +36,6 @@ _LOOK_S = 300.0
 # A record has at most 1 MiB, and most have some hundred bytes.
 _MOST_BYTES = 64 << 20
 _FETCH_S = 600.0
-_MOST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -117,10 +116,7 @@ def fetch(guest: Executes, partition: Partition, path: str, out: BinaryIO, most_
     said = io.BytesIO()
     words = shlex.join(("fetch", str(partition.number), path))
     if guest.execute(words, out, said, _FETCH_S, most_bytes) != 0:
-        text = said.getvalue().decode(errors="replace").strip()
-        raise GuestError(
-            f"{path} of partition {partition.number} cannot be read", details=text.splitlines()[:_MOST_LINES]
-        )
+        raise GuestError(f"{path} of partition {partition.number} cannot be read", details=last_lines(said))
 
 
 def _digest(program: Path) -> str:
