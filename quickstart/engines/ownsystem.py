@@ -280,6 +280,8 @@ def execute_in(
             (
                 f"console=ttyS0 panic=-1 root=UUID={system.root_uuid} ro",
                 *system.words,
+                # The agent executes commands as soon as it has a port, so the port has to come after the root.
+                "rd.driver.blacklist=virtio_console",
                 'init=/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"',
             )
         ),

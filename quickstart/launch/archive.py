@@ -1,18 +1,19 @@
 """Make the launch archive, a cpio archive with the launch agent and hooks. QuickStart appends the launch archive to the
 initramfs when it starts a guest. The launch archive is never part of an artefact.
 
-Two kinds of initramfs can use the launch archive. The init of our initramfs sources `/launch/hooks/*` when
-the bus drivers are loaded. The init of the stock initramfs (initramfs-tools) sources `/conf/param.conf` after
-each of its scripts. The file param.conf sources the hooks once.
+Three kinds of initramfs can use the launch archive. The init of our initramfs sources `/launch/hooks/*` when
+the bus drivers are loaded. The init of initramfs-tools sources `/conf/param.conf` after each of its scripts. The file
+param.conf sources the hooks once. In an initramfs of dracut, services of systemd source the scripts in
+`/lib/dracut/hooks` (dracut.modules(7)).
 """
 
 from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import copy_exactly
@@ -33,6 +34,25 @@ if [ -d /run/initramfs ] && [ ! -e /launch/started ]; then
 	: >/launch/started
 	for hook in /launch/hooks/*; do . "$hook"; done
 fi
+"""
+
+_DRACUT_HOOKS = "usr/lib/dracut/hooks"
+# udev has loaded no driver yet.
+_PRE_TRIGGER = """\
+for hook in /launch/hooks/*; do . "$hook"; done
+"""
+# systemd executes an init in /run only if this init is there before /run has moved into the new root.
+_PRE_PIVOT = """\
+read -r words </proc/cmdline
+case " $words" in *" init=/run/"*) mount --rbind /run "$NEWROOT/run" ;; esac
+"""
+# systemd ends all processes of a service of the initramfs with this service, so the agent leaves the service's control
+# group.
+_START_AGENT = """\
+(
+	[ ! -w /sys/fs/cgroup/cgroup.procs ] || echo 0 >/sys/fs/cgroup/cgroup.procs
+	exec /launch/agent {words}
+) </dev/null >/dev/null 2>&1 &
 """
 
 
@@ -63,7 +83,7 @@ def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes 
     words = " ".join(shlex.quote(word) for word in agent_words(ready))
     files: dict[str, bytes | Path] = {
         "agent": agent,
-        "hooks/10-agent": f"/launch/agent {words} </dev/null >/dev/null 2>&1 &\n".encode(),
+        "hooks/10-agent": _START_AGENT.replace("{words}", words).encode(),
         **extra,
     }
     entries: list[CpioEntry] = [directory("conf"), regular("conf/param.conf", _PARAM_CONF.encode(), 0o644)]
@@ -77,9 +97,19 @@ def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes 
                 entries.append(directory(parent))
         if name != "launch":
             entries.append(regular(name, files[name.removeprefix("launch/")], 0o755))
+    entries += _of_dracut()
     stream = io.BytesIO()
     write_archive(stream, entries)
     return stream.getvalue()
+
+
+def _of_dracut() -> Iterator[CpioEntry]:
+    """The members for an initramfs of dracut. In this initramfs, /lib is a link to usr/lib."""
+    place = PurePosixPath(_DRACUT_HOOKS)
+    yield from (directory(str(path)) for path in (*reversed(place.parents[:-1]), place))
+    for name, text in (("pre-trigger", _PRE_TRIGGER), ("pre-pivot", _PRE_PIVOT)):
+        yield directory(f"{place}/{name}")
+        yield regular(f"{place}/{name}/00-launch.sh", text.encode(), 0o755)
 
 
 def join_initrd(

@@ -33,7 +33,7 @@ def tracer_options() -> list[str]:
     (line,) = [line for line in text.splitlines() if line.startswith("exec ")]
     words = line.split()
     options = words[words.index("./strace") + 1 : words.index("-o")]
-    return [word for word in options if word not in ("-D", "-I2")]
+    return [word for word in options if word not in ("-DDD", "-I2")]
 
 
 def record(tree: Path, log: Path, *argv: str) -> None:

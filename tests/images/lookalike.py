@@ -3,13 +3,16 @@ systemd-resolved. The system installs its own boot loader, in a VM with the disk
 
 The layout CLOUD is that of Debian's cloud images: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15,
 GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
-its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP.
+its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP. The layout DRACUT is CLOUD with an
+initramfs of dracut.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import io
+import shlex
 import struct
 import uuid
 from dataclasses import dataclass
@@ -41,9 +44,10 @@ _LINUX = 0x83
 _SECTORS_PER_MIB = 2048
 _SET_UP_S = 900.0
 
+_GROWROOT = "cloud-initramfs-growroot"
 _PACKAGES = (
     "cloud-init",
-    "cloud-initramfs-growroot",
+    _GROWROOT,
     "cloud-guest-utils",
     "netplan.io",
     "systemd-resolved",
@@ -76,6 +80,22 @@ _DIFFERENCES = Variant(
     },
     ran=(("systemctl", "enable", "systemd-networkd.service", "systemd-resolved.service"),),
 )
+# apt removes initramfs-tools, whose command our reference images call at their end. The disk does not have it.
+_COMMAND = "/usr/sbin/update-initramfs"
+_BY_DRACUT = (
+    "#!/bin/sh\nfor kernel in /boot/vmlinuz-*; do\n"
+    '\t/etc/kernel/postinst.d/dracut "${kernel#/boot/vmlinuz-}" || exit\ndone\n'
+)
+# An initramfs for this host alone would lack the drivers of a guest.
+_DRACUT = dataclasses.replace(
+    _DIFFERENCES,
+    name="look-alike-dracut",
+    written={**_DIFFERENCES.written, "etc/dracut.conf.d/look-alike.conf": "hostonly=no\n"},
+    ran=(
+        *_DIFFERENCES.ran,
+        ("sh", "-c", f"printf %s {shlex.quote(_BY_DRACUT)} >{_COMMAND} && chmod +x {_COMMAND}"),
+    ),
+)
 
 
 class Layout(enum.StrEnum):
@@ -84,11 +104,14 @@ class Layout(enum.StrEnum):
     CLOUD = "cloud"
     APART = "apart"
     SYSTEMD_BOOT = "systemd-boot"
+    DRACUT = "dracut"
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages of the system."""
-        return ("systemd-boot" if self is Layout.SYSTEMD_BOOT else "grub-cloud-amd64", *_PACKAGES)
+        own = {Layout.SYSTEMD_BOOT: ("systemd-boot",), Layout.DRACUT: ("grub-cloud-amd64", "dracut")}
+        others = [name for name in _PACKAGES if name != _GROWROOT or self is not Layout.DRACUT]
+        return (*own.get(self, ("grub-cloud-amd64",)), *others)
 
 
 _GRUB = """\
@@ -159,8 +182,10 @@ for kernel in /boot/vmlinuz-*; do
 done
 """,
 }
+_DISK_OF = {Layout.DRACUT: Layout.CLOUD}
 _END = """\
 rm -f /etc/network/interfaces
+[ ! -x /etc/kernel/postinst.d/dracut ] || rm /usr/sbin/update-initramfs
 ln -sf /run/systemd/resolve/resolv.conf /etc/resolv.conf
 ! mountpoint -q /boot/efi || umount /boot/efi
 ! mountpoint -q /boot || umount /boot
@@ -178,7 +203,7 @@ class LookAlike:
 
 def root_at_mib(layout: Layout) -> int:
     """Where the root partition begins."""
-    return {Layout.CLOUD: 128, Layout.APART: 1 + BOOT_MIB, Layout.SYSTEMD_BOOT: 1 + ESP_MIB}[layout]
+    return {Layout.APART: 1 + BOOT_MIB, Layout.SYSTEMD_BOOT: 1 + ESP_MIB}.get(layout, 128)
 
 
 def disk_mib(layout: Layout) -> int:
@@ -230,7 +255,7 @@ def partitions(layout: Layout) -> tuple[GptPartition, ...]:
 
 def look_alike(context: Context, layout: Layout = Layout.CLOUD) -> LookAlike:
     """The disk, from the store or made now."""
-    reference = make_reference(_profile(layout), context, _DIFFERENCES, guest_package=False)
+    reference = make_reference(_profile(layout), context, _differences(layout), guest_package=False)
     inputs = {
         "image": reference.image_hash,
         "layout": layout.value,
@@ -246,6 +271,10 @@ def look_alike(context: Context, layout: Layout = Layout.CLOUD) -> LookAlike:
 
     made = context.store.get_or_make("look-alike", inputs, make)
     return LookAlike(made.path / DISK_NAME)
+
+
+def _differences(layout: Layout) -> Variant:
+    return _DRACUT if layout is Layout.DRACUT else _DIFFERENCES
 
 
 def _assemble(disk: Path, root: Path, layout: Layout) -> None:
@@ -275,7 +304,9 @@ def _set_up(disk: Path, layout: Layout, reference: ReferenceImage, context: Cont
     )
     out = io.BytesIO()
     with launcher_for(reference.kernel, context).launch(described, None) as launched:
-        status = executing(launched).execute(_SET_UP[layout] + _END, out, out, _SET_UP_S, 16 * MIB)
+        status = executing(launched).execute(
+            _SET_UP[_DISK_OF.get(layout, layout)] + _END, out, out, _SET_UP_S, 16 * MIB
+        )
     if status != 0:
         raise AssertionError(
             f"setting the disk up ended with {status}:\n{out.getvalue().decode(errors='replace')}"
@@ -285,7 +316,7 @@ def _set_up(disk: Path, layout: Layout, reference: ReferenceImage, context: Cont
 def command_line() -> str:
     """Nothing of the system runs but a shell, which loads the driver of the agent's port."""
     shell = '/bin/sh -- -c "modprobe virtio_console; exec sleep infinity"'
-    return f"console=ttyS0 panic=-1 root=UUID={ROOT_UUID} ro init={shell}"
+    return f"console=ttyS0 panic=-1 root=UUID={ROOT_UUID} ro rd.driver.blacklist=virtio_console init={shell}"
 
 
 def _profile(layout: Layout) -> Profile:

@@ -64,6 +64,8 @@ NOTICED: dict[str, Noticed] = {
     # What a boot does before a service.
     "/etc/adjtime": Init(_CONTENTS, "etc/adjtime"),
     "/etc/crypttab": Compared(),
+    "/etc/dracut.conf": Compared(),
+    "/etc/dracut.conf.d": Compared(),
     "/etc/fstab": Compared(),
     "/etc/X11": Stated("a directory /etc/X11 that comes after the build", NEVER_STALE),
     "/etc/rc.local": Compared(),

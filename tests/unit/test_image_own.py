@@ -60,10 +60,11 @@ REFUSED = {
         "the boot loader is grub-bios and systemd-boot, and",
     ),
     "machine-id": (with_line("root=/dev/vda1 systemd.machine_id=1"), "has systemd.machine_id="),
-    "dracut": (
-        dataclasses.replace(FOUND, initramfs_maker=InitramfsMaker.DRACUT),
-        "initramfs-tools does not make the initramfs (dracut)",
+    "maker": (
+        dataclasses.replace(FOUND, initramfs_maker=InitramfsMaker.NONE),
+        "neither initramfs-tools nor dracut makes the initramfs",
     ),
+    "dracut": (with_line("root=/dev/vda1 rd.luks=0"), "has rd.luks=0, with which"),
     "quotes": (with_line('root=/dev/vda1 dyndbg="file x +p"'), "special characters: dyndbg="),
     "code": (with_line("root=/dev/vda1 a;reboot"), "special characters: a;reboot"),
     "stranger": (dataclasses.replace(FOUND, refusals=("the disk is odd",)), "the disk is odd"),

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.full
 CHOOSE_STOCK = """\
 set -e
 mount -n -o remount,rw /
-mount /boot
+{}
 grub-reboot 0
-umount /boot
+{}
 sync
 mount -n -o remount,ro /
 """
@@ -35,7 +35,7 @@ def test_a_partition_for_boot_an_mbr_and_labels(apart: Made) -> None:
     for _ in range(2):
         apart.boots_fast(Firmware.BIOS)
         assert apart.state() == ""
-    apart.execute(CHOOSE_STOCK)
+    apart.execute(CHOOSE_STOCK.format("mount /boot", "umount /boot"))
     apart.boots_stock(Firmware.BIOS)
     assert apart.state() == ""
 
@@ -61,3 +61,19 @@ def test_systemd_boot(with_systemd_boot: Made) -> None:
     disk.boots_fast(Firmware.UEFI)
     assert disk.state() == "quickstart.off"
     disk.boots_stock(Firmware.UEFI)
+
+
+@pytest.fixture(scope="module")
+def with_dracut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    with image_made(store, tmp_path_factory.mktemp("dracut"), Layout.DRACUT) as made:
+        yield made
+
+
+def test_dracut(with_dracut: Made) -> None:
+    """It boots by itself, fast, and again. Then GRUB starts the stock entry, with dracut's initramfs."""
+    for _ in range(2):
+        with_dracut.boots_fast(Firmware.UEFI)
+        assert with_dracut.state() == ""
+    with_dracut.execute(CHOOSE_STOCK.format(":", ":"))
+    with_dracut.boots_stock(Firmware.UEFI)
+    assert with_dracut.state() == ""

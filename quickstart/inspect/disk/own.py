@@ -122,8 +122,8 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     if not _is_of_systemd_boot(found) and not set(found.loaders) <= _GRUB:
         names = " and ".join(found.loaders)
         yield f"the boot loader is {names}, and `build --image` knows only GRUB or systemd-boot so far"
-    if found.initramfs_maker is not InitramfsMaker.INITRAMFS_TOOLS:
-        yield f"initramfs-tools does not make the initramfs ({found.initramfs_maker}), as `build --image` needs it so far"
+    if found.initramfs_maker is InitramfsMaker.NONE:
+        yield "neither initramfs-tools nor dracut makes the initramfs, as `build --image` needs it so far"
     entry = found.entry
     if entry is None:
         return
@@ -131,6 +131,8 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         yield f"the command line of the default entry has a word with quotes or other special characters: {brief(strange[0])}"
     if any(word.startswith("systemd.machine_id=") for word in entry.command_line.split()):
         yield "the command line of the default entry has systemd.machine_id=, with which init boots the stock way"
+    if for_dracut := [word for word in entry.command_line.split() if word.startswith("rd.")]:
+        yield f"the command line of the default entry has {brief(for_dracut[0])}, with which init boots the stock way"
     if _is_of_systemd_boot(found):
         yield from _of_systemd_boot(found, entry)
     else:

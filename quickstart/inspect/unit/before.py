@@ -64,6 +64,8 @@ _MACHINE_FILES = (
     *("/etc/dhcpcd.conf", "/etc/udhcpc/default.script", "/etc/systemd/networkd.conf"),
     *map(str, (*OWN_HOOKS, *OWN_NAME_SERVERS)),
     *("/etc/default/networking", "/etc/rc.local", "/etc/modules"),
+    # What dracut is to put into the image's own initramfs (dracut.conf(5)).
+    "/etc/dracut.conf",
     # systemd.offline-updates(7): a boot that updates the machine does not start the application.
     *("/system-update", "/etc/system-update"),
     # Whoever removes this file wants cloud-init to run.
@@ -93,6 +95,7 @@ _INITRAMFS_SCRIPTS = tuple(
         "init-bottom",
     )
 )
+_DRACUT = "/etc/dracut.conf.d"
 # overlayroot, bilibop-lockfs and fsprotect mount something else over the root volume, by scripts in the image's initramfs.
 # A package that is installed later comes with its file.
 ROOT_FILES = (
@@ -138,7 +141,9 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, existing or not, whose entries are configuration files by which a boot prepares the
     machine.
     """
-    yield from map(PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
+    yield from map(
+        PurePosixPath, (*ADMINISTRATORS, *MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS, _DRACUT)
+    )
     # They load modules and make users before a service starts.
     yield from (
         PurePosixPath(place) / f"{name}.d" for place in _OWN_PLACES for name in ("modules-load", "sysusers")
