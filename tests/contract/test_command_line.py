@@ -85,6 +85,7 @@ def test_what_asks_for_another_network_configuration_or_session(tmp_path: Path, 
     ("word", "own"),
     [
         ("overlayroot=tmpfs", "overlayroot=tmpfs"),
+        ("rd.live.overlay=/dev/vdb", "rd.live.overlay=/dev/vdb"),
         ("overlayroot_cfgdisk=LABEL=x", "overlayroot_cfgdisk=LABEL=x"),
         ("lockfs", "lockfs"),
         ("fsprotect=1G", "fsprotect=1G"),
@@ -155,6 +156,7 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         *("systemd.condition-first-boot=1", "systemd.condition_first_boot"),
         # It would be another machine; cloud-init would run in spite of cloud-init.disabled.
         *("systemd.clock-usec=1700000000000000", "systemd.clock_usec=1"),
+        *("rd.break", "rd.luks=0", "rd.route=10.0.0.0/8:10.0.2.2"),
         "systemd.pull=tar,sysext,verify=no:x:https://example.com/x.tar",
         *("systemd.machine_id=0123456789abcdef0123456789abcdef", "cloud-init=enabled"),
         *("TOMOYO_loader=/x", "TOMOYO_trigger=/x", "ipe.enforce=0"),
