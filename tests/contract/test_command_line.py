@@ -137,7 +137,7 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        *("quickstart=off", "single", "s", "S", "1", "-s", "-b", "emergency", "rescue"),
+        *("quickstart=off", "single", "s", "S", "1", "-s", "-b", "emergency", "rescue", "recovery"),
         *("systemd.unit=rescue.target", "init=/bin/sh", "root=/dev/vdb1"),
         # The unit by both of its names, who pulls it in, and what init does itself or the unit may require.
         *("systemd.mask=nginx", "systemd.mask=nginx.service", "systemd.mask=multi-user.target"),
@@ -264,6 +264,11 @@ def test_a_volume_of_another_build_with_the_same_uuid(tmp_path: Path, created_s:
 
     assert unwanted(created_s) == ""
     assert unwanted(created_s - 1) == "the root volume is that of another build"
+    # The volume of another build beside it, as a backup, comes first.
+    (tmp_path / "sys/class/block/bdisk").mkdir()
+    other = write_disk(tmp_path / "tree", tmp_path / "other", 16, identity, "root", created_s=created_s - 1)
+    other.path.rename(tmp_path / "dev/bdisk")
+    assert unwanted(created_s) == ""
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,8 @@ NOTICED: dict[str, Noticed] = {
     # What only some units need.
     "/usr/sbin/apparmor_parser": Compared(),
     "/etc/apparmor.d": Compared(),
+    "/etc/ssh/sshd_config": Compared(),
+    "/usr/lib/systemd/system-generators/sshd-socket-generator": Stated("generators of packages", NEVER_STALE),
     "/etc/nsswitch.conf": Compared(),
     "/etc/userdb": Compared(),
     "/usr/local/lib/userdb": Compared(),

@@ -30,6 +30,7 @@ UNITS = {
     ),
     "openvpn@home.service": "[Service]\nExecStart=/usr/sbin/openvpn\n",
     "postgresql@15-main.service": "[Service]\nExecStart=/usr/bin/postgres\n",
+    "ssh.service": "[Service]\nExecStart=/usr/sbin/sshd -D\n",
 }
 
 
@@ -74,6 +75,11 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     for name, text in UNITS.items():
         put(base, f"/usr/lib/systemd/system/{name}", text)
     put(base, "/usr/sbin/apparmor_parser", "")
+    put(base, "/usr/lib/systemd/system-generators/sshd-socket-generator", "")
+    put(base, "/usr/lib/systemd/system/ssh.socket", "[Socket]\nListenStream=22\n")
+    (base / "etc/systemd/system/sockets.target.wants").mkdir(parents=True)
+    link = base / "etc/systemd/system/sockets.target.wants/ssh.socket"
+    link.symlink_to("/usr/lib/systemd/system/ssh.socket")
     found = watched(ImageRoot(base), tuple(UNITS), StartSet((), ()), ())
     return {str(path) for path in (*found.names, *found.places)}
 

@@ -370,3 +370,24 @@ def test_a_file_that_must_stay_absent(root: ImageRoot) -> None:
     found = watched(root, ("app.service",), StartSet((), ()), (), absent=(path,))
     assert path in found.names
     assert path not in {file.path for file in found.files}
+
+
+@pytest.mark.parametrize("has_generator", [True, False])
+@pytest.mark.parametrize("has_socket", [True, False])
+def test_the_ports_of_sshd_are_those_of_its_socket_on_ubuntu(
+    root: ImageRoot, has_generator: bool, has_socket: bool
+) -> None:
+    """`Port 2222` in sshd_config changes the socket by a generator, which runs before each start."""
+    put(root.base, "/usr/lib/systemd/system/ssh.service", "[Service]\nExecStart=/usr/sbin/sshd -D\n")
+    if has_socket:
+        put(root.base, "/usr/lib/systemd/system/ssh.socket", "[Socket]\nListenStream=22\n")
+        (root.base / "etc/systemd/system/sockets.target.wants").mkdir()
+        (root.base / "etc/systemd/system/sockets.target.wants/ssh.socket").symlink_to(
+            "/usr/lib/systemd/system/ssh.socket"
+        )
+    if has_generator:
+        put(root.base, "/usr/lib/systemd/system-generators/sshd-socket-generator", "")
+    is_fact = has_generator and has_socket
+    assert ("/etc/ssh/sshd_config" in files_of(root, "ssh.service")) == is_fact
+    assert ("/etc/ssh/sshd_config.d" in places_of(root, "ssh.service")) == is_fact
+    assert "/etc/ssh/sshd_config" not in files_of(root)

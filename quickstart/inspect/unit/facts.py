@@ -46,6 +46,9 @@ _OWN = PurePosixPath("/etc/systemd/system")
 # tmpfiles.d(5): for the directories below /run that are made early, only the administrator's files count. A package's
 # own files do not count, because each upgrade writes them again, and systemd-tmpfiles applies them some seconds
 # later.
+# Ubuntu starts sshd by a socket.
+_SSH_SOCKET, _SSHD = "ssh.socket", PurePosixPath("/etc/ssh/sshd_config")
+_SSH_GENERATOR = PurePosixPath("/usr/lib/systemd/system-generators/sshd-socket-generator")
 _TMPFILES = (PurePosixPath("/etc/tmpfiles.d"), PurePosixPath("/usr/local/lib/tmpfiles.d"))
 # What each boot of Debian reaches. systemd's own units ask for them, whose files each upgrade replaces.
 _STAGES = frozenset(
@@ -157,6 +160,8 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     if sockets:
         yield _OWN / "sockets.target"
     yield from generating_files(unit)
+    if _moves_sshd(root, sockets):
+        yield _SSHD
     yield from settling_files(root)
     yield from sorted(unpacked_tmpfiles(root))
     texts = unit_texts(root, unit)
@@ -191,6 +196,13 @@ def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
             yield PurePosixPath(path)
 
 
+def _moves_sshd(root: ImageRoot, sockets: Iterable[str]) -> bool:
+    """Whether a generator of OpenSSH's package gives ssh.socket the ports and addresses of sshd_config(5). Ubuntu has
+    this generator. systemd binds these sockets, so sshd itself does not look at its ports.
+    """
+    return _SSH_SOCKET in sockets and root.resolve(_SSH_GENERATOR).canonical is not None
+
+
 def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ...]:
     """The names of the slices that contain the unit or its socket units (systemd.slice(5))."""
     sections = [(unit, "[Service]"), *((name, "[Socket]") for name in sockets)]
@@ -204,7 +216,7 @@ def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ..
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """The directories of which every entry is a fact that decides about an early start. The function does not resolve
-    links in the paths of these directories. There are eight kinds of directories:
+    links in the paths of these directories. There are nine kinds of directories:
 
     - directories with drop-ins of the unit, of its socket units or of its slices
     - directories with links to the units that the unit pulls in, or that its slices and sockets require (`systemctl add-requires`)
@@ -214,6 +226,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     - directories with AppArmor profiles
     - for a unit with a user or group, the directories with systemd's user records
     - for dockerd, the directories of binfmt.d(5)
+    - for sshd with a socket that a generator changes, the directory of sshd_config(5)
     """
     pulled = dict.fromkeys(name for each in names_of(root, unit) for name in names_with_directories(each))
     sockets = handing_sockets(root, unit)
@@ -237,6 +250,8 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
         yield from USER_RECORDS
     if _names_docker(service):
         yield from map(PurePosixPath, EMULATORS)
+    if _moves_sshd(root, sockets):
+        yield PurePosixPath(f"{_SSHD}.d")
 
 
 def _naming(root: ImageRoot, *units: str) -> Iterator[PurePosixPath]:
