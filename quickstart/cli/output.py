@@ -148,7 +148,9 @@ class Verb:
         """
         if self.json:
             document = {"schema": SCHEMA, "verb": self.name, "ok": True, "result": result}
-            sys.stdout.write(json.dumps(document, indent=1) + "\n")
+            # One text of all of it would be copied several times.
+            json.dump(document, sys.stdout, indent=1)
+            sys.stdout.write("\n")
         else:
             text(Plain())
 

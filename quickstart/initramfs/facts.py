@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from quickstart.errors import StartSetError
 from quickstart.initramfs.serving import is_library, served_files
 from quickstart.inspect.elf import own_directories
 from quickstart.inspect.elf_file import read_elf
@@ -34,6 +35,10 @@ STOCK_PATH = tuple(
 )
 # In each directory, ld.so(8) prefers the libraries below these subdirectories, if the CPU supports them.
 CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4")
+
+
+# The limit for names of libraries in directories of DT_RUNPATH, each of which init looks up. A JVM has some thousand.
+_MOST_NAMES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -170,12 +175,19 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
         elif is_library(file.path) and _is_needed(file):
             # By LD_LIBRARY_PATH, programs that do not search the library's directory would also find it.
             files.update(directory / file.path.name for directory in libraries)
-    own = []
+    own: list[PurePosixPath] = []
+    names = [file.path.name for file in served if is_library(file.path)]
     for path in _own_directories(root, served, searched):
+        if len(own) * len(names) > _MOST_NAMES:
+            raise StartSetError(
+                f"the image's programs and libraries have more than {len(own)} directories in DT_RPATH and DT_RUNPATH,"
+                f" and the start set has {len(names)} libraries, too many to compare",
+                hint="exclude the libraries that are not needed: `exclude` in the profile's [files]",
+            )
         *links, directory = way_to(root, path)
         own.append(directory)
         files.update(links)
-        files.update(directory / file.path.name for file in served if is_library(file.path))
+        files.update(directory / name for name in names)
     for directory in (*libraries, *own):
         for name in CAPABILITIES:
             *links, place = way_to(root, directory / name)

@@ -254,12 +254,12 @@ def _points(found: Findings) -> Iterator[str]:
     if found.pre and profile.run_start_pre:
         yield "ExecStartPre costs time at every start. If it only checks the configuration, `pre = false` leaves it out."
     for path in found.written:
-        yield f"`{path}` is written to by the service and so is data."
+        yield f"{_code(str(path))} is written to by the service and so is data."
     blind = sorted({program for trace in found.traces for program in trace.blind})
     for program in blind:
-        yield f"`{program}` uses io_uring: what it opens by that is not in the trace."
+        yield f"{_code(program)} uses io_uring: what it opens by that is not in the trace."
     yield from (
-        f"`{path}` has mode 0600 or the like and is not in the archive; `secrets` would pack it."
+        f"{_code(str(path))} has mode 0600 or the like and is not in the archive; `secrets` would pack it."
         for path in _secrets(found)
     )
 

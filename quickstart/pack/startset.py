@@ -36,6 +36,7 @@ from quickstart.model import (
     Trace,
 )
 from quickstart.model.reasons import Reason, ReasonSource
+from quickstart.pack.reasons import Reasons
 
 # Nothing below these is a file of the image: the kernel or init makes it at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
@@ -120,7 +121,7 @@ class _Builder:
         self.exclude, self.data, self.secrets, self.secret_places = (
             _rules(root, globs) for globs in (rules.exclude, rules.data, rules.secrets, SECRET_GLOBS)
         )
-        self.reasons: dict[PurePosixPath, dict[Reason, None]] = {}
+        self.reasons = Reasons()
         self.excluded: dict[PurePosixPath, str] = {}
         self.seen: dict[PurePosixPath, set[int]] = {}
         self._read = functools.cache(read_elf)
@@ -159,9 +160,8 @@ class _Builder:
         if rule := self._excluding_rule((file, path), reason):
             self.excluded.setdefault(file, rule)
             return None
-        self.reasons.setdefault(file, {})[reason] = None
-        for link in found.links:
-            self.reasons.setdefault(link, {})[Reason(ReasonSource.SYMLINK, f"on the way of {path}")] = None
+        self.reasons.give(file, reason)
+        self.reasons.give_links(found.links, path)
         return file
 
     def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
@@ -244,10 +244,7 @@ class _Builder:
     def _add_with_links(self, path: PurePosixPath, links: Iterable[PurePosixPath], reason: Reason) -> None:
         self.add(path, reason)
         if path in self.reasons:
-            for link in links:
-                self.reasons.setdefault(link, {})[Reason(ReasonSource.SYMLINK, f"on the way of {path}")] = (
-                    None
-                )
+            self.reasons.give_links(links, path)
 
     def _is_file(self, path: PurePosixPath) -> bool:
         return stat.S_ISREG(self.root.host(path).lstat().st_mode)
@@ -345,7 +342,7 @@ class _Builder:
         """The finished start set, sorted by path. It also has the directories that contain its files."""
         parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
         for parent in parents:
-            self.reasons.setdefault(parent, {})[Reason(ReasonSource.PARENT, "holds files of the set")] = None
+            self.reasons.give(parent, Reason(ReasonSource.PARENT, "holds files of the set"))
         paths = sorted(self.reasons, key=os.fsencode)
         owned = owners(self.root, paths)
         firsts: dict[tuple[int, int], PurePosixPath] = {}

@@ -39,6 +39,8 @@ _MOST_LINES, _MOST_FACTS = 1 << 20, 1 << 17
 # different paths, with 40,000 characters.)
 _MOST_BYTES = 128 << 20
 _BYTES_OF_A_PATH, _BYTES_OF_A_CHARACTER = 256, 12
+# What names a path writes it once more, with at most six characters for a byte (JSON).
+_BYTES_OF_A_NAME, _BYTES_OF_ITS_CHARACTER = 256, 6
 # A piece that waits longer never becomes a request: it is for another device, or was cancelled. (nginx: at most 34.)
 _MAX_WAITING = 256
 _ROOT = PurePosixPath("/")
@@ -236,6 +238,8 @@ class _Reader:
                 others.append((writes, sector + sectors, end - sector - sectors, each[3]))
         self._waiting = others
         askers = {(a.pid, a.call, a.path, a.direct): a for a in reversed([piece[3] for piece in pieces])}
+        for asker in askers.values():
+            self._count(asker.path)
         self.issued.append(
             Issued(
                 time_ns=time_ns,
@@ -286,6 +290,10 @@ class _Reader:
             self.used_bytes += _BYTES_OF_A_PATH + _BYTES_OF_A_CHARACTER * len(text)
         return self._paths[text]
 
+    def _count(self, path: PurePosixPath | None) -> None:
+        """Count the memory of one more use of a path, or of one more asker."""
+        self.used_bytes += _BYTES_OF_A_NAME + _BYTES_OF_ITS_CHARACTER * len(str(path or ""))
+
     def _return(self, time_ns: int, program: str, pid: int, process: _Process, call: str, value: int) -> None:
         if call == process.call:
             self._note(time_ns, program, pid, process, value)
@@ -317,6 +325,7 @@ class _Reader:
         elif call == "chroot":
             process.on_volume, process.directory = True, PurePosixPath("/")
         if what:
+            self._count(path)
             self.uses.append(
                 Use(
                     time_ns=time_ns,

@@ -233,3 +233,22 @@ def test_long_paths_of_a_hostile_guest_have_a_limit(monkeypatch: pytest.MonkeyPa
         log.call("x-7", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", NO_ENTRY, path)
     with pytest.raises(GuestError, match="the paths in the guest's trace take more than 1048576 bytes"):
         log.parsed()
+
+
+def test_each_use_of_a_path_and_each_asker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify --json` writes the path again for each of them: a trace of 1 MB became 3 GB of text."""
+    monkeypatch.setattr(guesttrace, "_MOST_BYTES", 1 << 20)
+    long = "/a" * 1000
+    log = Log().chroot()
+    for _ in range(100):
+        log.call("x-7", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", NO_ENTRY, long)
+    with pytest.raises(GuestError, match="the paths in the guest's trace take more than 1048576 bytes"):
+        log.parsed()
+    log = Log().chroot()
+    log.say("x-7", "sys_openat(dfd: ffffff9c, filename: 7f, flags: 0, mode: 0)")
+    log.say("x-7", f'qs_name: (getname_flags.part.0+0x1/0x2 <- getname_flags) name="{long}"')
+    log.say("x-7", bio(0, 1 << 20))
+    for number in range(200):
+        log.say("kworker-9", issue(8 * number))
+    with pytest.raises(GuestError, match="the paths in the guest's trace take more than 1048576 bytes"):
+        log.parsed()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.errors import StartSetError
+from quickstart.initramfs import facts
 from quickstart.initramfs.facts import Watched, packed_facts, watched, way_facts
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import deciding
@@ -391,3 +393,14 @@ def test_the_ports_of_sshd_are_those_of_its_socket_on_ubuntu(
     assert ("/etc/ssh/sshd_config" in files_of(root, "ssh.service")) == is_fact
     assert ("/etc/ssh/sshd_config.d" in places_of(root, "ssh.service")) == is_fact
     assert "/etc/ssh/sshd_config" not in files_of(root)
+
+
+def test_libraries_times_directories_have_a_limit(root: ImageRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 programs with 64 directories each, and 2000 empty files lib*.so, were 8 million names."""
+    monkeypatch.setattr(facts, "_MOST_NAMES", 100)
+    libraries = [start_file(f"/usr/lib/lib{number}.so", FileKind.FILE, 0o100644) for number in range(20)]
+    found = StartSet(tuple(libraries), ())
+    searched = [P(f"/opt/{number}") for number in range(5)]
+    watched(root, ("app.service",), found, (), searched=searched)
+    with pytest.raises(StartSetError, match="the start set has 20 libraries, too many to compare"):
+        watched(root, ("app.service",), found, (), searched=[*searched, P("/opt/5"), P("/opt/6")])

@@ -9,6 +9,7 @@ import pytest
 from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Event, FileKind, Op, StartSet
+from quickstart.pack import reasons as pack_reasons
 from quickstart.pack.startset import compute
 from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, excluded, files, links, reasons, rules, trace
@@ -236,3 +237,13 @@ def test_times_are_whole_seconds_that_have_begun(image: Image) -> None:
     os.utime(image.base / "etc/app.conf", ns=(0, 1_700_000_000_999_999_999))
     (file,) = [file for file in image.compute("/etc/app.conf").files if file.path == P("/etc/app.conf")]
     assert file.mtime_s == 1_700_000_000
+
+
+def test_the_reasons_have_a_limit(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """39 links on the way of each path made 840 MiB of start-set.json out of a log of 55 KiB."""
+    names = [f"/lib/x86_64-linux-gnu{'/.' * number}/liba.so.1" for number in range(9)]
+    monkeypatch.setattr(pack_reasons, "_MOST_CHARACTERS", 10_000)
+    image.compute((Op.EXEC, "/bin/app"), *names, *names)
+    monkeypatch.setattr(pack_reasons, "_MOST_CHARACTERS", 400)
+    with pytest.raises(StartSetError, match="the reasons for the files of the start set have more than 400"):
+        image.compute((Op.EXEC, "/bin/app"), *names)
