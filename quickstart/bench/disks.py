@@ -125,6 +125,10 @@ def _files(image: ImageDisk, configuration: str, agent: bytes) -> dict[str, byte
     entry = image.found.entry
     if entry is None:
         raise AssertionError(f"{image.source} has no entry")
+    if entry.is_unified:
+        raise BadInputError(
+            "the bench cannot add its launch agent to a unified kernel image, so it does not measure this disk"
+        )
     stock: PurePosixPath = system_path(image.found, entry.initramfs[0])
     return {
         "measured": script_of("measured"),

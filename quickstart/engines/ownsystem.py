@@ -37,6 +37,7 @@ from quickstart.inspect.disk.own import (
     menu_entry,
     own_words,
 )
+from quickstart.inspect.disk.unified import divide
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch.appliance.appliance import appliance, fetch, look, started
 from quickstart.launch.rawdisk import made_raw
@@ -244,6 +245,7 @@ def install(disk: Path, image: ImageDisk, packed: Packed, asked: KernelOptions, 
         + b"\n",
         "quickstart.conf": menu_entry(entry, line).encode(),
         **esp_place(image.found),
+        **({"vmlinuz": image.kernel} if entry.is_unified else {}),
         **{f"packed/{name}": data for name, data in record_files(packed.initramfs.path).items()},
     }
     with workspace("quickstart-parts-") as place, context.progress.step("install the initramfs in the copy"):
@@ -313,6 +315,15 @@ def _fetched(guest: Executes, found: Inspected, work: Path) -> tuple[Path, Path]
     if entry is None or len(entry.initramfs) != 1:
         raise BadInputError("the default entry of the disk has no single initramfs")
     kernel, initrd = work / "kernel", work / "initrd"
+    if entry.is_unified:
+        unified = work / "unified"
+        with unified.open("xb") as file:
+            fetch(
+                guest, _partition(found, entry.partition), entry.kernel, file, KERNEL_BYTES + _INITRAMFS_BYTES
+            )
+        divide(unified, kernel, initrd)
+        unified.unlink()
+        return kernel, initrd
     for path, copy, most_bytes in (
         (entry.kernel, kernel, KERNEL_BYTES),
         (entry.initramfs[0], initrd, _INITRAMFS_BYTES),

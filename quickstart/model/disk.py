@@ -108,7 +108,8 @@ class DiskFacts:
 @dataclass(frozen=True, kw_only=True)
 class BootEntry:
     """An entry of a boot loader. ``config`` is the file that has the entry. ``kernel`` and ``initramfs`` are paths in
-    the file system of partition ``partition``.
+    the file system of partition ``partition``. If ``is_unified`` is true, all of them are the path of one unified
+    kernel image.
     """
 
     title: str
@@ -117,6 +118,7 @@ class BootEntry:
     kernel: str
     initramfs: tuple[str, ...]
     command_line: str
+    is_unified: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

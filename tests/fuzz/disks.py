@@ -1,4 +1,4 @@
-"""The targets for disks and archives: ext4, qcow2, newc and squashfs."""
+"""The targets for disks and archives (ext4, qcow2, newc, squashfs), for unified kernel images, and for ldconfig's cache."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from quickstart.errors import ArtefactError, GuestError
+from quickstart.errors import ArtefactError, BadInputError, GuestError
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
 from quickstart.image.extents import parse_extents
 from quickstart.image.qcow2 import Form, data_bytes
 from quickstart.initramfs.newc_reader import read_archive, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
+from quickstart.inspect.disk.systemdboot import read_menu
+from quickstart.inspect.disk.unified import command_line, divide, release, sections
 from quickstart.inspect.disk.verdict import examined
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldcache import cached_paths
 from tests.fuzz.places import as_text
 from tests.fuzz.target import Target
 
@@ -89,7 +93,30 @@ def _framed(data: bytes) -> bytes:
     return framed + b"end 1\n\n\n"
 
 
+def _unified(data: bytes, base: Path) -> None:
+    with suppress(ValueError):
+        for section in sections(data).values():
+            found = section.of(data)
+            release(found or b"")
+            command_line(found or b"")
+    path = "/EFI/Linux/a.efi"
+    read_menu({path: data}, {path: len(data)})
+    (base / "image").write_bytes(data)
+    with suppress(BadInputError):
+        divide(base / "image", base / "kernel", base / "initramfs")
+    for name in ("kernel", "initramfs"):
+        (base / name).unlink(missing_ok=True)
+
+
+def _cache(data: bytes, base: Path) -> None:
+    (base / "etc").mkdir(exist_ok=True)
+    (base / "etc/ld.so.cache").write_bytes(data)
+    cached_paths(ImageRoot(base), [b"a", b"libc.so.6", *(b"lib%d.so" % number for number in range(100))])
+
+
 TARGETS: Mapping[str, Target] = {
+    "cache": Target(_cache, (b"/lib/libc.so.6\0", b"/glibc-hwcaps/", b"/a")),
+    "unified": Target(_unified, (b"MZ", b"PE\0\0", b".linux\0\0", b".initrd\0", b".osrel\0\0", b".cmdline")),
     "superblock": Target(_superblock),
     "ext4": Target(_ext4, (b"\x0a\xf3", b"\x53\xef", b"\xff\xff\xff\xff")),
     "extents": Target(_extents, (b" 0/ 0 ", b" - ", b"Uninit")),

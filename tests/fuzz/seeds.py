@@ -27,6 +27,7 @@ from tests.unit.benchdata import realistic
 from tests.unit.diskrecords import ONE_FILE_SYSTEM, RECORDS, said
 from tests.unit.elfbuilder import LD_SO, dlopen_note, elf
 from tests.unit.ext4builder import DATA, POINTERS, ext4, extents, superblock
+from tests.unit.unifiedimage import SECTIONS, unified_image
 
 _CORPUS = Path(__file__).parent / "corpus"
 _LOGS = Path(__file__).parents[1] / "logs"
@@ -226,6 +227,11 @@ def _disks() -> Iterator[tuple[str, bytes]]:
     for payload in (Payload.CPIO, Payload.GZIP, Payload.LZ4, Payload.ZSTD):
         yield "newc", _archive(payload)
     yield "squashfs", _SQUASHFS
+    yield "unified", unified_image(SECTIONS)
+    yield (
+        "cache",
+        b"glibc-ld.so.cache1.1\1\0\0\0/lib/x86_64-linux-gnu/libc.so.6\0libc.so.6\0/opt/glibc-hwcaps/x/a.so\0",
+    )
     yield "records", said(RECORDS)
     menu = b"set default=a\nmenuentry a --id b {\n linux /a b  c\n initrd /d  e\n}\n"
     yield "records", said({**ONE_FILE_SYSTEM, "file 0 ./boot/grub/grub.cfg": menu})

@@ -3,8 +3,8 @@ systemd-resolved. The system installs its own boot loader, in a VM with the disk
 
 The layout CLOUD is that of Debian's cloud images: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15,
 GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
-its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP. The layout DRACUT is CLOUD with an
-initramfs of dracut.
+its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP. The layout UNIFIED has a unified kernel
+image in place of these kernels. The layout DRACUT is CLOUD with an initramfs of dracut.
 """
 
 from __future__ import annotations
@@ -105,11 +105,16 @@ class Layout(enum.StrEnum):
     APART = "apart"
     SYSTEMD_BOOT = "systemd-boot"
     DRACUT = "dracut"
+    UNIFIED = "unified"
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages of the system."""
-        own = {Layout.SYSTEMD_BOOT: ("systemd-boot",), Layout.DRACUT: ("grub-cloud-amd64", "dracut")}
+        own = {
+            Layout.SYSTEMD_BOOT: ("systemd-boot",),
+            Layout.UNIFIED: ("systemd-boot", "binutils"),
+            Layout.DRACUT: ("grub-cloud-amd64", "dracut"),
+        }
         others = [name for name in _PACKAGES if name != _GROWROOT or self is not Layout.DRACUT]
         return (*own.get(self, ("grub-cloud-amd64",)), *others)
 
@@ -119,6 +124,21 @@ GRUB_CMDLINE_LINUX="console=tty0 console=ttyS0,115200"
 GRUB_TERMINAL="console serial"
 GRUB_TIMEOUT=0
 GRUB_DISABLE_LINUX_UUID=true
+"""
+_SYSTEMD_BOOT = f"""\
+set -ex
+mount -o remount,rw /dev/vda1 /
+mkfs.vfat -F 32 -n ESP -i 5a1f3a60 /dev/vda15
+mkdir -p /boot/efi /etc/kernel
+mount /dev/vda15 /boot/efi
+cat >/etc/fstab <<END
+PARTUUID={ROOT_PART} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
+UUID=5A1F-3A60 /boot/efi vfat umask=0077 0 0
+END
+echo debian >/etc/kernel/entry-token
+echo root=PARTUUID={ROOT_PART} ro console=tty0 console=ttyS0,115200 >/etc/kernel/cmdline
+export SYSTEMD_RELAX_ESP_CHECKS=1
+bootctl install --no-variables --esp-path=/boot/efi --make-entry-directory=no
 """
 # What the image's own installer has done on a vendor's machine.
 _SET_UP = {
@@ -163,22 +183,21 @@ grub-install --target=i386-pc /dev/vda
 update-grub
 """,
     Layout.SYSTEMD_BOOT: f"""\
-set -ex
-mount -o remount,rw /dev/vda1 /
-mkfs.vfat -F 32 -n ESP -i 5a1f3a60 /dev/vda15
-mkdir -p /boot/efi /etc/kernel
-mount /dev/vda15 /boot/efi
-cat >/etc/fstab <<END
-PARTUUID={ROOT_PART} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
-UUID=5A1F-3A60 /boot/efi vfat umask=0077 0 0
-END
-echo debian >/etc/kernel/entry-token
-echo root=PARTUUID={ROOT_PART} ro console=tty0 console=ttyS0,115200 >/etc/kernel/cmdline
-export SYSTEMD_RELAX_ESP_CHECKS=1
-bootctl install --no-variables --esp-path=/boot/efi --make-entry-directory=no
-mkdir /boot/efi/debian
+{_SYSTEMD_BOOT}mkdir /boot/efi/debian
 for kernel in /boot/vmlinuz-*; do
 	kernel-install add "${{kernel#/boot/vmlinuz-}}" "$kernel"
+done
+""",
+    # As systemd-stub(7) says. Debian 12 has no ukify(1).
+    Layout.UNIFIED: f"""\
+{_SYSTEMD_BOOT}mkdir -p /boot/efi/EFI/Linux
+for kernel in /boot/vmlinuz-*; do
+	version=${{kernel#/boot/vmlinuz-}}
+	objcopy --add-section .osrel=/usr/lib/os-release --change-section-vma .osrel=0x20000 \\
+		--add-section .cmdline=/etc/kernel/cmdline --change-section-vma .cmdline=0x30000 \\
+		--add-section .linux="$kernel" --change-section-vma .linux=0x2000000 \\
+		--add-section .initrd="/boot/initrd.img-$version" --change-section-vma .initrd=0x4000000 \\
+		/usr/lib/systemd/boot/efi/linuxx64.efi.stub "/boot/efi/EFI/Linux/debian-$version.efi"
 done
 """,
 }
@@ -194,6 +213,9 @@ mount -o remount,ro /
 """
 
 
+_WITH_SYSTEMD_BOOT = (Layout.SYSTEMD_BOOT, Layout.UNIFIED)
+
+
 @dataclass(frozen=True)
 class LookAlike:
     """A disk, in raw format."""
@@ -203,7 +225,9 @@ class LookAlike:
 
 def root_at_mib(layout: Layout) -> int:
     """Where the root partition begins."""
-    return {Layout.APART: 1 + BOOT_MIB, Layout.SYSTEMD_BOOT: 1 + ESP_MIB}.get(layout, 128)
+    if layout in _WITH_SYSTEMD_BOOT:
+        return 1 + ESP_MIB
+    return 1 + BOOT_MIB if layout is Layout.APART else 128
 
 
 def disk_mib(layout: Layout) -> int:
@@ -244,7 +268,7 @@ def partitions(layout: Layout) -> tuple[GptPartition, ...]:
         )
 
     root = partition(1, root_at_mib(layout), ROOT_MIB, ROOT_X86_64)
-    if layout is Layout.SYSTEMD_BOOT:
+    if layout in _WITH_SYSTEMD_BOOT:
         return (root, partition(15, 1, ESP_MIB, ESP))
     return (
         root,

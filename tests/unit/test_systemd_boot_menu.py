@@ -89,7 +89,12 @@ REFUSED = {
         (),
         "loader.conf chooses the default entry (debian-*)",
     ),
-    "unified": ({"a.conf": ENTRY}, "", ("/efi/linux/x.EFI",), "has a unified kernel image: /efi/linux/x.efi"),
+    "unified": (
+        {"a.conf": ENTRY},
+        "",
+        ("/efi/linux/x.EFI",),
+        "the unified kernel image x.efi cannot be read: it is no program for EFI",
+    ),
     "counted": ({"a+3.conf": ENTRY}, "", (), "the entry a+3.conf of systemd-boot counts its boots"),
     "before ours": (
         {"a.conf": ENTRY.replace("debian\n", "0\n")},

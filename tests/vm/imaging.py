@@ -120,7 +120,7 @@ class Made:
         place = found.partition(found.entry.partition)
         assert place is not None
         assert place.content is not None
-        if found.entry.config.startswith(ENTRIES):
+        if found.entry.is_unified or found.entry.config.startswith(ENTRIES):
             (name,) = (each for each in place.content.boot if each.startswith(f"{ENTRIES}quickstart"))
             return name.removeprefix(ENTRIES)
         lines = place.content.files[found.entry.config.replace("grub.cfg", "grubenv")].decode().splitlines()

@@ -77,3 +77,19 @@ def test_dracut(with_dracut: Made) -> None:
     with_dracut.execute(CHOOSE_STOCK.format(":", ":"))
     with_dracut.boots_stock(Firmware.UEFI)
     assert with_dracut.state() == ""
+
+
+@pytest.fixture(scope="module")
+def unified(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    with image_made(store, tmp_path_factory.mktemp("unified"), Layout.UNIFIED) as made:
+        yield made
+
+
+def test_a_unified_kernel_image(unified: Made) -> None:
+    """It boots by itself, fast, and again. A boot of the entry that fails is followed by a boot of the unified kernel image."""
+    for _ in range(2):
+        unified.boots_fast(Firmware.UEFI)
+        assert unified.state() == "quickstart+1.conf"
+    unified.execute(BREAK_ENTRY)
+    unified.boots_stock(Firmware.UEFI)
+    assert unified.state() == "quickstart+1-1.conf"

@@ -42,6 +42,10 @@ def own_words(found: Inspected) -> tuple[str, ...]:
     return tuple(word for word in line.split() if not _OF_THE_ENTRY.fullmatch(word))
 
 
+# systemd-boot starts the kernel of a unified kernel image with our initramfs only as a file of its own.
+KERNEL_ON_ESP = "/quickstart/vmlinuz"
+
+
 def kernel_path(found: Inspected) -> PurePosixPath:
     """The path at which the system has the kernel of the default entry.
 
@@ -84,13 +88,14 @@ def esp_place(found: Inspected) -> dict[str, bytes]:
 
 def menu_entry(entry: BootEntry, line: str) -> str:
     """The file of QuickStart's entry in systemd-boot's menu (Boot Loader Specification, "Type #1"). The entry starts the
-    kernel of ``entry``, the system's own default entry. ``line`` is the command line. The word that is appended to
+    kernel of ``entry``, the system's own default entry. If this kernel is in a unified kernel image, a copy of the kernel
+    is on the EFI system partition. ``line`` is the command line. The word that is appended to
     this line tells image/targets/disk/systemd-boot which entry a boot comes from, and means nothing to the kernel.
     """
     fields = {
         "title": "QuickStart",
         "sort-key": OWN_SORT_KEY,
-        "linux": entry.kernel,
+        "linux": KERNEL_ON_ESP if entry.is_unified else entry.kernel,
         "initrd": "/quickstart/initramfs.img",
         "options": f"{line} quickstart.entry",
     }
@@ -101,7 +106,7 @@ def has_entry(content: Content, entry: BootEntry) -> bool:
     """Whether the boot loader's menu has an entry of QuickStart. ``content`` is what the partition with the menu has.
     ``entry`` is the system's own default entry.
     """
-    if entry.config.startswith(ENTRIES):
+    if entry.is_unified or entry.config.startswith(ENTRIES):
         return f"{ENTRIES}quickstart+1.conf" in content.files
     return b"--id quickstart {" in content.files.get(entry.config, b"")
 

@@ -11,6 +11,7 @@ import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from quickstart.inspect.disk.unified import INITRAMFS, KERNEL, Section, command_line, release, sections
 from quickstart.parse.printable import brief
 
 LOADER_CONF = "/loader/loader.conf"
@@ -21,7 +22,13 @@ OWN_ENTRY = "quickstart"
 OWN_SORT_KEY = "0-quickstart"
 _ARCHITECTURE = "x64"
 _BLANKS = " \t"
-_SUFFIX = ".conf"
+_SUFFIX, _EFI = ".conf", ".efi"
+# Sections of a unified kernel image, and those by which it starts something else on some machines.
+_RELEASE, _COMMAND_LINE = ".osrel", ".cmdline"
+_OTHER_SYSTEMS = frozenset((".dtb", ".profile", ".efifw"))
+_NOTHING = Section(0, 0)
+# What systemd-stub(7) gives to the system in addition. An entry of ours would not.
+_MORE_OF_STUB = (".extra.d/", "/loader/addons/", "/loader/credentials/")
 _COUNTER = re.compile(r"\+[0-9]+(?:-[0-9]+)?$")
 _MOST_CHARACTERS = 4096
 # What strverscmp_improved() leaves out.
@@ -33,7 +40,8 @@ _DIGITS = tuple(string.digits)
 class MenuEntry:
     """An entry of systemd-boot's menu that starts a kernel. ``name`` is the name of the entry's file. ``kernel`` and
     ``initramfs`` are paths in the file system that has the entry. ``is_plain`` is false when the entry starts another
-    program than a kernel, or when it has a devicetree.
+    program than a kernel, or when it has a devicetree. If ``is_unified`` is true, the file is a unified kernel image,
+    and ``kernel`` and ``initramfs`` are its path.
     """
 
     name: str
@@ -45,6 +53,7 @@ class MenuEntry:
     initramfs: tuple[str, ...]
     command_line: str
     is_plain: bool
+    is_unified: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,12 +72,26 @@ def read_menu(files: Mapping[str, bytes], sizes: Mapping[str, int]) -> Menu:
     and so does this function. QuickStart's own entry does not count.
     """
     folded = {path.lower(): content for path, content in files.items()}
-    present = {path.lower() for path in sizes}
+    spelled = {path.lower(): path for path in sizes}
+    present = set(spelled)
     entries, refusals = [], list(_of_loader_conf(folded.get(LOADER_CONF, b"")))
-    if unified := sorted(
-        path for path in present if path.startswith(UNIFIED.lower()) and path.endswith(".efi")
-    ):
-        refusals.append(f"the menu of systemd-boot has a unified kernel image: {brief(unified[0])}")
+    for path in sorted(path for path in present if _is_unified(path)):
+        name = path.removeprefix(UNIFIED.lower())
+        try:
+            image = _unified_entry(spelled[path], name, folded.get(path, b""))
+        except ValueError as error:
+            refusals.append(f"the unified kernel image {brief(name)} cannot be read: {error}")
+            continue
+        if image is not None:
+            more = (
+                each for each in present if each.startswith((f"{path}{_MORE_OF_STUB[0]}", *_MORE_OF_STUB[1:]))
+            )
+            refusals += [
+                f"the unified kernel image {brief(name)} takes more from {brief(each)}"
+                for each in sorted(more)[:1]
+            ]
+            refusals += _of_entry(image, is_counted=_COUNTER.search(name.removesuffix(_EFI)) is not None)
+            entries.append(image)
     for path in sorted(path for path in present if _is_entry(path)):
         name = path.removeprefix(ENTRIES)
         if path not in folded:
@@ -77,8 +100,6 @@ def read_menu(files: Mapping[str, bytes], sizes: Mapping[str, int]) -> Menu:
         identifier, is_counted = _identifier(name)
         if identifier == OWN_ENTRY:
             continue
-        if is_counted:
-            refusals.append(f"the entry {brief(name)} of systemd-boot counts its boots")
         text = folded[path].decode(errors="replace")
         if any(len(line) > _MOST_CHARACTERS for line in text.splitlines()):
             refusals.append(f"the entry {brief(name)} of systemd-boot has a very long line")
@@ -88,8 +109,7 @@ def read_menu(files: Mapping[str, bytes], sizes: Mapping[str, int]) -> Menu:
             fields.setdefault(key, []).append(value)
         entry = _entry(name, fields, present)
         if entry is not None:
-            if entry.sort_key is not None and entry.sort_key <= OWN_SORT_KEY:
-                refusals.append(f"the entry {brief(name)} has the sort-key {brief(entry.sort_key)}")
+            refusals += _of_entry(entry, is_counted=is_counted)
             entries.append(entry)
     default = min(entries, key=_order, default=None)
     if default is not None and not default.is_plain:
@@ -97,6 +117,57 @@ def read_menu(files: Mapping[str, bytes], sizes: Mapping[str, int]) -> Menu:
             f"the default entry {brief(default.name)} starts a program that is no kernel, or has a devicetree"
         )
     return Menu(None if refusals else default, tuple(refusals))
+
+
+def _of_entry(entry: MenuEntry, *, is_counted: bool) -> Iterator[str]:
+    """The reasons to refuse a menu with this entry."""
+    if is_counted:
+        yield f"the entry {brief(entry.name)} of systemd-boot counts its boots"
+    if entry.sort_key is not None and entry.sort_key <= OWN_SORT_KEY:
+        yield f"the entry {brief(entry.name)} has the sort-key {brief(entry.sort_key)}"
+
+
+def _is_unified(path: str) -> bool:
+    name = path.removeprefix(UNIFIED.lower())
+    return (
+        path.startswith(UNIFIED.lower())
+        and "/" not in name
+        and name.endswith(_EFI)
+        and not name.startswith((".", "auto-"))
+    )
+
+
+def _unified_entry(path: str, name: str, head: bytes) -> MenuEntry | None:
+    """The entry for a unified kernel image, of which ``head`` is the beginning. The result is None when systemd-boot
+    leaves the image out. Raises ValueError when the entry cannot be told from ``head``.
+    """
+    found = sections(head)
+    if not found.get(_RELEASE, _NOTHING).size:
+        return None
+    release_text = found[_RELEASE].of(head)
+    line = found.get(_COMMAND_LINE, _NOTHING).of(head)
+    if release_text is None or line is None:
+        raise ValueError("its os-release or its command line is not at its beginning")
+    fields = release(release_text)
+
+    def first(*keys: str) -> str | None:
+        return next((fields[key] for key in keys if key in fields), None)
+
+    title, sort_key = first("PRETTY_NAME", "IMAGE_ID", "NAME", "ID"), first("IMAGE_ID", "ID")
+    if title is None:
+        return None
+    return MenuEntry(
+        name=name,
+        title=title,
+        sort_key=sort_key,
+        version=first("IMAGE_VERSION", "VERSION", "VERSION_ID", "BUILD_ID") or "",
+        machine_id="",
+        kernel=path,
+        initramfs=(path,) if INITRAMFS in found else (),
+        command_line=command_line(line),
+        is_plain=KERNEL in found and not _OTHER_SYSTEMS & found.keys(),
+        is_unified=True,
+    )
 
 
 def _is_entry(path: str) -> bool:

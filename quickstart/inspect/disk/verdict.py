@@ -188,11 +188,12 @@ def _menu_entry(found: _Found, menu: Menu) -> BootEntry | None:
         return None
     return BootEntry(
         title=entry.title,
-        config=f"{ENTRIES}{entry.name}",
+        config=entry.kernel if entry.is_unified else f"{ENTRIES}{entry.name}",
         partition=found.esp.number,
         kernel=entry.kernel,
         initramfs=entry.initramfs,
         command_line=entry.command_line,
+        is_unified=entry.is_unified,
     )
 
 
