@@ -28,7 +28,9 @@ def unified_image(sections: Mapping[str, bytes], machine: int = 0x8664, optional
     return bytes(head) + body
 
 
-RELEASE = b'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_ID="12"\nVERSION="12 (bookworm)"\nID=debian\n'
+RELEASE = (
+    b'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_ID="12"\nVERSION="12 (bookworm)"\nID=debian\n'
+)
 SECTIONS = {
     ".text": b"\xcc",
     ".osrel": RELEASE,
