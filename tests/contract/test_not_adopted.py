@@ -60,6 +60,14 @@ def test_only_adopt_may_speak_to_systemd_meanwhile(tmp_path: Path, kind: str) ->
     assert lines[-1].endswith(" /bin/sh /q/adopt")
 
 
+def test_adopt_has_no_mounts_of_the_unit(tmp_path: Path) -> None:
+    """systemd gives them to a command with `+`, too, and their sources may be the application's to write."""
+    script = f"{function('hand-off', 'write_drop_in')}\nUNITS={tmp_path} UNIT=app.service UNIT_TYPE=notify Q=/q\nwrite_drop_in"
+    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
+    assert {"BindPaths=", "BindReadOnlyPaths=", "TemporaryFileSystem="} < set(lines)
+
+
 # A library that says when it is loaded.
 _LOADED = 'void __attribute__((constructor)) loaded(void) { creat("%s", 0600); }'
 

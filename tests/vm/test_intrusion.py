@@ -189,6 +189,26 @@ def test_what_systemd_does_not_adopt_is_ended(store: Store, artefact: Path) -> N
 
 
 @pytest.mark.full
+def test_root_executes_nothing_of_a_directory_that_the_unit_binds(store: Store, artefact: Path) -> None:
+    """`BindPaths=/var/lib/app/local:/usr/local`: systemd gives this mount to `adopt`, too, whose PATH begins there."""
+    hook = (
+        # /run is mounted noexec.
+        "mkdir -p /run/own /run/systemd/system/nginx.service.d; mount -t tmpfs own /run/own; mkdir /run/own/sbin /run/own/bin; "
+        "for name in sbin/sed sbin/grep bin/readlink bin/find bin/systemctl bin/systemd-notify; do "
+        "printf '#!/usr/bin/dash\\necho $0 >>/run/own/taken\\nexec /usr/bin/${0##*/} \"$@\"\\n' >/run/own/$name; done; "
+        "chmod 755 /run/own/*/*; chown -R 65534:65534 /run/own; "
+        "printf '[Service]\\nBindPaths=/run/own:/usr/local\\n' >/run/systemd/system/nginx.service.d/own.conf"
+    )
+    command = (
+        f"{SETTLED}\nwait_settled; cat /run/own/taken 2>/dev/null; stat -c %U /run/own/sbin/sed; "
+        "systemctl show -P BindPaths nginx; systemctl is-active nginx"
+    )
+    ended = boot(store, artefact, hook=hook, command=command)
+    assert ended.said == ["nobody", "/run/own:/usr/local:rbind", "active"], ended.console[-3000:]
+    assert ended.fallbacks == []
+
+
+@pytest.mark.full
 def test_in_a_rescue_shell_the_application_does_not_run(store: Store, artefact: Path) -> None:
     """A mount fails, so systemd never comes to the unit: as on a stock boot nothing of it runs beside the emergency shell."""
     hook = (
