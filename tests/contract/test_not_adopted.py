@@ -60,12 +60,18 @@ def test_only_adopt_may_speak_to_systemd_meanwhile(tmp_path: Path, kind: str) ->
     assert lines[-1].endswith(" /bin/sh /q/adopt")
 
 
-def test_adopt_has_no_mounts_of_the_unit(tmp_path: Path) -> None:
-    """systemd gives them to a command with `+`, too, and their sources may be the application's to write."""
-    script = f"{function('hand-off', 'write_drop_in')}\nUNITS={tmp_path} UNIT=app.service UNIT_TYPE=notify Q=/q\nwrite_drop_in"
+@pytest.mark.parametrize("records", ["", "user app\n", "user app\ndynamic-user 61234\n"])
+def test_adopt_has_no_mounts_of_the_unit(tmp_path: Path, records: str) -> None:
+    """systemd gives them to a command with `+`, too, and their sources and targets may be the application's to write."""
+    (tmp_path / "unit").write_text(records)
+    settings = f"UNITS={tmp_path} UNIT=app.service UNIT_TYPE=notify Q={tmp_path}"
+    script = f"{function('hand-off', 'write_drop_in')}\n{settings}\nwrite_drop_in"
     subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
     lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
     assert {"BindPaths=", "BindReadOnlyPaths=", "TemporaryFileSystem="} < set(lines)
+    directories = {f"{name}Directory=" for name in ("Runtime", "State", "Cache", "Logs", "Configuration")}
+    # Those of a made-up user are in directories of root's.
+    assert directories & set(lines) == (set() if "dynamic-user" in records else directories)
 
 
 # A library that says when it is loaded.

@@ -144,6 +144,7 @@ def test_a_group_of_the_image(tmp_path: Path) -> None:
         ("ExecStartPre=+/bin/x", r"a command with `\+`"),
         ("PermissionsStartOnly=yes\nExecStartPost=/bin/x", r"a command with `\+`"),
         ("StateDirectory=a/b", "StateDirectory=a/b has more than one part"),
+        ("RuntimeDirectory=a/b", "RuntimeDirectory=a/b has more than one part"),
         (
             "StateDirectory=a\nStateDirectoryMode=2750",
             "StateDirectoryMode=02750 has a bit that systemd takes away",

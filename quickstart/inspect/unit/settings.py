@@ -228,6 +228,9 @@ def _directories(source: Source) -> Iterator[Record]:
                         name, each, BadValueError("has more than one part, with DynamicUser=")
                     )
                 yield "private-directory", mode, base, each
+            elif "/" in each and owner == "user" and is_dynamic(source):
+                # The application could own the directory above, and put a link in this one's place (init/hand-off).
+                raise source.refusal(name, each, BadValueError("has more than one part, with DynamicUser="))
             else:
                 yield "directory", owner, mode, f"{base}/{each}"
 
