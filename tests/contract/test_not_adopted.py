@@ -68,7 +68,7 @@ def test_adopt_has_no_mounts_of_the_unit(tmp_path: Path, records: str) -> None:
     script = f"{function('hand-off', 'write_drop_in')}\n{settings}\nwrite_drop_in"
     subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
     lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
-    assert {"BindPaths=", "BindReadOnlyPaths=", "TemporaryFileSystem="} < set(lines)
+    assert {"BindPaths=", "BindReadOnlyPaths=", "TemporaryFileSystem=", "ReadWritePaths="} < set(lines)
     directories = {f"{name}Directory=" for name in ("Runtime", "State", "Cache", "Logs", "Configuration")}
     # Those of a made-up user are in directories of root's.
     assert directories & set(lines) == (set() if "dynamic-user" in records else directories)
