@@ -65,7 +65,7 @@ _FIRST_INODE = 11
 # exclamation mark runs a shell.
 _COMMAND_BYTES = 4096
 _BREAK = re.compile(r"[\r\n]")
-# 28 bits of seconds lead from 2014 to 2022 at most, so no clock is before this time.
+# Hexadecimal digits of a hash, as seconds. 28 bits lead from 2014 to 2022.
 _CREATED_DIGITS = 7
 
 
@@ -126,8 +126,7 @@ def write_disk(
     path.chmod(0o600)
     if devices:
         _make_nodes(tree, path, devices, cpu_s)
-    _fix_inodes(tree, path, cpu_s)
-    _change(path, [f"set_super_value mkfs_time @{created_s}\n"], cpu_s)
+    _fix_times(tree, path, created_s, cpu_s)
     return RootDisk(path=path, size_bytes=size_mib * MIB, superblock=read_superblock(path))
 
 
@@ -228,9 +227,9 @@ def _check_directories(directories: Mapping[bytes, _Directory], top: bytes) -> N
     )
 
 
-def _fix_inodes(tree: Path, path: Path, cpu_s: int) -> None:
-    """Set the times that mke2fs takes from the host (ctime, atime). Also set the root directory's metadata, which
-    mke2fs does not copy from ``tree``.
+def _fix_times(tree: Path, path: Path, created_s: int, cpu_s: int) -> None:
+    """Set the times that mke2fs takes from the host (ctime, atime), and the file system's time of creation. Also set the
+    root directory's metadata, which mke2fs does not copy from ``tree``.
     """
     root = tree.lstat()
     commands = [
@@ -240,6 +239,7 @@ def _fix_inodes(tree: Path, path: Path, cpu_s: int) -> None:
     ]
     own = {"mode": f"0{root.st_mode:o}", "uid": root.st_uid, "gid": root.st_gid, "mtime": f"@{IMAGE_TIME_S}"}
     commands += [f"set_inode_field <{_ROOT_INODE}> {field} {value}\n" for field, value in own.items()]
+    commands.append(f"set_super_value mkfs_time @{created_s}\n")
     _change(path, commands, cpu_s)
 
 

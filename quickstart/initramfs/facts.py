@@ -37,7 +37,7 @@ STOCK_PATH = tuple(
 CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4")
 
 
-# The limit for names of libraries in directories of DT_RUNPATH, each of which init looks up. A JVM has some thousand.
+# The limit for names of libraries in directories of DT_RUNPATH, each of which init looks up.
 _MOST_NAMES = 1 << 18
 
 

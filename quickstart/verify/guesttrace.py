@@ -35,8 +35,7 @@ MAX_LINE = 8192
 # Limits for lines, of which the guest's usual buffer has some 400,000, and for what is remembered: processes,
 # descriptors, requests and uses. (A boot of nginx has 1500 of these, and one of RabbitMQ 68,000.)
 _MOST_LINES, _MOST_FACTS = 1 << 20, 1 << 17
-# The memory of the paths, because a path of thousands of components has an object for each component. (nginx has 800
-# different paths, with 40,000 characters.)
+# The memory of the paths, because a path of thousands of components has an object for each component.
 _MOST_BYTES = 128 << 20
 _BYTES_OF_A_PATH, _BYTES_OF_A_CHARACTER = 256, 12
 # What names a path writes it once more, with at most six characters for a byte (JSON).

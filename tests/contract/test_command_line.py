@@ -300,6 +300,62 @@ def test_the_time_of_a_build_says_nothing_of_the_clock(tmp_path: Path) -> None:
     assert said(tmp_path, script) == ""
 
 
+def packed_machine(place: Path) -> None:
+    """A volume in newroot, with init's lists of it in q."""
+    wants = (
+        "newroot/etc/systemd/system/a.target.wants",
+        "newroot/etc/systemd/system/multi-user.target.wants",
+    )
+    for name in (
+        *wants,
+        "newroot/usr/lib/systemd/system",
+        "newroot/lib/modules/1",
+        "proc/sys/kernel",
+        "run",
+        "q",
+    ):
+        (place / name).mkdir(parents=True)
+    (place / "newroot/usr/lib/a.so").write_text("")
+    (place / "newroot/etc/machine-id").write_text("")
+    (place / "newroot/usr/lib/systemd/system/wall.service").write_text("[Unit]\nBefore=network.target\n")
+    (place / wants[0] / "known.service").symlink_to("/x")
+    (place / "proc/sys/kernel/osrelease").write_text("1\n")
+    (place / "q/packed.names").write_bytes(b"usr/lib/a.so\0usr/local/lib/a.so\0")
+    (place / "q/packed.places").write_bytes(b"")
+    (place / "q/packed.units").write_bytes(b"a.target.wants/known.service\n")
+    script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
+    (place / "q/early-units").write_bytes(script.read_bytes())
+    script = resources.files("quickstart.initramfs").joinpath("init", "settings-files")
+    (place / "q/settings-files").write_bytes(script.read_bytes())
+    # A package's kernel settings.
+    (place / "newroot/usr/lib/sysctl.d").mkdir()
+    (place / "newroot/usr/lib/sysctl.d/a.conf").write_text("a.b=1\n")
+    (place / "q/packed.settings").write_bytes(content_sums(ImageRoot(place / "newroot"), ()))
+    (place / "q/busybox").symlink_to("/busybox")
+    (place / "q/packed.parents").write_bytes(b"usr\0usr/lib\0usr/local\0usr/local/lib\0")
+    (place / "q/packed.ways").write_bytes(b".\0usr\0usr/lib\0")
+    row = "cd newroot; stat -c '%f %s %Y %Z %n' usr/lib/a.so; stat -c '%f %u %g 0 %n' . usr usr/lib"
+    rows = subprocess.run(["sh", "-c", row], cwd=place, check=True, capture_output=True, timeout=60)
+    (place / "q/packed.stat").write_bytes(rows.stdout)
+    (place / "bin").mkdir()
+    for name in (
+        "cat",
+        "xargs",
+        "stat",
+        "cmp",
+        "diff",
+        "sed",
+        "head",
+        "sort",
+        "rm",
+        "readlink",
+        "tr",
+        "find",
+        "sha256sum",
+    ):
+        (place / "bin" / name).symlink_to("/busybox")
+
+
 @pytest.mark.parametrize(
     ("change", "stale"),
     [
@@ -338,58 +394,7 @@ def test_the_time_of_a_build_says_nothing_of_the_clock(tmp_path: Path) -> None:
 )
 def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str) -> None:
     """/fast is open to all; on the volume a directory above the file may have been closed since."""
-    wants = (
-        "newroot/etc/systemd/system/a.target.wants",
-        "newroot/etc/systemd/system/multi-user.target.wants",
-    )
-    for name in (
-        *wants,
-        "newroot/usr/lib/systemd/system",
-        "newroot/lib/modules/1",
-        "proc/sys/kernel",
-        "run",
-        "q",
-    ):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "newroot/usr/lib/a.so").write_text("")
-    (tmp_path / "newroot/etc/machine-id").write_text("")
-    (tmp_path / "newroot/usr/lib/systemd/system/wall.service").write_text("[Unit]\nBefore=network.target\n")
-    (tmp_path / wants[0] / "known.service").symlink_to("/x")
-    (tmp_path / "proc/sys/kernel/osrelease").write_text("1\n")
-    (tmp_path / "q/packed.names").write_bytes(b"usr/lib/a.so\0usr/local/lib/a.so\0")
-    (tmp_path / "q/packed.places").write_bytes(b"")
-    (tmp_path / "q/packed.units").write_bytes(b"a.target.wants/known.service\n")
-    script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
-    (tmp_path / "q/early-units").write_bytes(script.read_bytes())
-    script = resources.files("quickstart.initramfs").joinpath("init", "settings-files")
-    (tmp_path / "q/settings-files").write_bytes(script.read_bytes())
-    # A package's kernel settings.
-    (tmp_path / "newroot/usr/lib/sysctl.d").mkdir()
-    (tmp_path / "newroot/usr/lib/sysctl.d/a.conf").write_text("a.b=1\n")
-    (tmp_path / "q/packed.settings").write_bytes(content_sums(ImageRoot(tmp_path / "newroot"), ()))
-    (tmp_path / "q/busybox").symlink_to("/busybox")
-    (tmp_path / "q/packed.parents").write_bytes(b"usr\0usr/lib\0usr/local\0usr/local/lib\0")
-    (tmp_path / "q/packed.ways").write_bytes(b".\0usr\0usr/lib\0")
-    row = "cd newroot; stat -c '%f %s %Y %Z %n' usr/lib/a.so; stat -c '%f %u %g 0 %n' . usr usr/lib"
-    rows = subprocess.run(["sh", "-c", row], cwd=tmp_path, check=True, capture_output=True, timeout=60)
-    (tmp_path / "q/packed.stat").write_bytes(rows.stdout)
+    packed_machine(tmp_path)
     subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True, timeout=60)
-    (tmp_path / "bin").mkdir()
-    for name in (
-        "cat",
-        "xargs",
-        "stat",
-        "cmp",
-        "diff",
-        "sed",
-        "head",
-        "sort",
-        "rm",
-        "readlink",
-        "tr",
-        "find",
-        "sha256sum",
-    ):
-        (tmp_path / "bin" / name).symlink_to("/busybox")
     facts = "Q=/q BUILD=b BUILD_MOUNTS=1 BUILD_WTIME=1 SB_MOUNTS=2 SB_WTIME=2 STALE="
     assert said(tmp_path, f'note() {{ :; }}; {facts}; still_as_packed; echo "$STALE"') == stale

@@ -225,10 +225,9 @@ def test_the_library_path_has_odd_directories_as_they_are(
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_path: Path) -> None:
-    """start-set.json, the argument and what is printed carry any name."""
+def odd_artefact(image: ImageRoot, profile: Profile, out: Path) -> None:
+    """An artefact with all odd names of the image, as `build` writes it."""
     found = compute([trace(*everything(image))], image, RULES)
-    out = tmp_path / "out"
     out.mkdir()
     initramfs = built(image, found, profile, out / "initramfs.img")
     file = image.base / "etc/fstab"
@@ -271,6 +270,12 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
         target=Target.QEMU,
     )
     artefacts.write(out, made)
+
+
+def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_path: Path) -> None:
+    """start-set.json, the argument and what is printed carry any name."""
+    out = tmp_path / "out"
+    odd_artefact(image, profile, out)
     said = json.loads((out / "manifest.json").read_text())
     words = words_of(KernelOptions.BOOT)
     assert said["kernel_options"] == "boot"

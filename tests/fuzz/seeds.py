@@ -149,18 +149,8 @@ def _guest() -> Iterator[tuple[str, bytes]]:
     )
 
 
-def _image() -> Iterator[tuple[str, bytes]]:
-    yield (
-        "elf",
-        elf(
-            ["liba.so"],
-            interpreter=LD_SO,
-            soname="app",
-            rpath="$ORIGIN/../lib",
-            notes=dlopen_note(["b.so", "a.so"]),
-        ),
-    )
-    yield "elf", elf(["liba.so"], runpath="/lib:$LIB", bits=32, machine=3)
+def _unit() -> bytes:
+    """A unit and the files beside it by which it starts."""
     service = (
         b'[Unit]\nDescription=x\n[Service]\nType=notify\nExecStartPre=/bin/app -t\nExecStart=/bin/app -D "a b" \\x41 %n\n'
         b"PIDFile=/run/app.pid\nUser=app\nGroup=app\nLimitNOFILE=1024:infinity\nLimitCPU=10min\nCPUAffinity=0-3,5\n"
@@ -176,7 +166,22 @@ def _image() -> Iterator[tuple[str, bytes]]:
         b"root:x:0:0:root:/root:/bin/sh\napp:x:100:100::/:/bin/false\n",
         b"root:x:0:\napp:x:100:\n",
     )
-    yield "unit", joined(dict(zip(UNIT_FILES, (service, *rest), strict=True)))
+    return joined(dict(zip(UNIT_FILES, (service, *rest), strict=True)))
+
+
+def _image() -> Iterator[tuple[str, bytes]]:
+    yield (
+        "elf",
+        elf(
+            ["liba.so"],
+            interpreter=LD_SO,
+            soname="app",
+            rpath="$ORIGIN/../lib",
+            notes=dlopen_note(["b.so", "a.so"]),
+        ),
+    )
+    yield "elf", elf(["liba.so"], runpath="/lib:$LIB", bits=32, machine=3)
+    yield "unit", _unit()
     yield "callgroups", elf([], soname="libsystemd-shared-252.so")
     yield "preparing", joined(dict(zip(PREPARING_FILES, _PREPARED, strict=True)))
     status = b"Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1:1.0-1\nProvides: b (= 1), c\n\n"

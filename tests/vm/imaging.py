@@ -113,6 +113,18 @@ class Made:
         assert b" login:" in console
         assert b"hand-off" not in console
 
+    def boots_fast_again(self, firmware: Firmware, state: str) -> None:
+        """Two boots of our entry, each of which leaves ``state``."""
+        for _ in range(2):
+            self.boots_fast(firmware)
+            assert self.state() == state
+
+    def comes_back(self) -> None:
+        """With systemd-boot: after a boot of our entry that fails, the stock system comes, and then our entry has one more try."""
+        self.execute(BREAK_ENTRY)
+        self.boots_stock(Firmware.UEFI)
+        assert self.state() == "quickstart+1-1.conf"
+
     def state(self) -> str:
         """What GRUB has noted of the last try. With systemd-boot, the name of our entry."""
         found = look_into(self.artefact.disk, self.context)

@@ -1,4 +1,4 @@
-"""`build --image` of disks with other partitions than Debian's cloud images have."""
+"""`build --image` of disks with other partitions, boot loaders or initramfs files than Debian's cloud images have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from quickstart.model.words import Firmware
 from quickstart.store.store import Store
 from tests.images.lookalike import Layout
-from tests.vm.imaging import BREAK_ENTRY, CHANGE_MENU, Made, image_made
+from tests.vm.imaging import CHANGE_MENU, Made, image_made
 
 pytestmark = pytest.mark.full
 
@@ -32,9 +32,7 @@ def apart(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ma
 
 def test_a_partition_for_boot_an_mbr_and_labels(apart: Made) -> None:
     """It boots by itself, fast, and again. Then GRUB starts the entry that somebody has chosen for one boot."""
-    for _ in range(2):
-        apart.boots_fast(Firmware.BIOS)
-        assert apart.state() == ""
+    apart.boots_fast_again(Firmware.BIOS, "")
     apart.execute(CHOOSE_STOCK.format("mount /boot", "umount /boot"))
     apart.boots_stock(Firmware.BIOS)
     assert apart.state() == ""
@@ -51,12 +49,8 @@ def test_systemd_boot(with_systemd_boot: Made) -> None:
     try. A changed menu takes the entry away at the end of the boot.
     """
     disk = with_systemd_boot
-    for _ in range(2):
-        disk.boots_fast(Firmware.UEFI)
-        assert disk.state() == "quickstart+1.conf"
-    disk.execute(BREAK_ENTRY)
-    disk.boots_stock(Firmware.UEFI)
-    assert disk.state() == "quickstart+1-1.conf"
+    disk.boots_fast_again(Firmware.UEFI, "quickstart+1.conf")
+    disk.comes_back()
     disk.execute(CHANGE_MENU)
     disk.boots_fast(Firmware.UEFI)
     assert disk.state() == "quickstart.off"
@@ -71,9 +65,7 @@ def with_dracut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def test_dracut(with_dracut: Made) -> None:
     """It boots by itself, fast, and again. Then GRUB starts the stock entry, with dracut's initramfs."""
-    for _ in range(2):
-        with_dracut.boots_fast(Firmware.UEFI)
-        assert with_dracut.state() == ""
+    with_dracut.boots_fast_again(Firmware.UEFI, "")
     with_dracut.execute(CHOOSE_STOCK.format(":", ":"))
     with_dracut.boots_stock(Firmware.UEFI)
     assert with_dracut.state() == ""
@@ -87,9 +79,5 @@ def unified(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def test_a_unified_kernel_image(unified: Made) -> None:
     """It boots by itself, fast, and again. A boot of the entry that fails is followed by a boot of the unified kernel image."""
-    for _ in range(2):
-        unified.boots_fast(Firmware.UEFI)
-        assert unified.state() == "quickstart+1.conf"
-    unified.execute(BREAK_ENTRY)
-    unified.boots_stock(Firmware.UEFI)
-    assert unified.state() == "quickstart+1-1.conf"
+    unified.boots_fast_again(Firmware.UEFI, "quickstart+1.conf")
+    unified.comes_back()

@@ -21,7 +21,7 @@ _PE_OFFSET_AT = 0x3C
 _HEADER = struct.Struct("<4sHH12xHH")
 # Name, virtual size, virtual address, size in the file, offset in the file.
 _SECTION = struct.Struct("<8sIIII16x")
-# systemd's stub has six, and ukify adds at most eleven.
+# systemd's stub has eight, and a unified kernel image of it has four more.
 _MOST_SECTIONS = 96
 _QUOTES = "\"'"
 
