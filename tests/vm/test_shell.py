@@ -97,12 +97,12 @@ def test_a_script_in_the_initramfs(artefact: Path) -> None:
     """The root volume is mounted, and not yet the root; then the boot goes on until it is ready."""
     done = scripted(
         "echo it-is $(cat /proc/1/comm) with $(lsmod | grep -c '^virtio_blk ') driver, $(mount | grep -c vda) mounts\n"
-        "echo below: $(find /newroot/etc /usr -maxdepth 0 2>&1)\n",
+        "echo below: $(find /newroot/etc /var -maxdepth 0 2>&1)\n",
         *("--at", "initramfs", "--snapshot", artefact),
     )
     assert done.returncode == 0, done.stderr
     assert "it-is init with 1 driver, 1 mounts\n" in whole_text(done.stdout)
-    assert "below: /newroot/etc find: /usr: No such file or directory\n" in whole_text(done.stdout)
+    assert "below: /newroot/etc find: /var: No such file or directory\n" in whole_text(done.stdout)
     # What init says at the hand-off may come after ready, when the guest is gone.
     assert b"fallback" not in done.stdout
     assert b"ready, after" in done.stderr
