@@ -204,6 +204,7 @@ printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s SOCKETS=0\n' "$top/app.s
 [ "$2" = no ] || : >run/adopted
 set +e
 sh "$1" >/dev/null
+echo "status $?"
 # What has been killed is a zombie until its parent asks.
 grep -q '^State:.[^Z]' /proc/$left/status && echo goes on || echo ended
 """
@@ -218,7 +219,7 @@ def test_adopt_ends_what_the_main_process_has_left(tmp_path: Path, is_adopted: s
         [*own_namespaces(), "sh", "-c", LEFT, "sh", str(script), is_adopted],
         cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    assert done.stdout.strip() == left, done.stderr
+    assert done.stdout.splitlines() == ["status 0", left], done.stderr
     # Files in /run that say what it has done in this boot go, too (cron's crond.reboot).
     forgotten = ["forget"] if is_adopted == "no" else []
     assert (tmp_path / "called").read_text().split() == [*forgotten, "reload", "reset-failed", "restart"]
@@ -236,7 +237,7 @@ def test_a_reload_that_systemd_refuses(tmp_path: Path, refused: int, starts: boo
         [*own_namespaces(), "sh", "-c", LEFT, "sh", str(script), "no"],
         cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    assert done.stdout.strip() == "ended", done.stderr
+    assert done.stdout.splitlines() == [f"status {0 if starts else 1}", "ended"], done.stderr
     called = (tmp_path / "called").read_text().split()
     assert called.count("reload") == (refused + 1 if starts else 10)
     assert [each for each in called if each != "reload"] == [
@@ -295,6 +296,34 @@ def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets:
     assert adopted(tmp_path, "app.service", sockets) == called.split()
     assert (tmp_path / "run/other-sockets").exists() is (sockets == 2)
     assert (tmp_path / "run/fell-back").exists() is (sockets == 2)
+    # This start fails for good, and the next boot finds the same sockets: the machine is not to boot for ever.
+    drop_in = tmp_path / "units/app.service.d/zzzz-quickstart.conf"
+    assert (drop_in.read_text() if drop_in.exists() else "") == (
+        "[Unit]\nFailureAction=none\n" if sockets == 2 else ""
+    )
+
+
+# systemd as `adopt` sees it: it asks for a restart, which sends the unit's signal and then waits for its end.
+STOPPED = """#!/bin/sh
+case $1 in
+restart) (sleep 0.3; kill -$SIGNAL $PPID; sleep 0.3; : >stopping) >/dev/null 2>&1 & ;;
+show) [ -e stopping ] && echo stop-sigterm || echo start ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("signal", ["TERM", "QUIT", "HUP", "INT", "USR1", "CONT"])
+def test_a_start_that_is_given_up_is_stopped_and_does_not_fail(tmp_path: Path, signal: str) -> None:
+    """A failure would be for OnFailure= and FailureAction=, and a machine that boots again would boot for ever."""
+    script = prepared_adopt(tmp_path)
+    (tmp_path / "programs/systemctl").write_text(STOPPED)
+    done = subprocess.run(
+        [*own_namespaces(), "sh", "-c", LEFT, "sh", str(script), "no"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False,
+        env={**os.environ, "SIGNAL": signal},
+    )  # fmt: skip
+    assert (tmp_path / "stopping").exists(), done.stderr
+    assert "status 0" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -377,8 +406,9 @@ def prepared_adopt(tmp_path: Path) -> Path:
     programs = tmp_path / "programs"
     programs.mkdir()
     (tmp_path / "lib").write_text(f"forget_start() {{ echo forget >>{tmp_path}/called; }}\n")
+    asked = '[ "$1" != show ] || { echo "${sub_state:-stop-sigterm}"; exit; }\n'
     for name, word in (("systemd-notify", "notify"), ("systemctl", '"${1#daemon-}"')):
-        (programs / name).write_text(f"#!/bin/sh\necho {word} >>{tmp_path}/called\n")
+        (programs / name).write_text(f"#!/bin/sh\n{asked}echo {word} >>{tmp_path}/called\n")
         (programs / name).chmod(0o755)
     text = (INIT / "adopt").read_text()
     for ours, place in (

@@ -112,12 +112,20 @@ def test_a_server_that_answers_the_machine_itself_otherwise_is_handed_over_at_re
 
 
 def test_a_process_that_dies_after_the_first_answer_is_started_again(store: Store, artefact: Path) -> None:
-    """Before systemd has adopted it: adopt finds it dead. The unit is then the image's own."""
+    """Before systemd has adopted it: adopt finds it dead. The unit is then the image's own, and it has not failed."""
     kill = "kill -9 $(cat /sys/fs/cgroup/system.slice/nginx.service/cgroup.procs); "
-    ended = boot(
-        store, artefact, command=f"{kill} until systemctl is-active -q nginx; do sleep 1; done; {WHOLE}"
+    tell = (
+        "units=/run/systemd/system; mkdir -p $units/nginx.service.d; "
+        "printf '[Unit]\\nOnFailure=tell.service\\n[Service]\\nKillSignal=SIGQUIT\\n' >$units/nginx.service.d/tell.conf; "
+        "printf '[Service]\\nExecStart=touch /run/told\\n' >$units/tell.service; "
     )
-    assert ended.said == WORKING
+    told = "ls /run/told 2>/dev/null; systemctl show -p OnFailure --value nginx"
+    ended = boot(
+        store,
+        artefact,
+        command=f"{tell} {kill} until systemctl is-active -q nginx; do sleep 1; done; {told}; {WHOLE}",
+    )
+    assert ended.said == ["tell.service", *WORKING]
     assert len(ended.fallbacks) == 1
     assert ended.fallbacks[0].startswith("fallback 1: nginx.service has ended; ")
 
