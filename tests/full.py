@@ -1,4 +1,4 @@
-"""`make test-full`: every test, those marked ``full`` first. After an interruption it continues.
+"""`make test-full`: every test. After an interruption it continues.
 
 python -m tests.full [--shard I/N] [-- WORDS FOR PYTEST]
 
@@ -27,9 +27,10 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ".full"
 # Of pytest: all passed, and some failed. With any other status nothing more can be told of the rest.
 _GOES_ON = (0, 1)
-# Seconds that a test of a room takes, roughly: what shards are balanced by.
-_WEIGHTS = {"vm": 60.0, "contract": 1.0}
+# Seconds that a test of a room takes, roughly, and that one marked ``full`` takes: what shards are balanced by.
+_WEIGHTS = {"vm": 20.0, "contract": 1.0}
 _WEIGHT = 0.02
+_FULL_WEIGHT = 100.0
 
 
 @dataclass(frozen=True)
@@ -53,26 +54,28 @@ def parse_shard(text: str) -> Shard:
 
 
 def in_shard(tests: Sequence[Test], shard: Shard) -> tuple[Test, ...]:
-    """The tests of one shard, in their order (pure). A file's tests stay together, full and ordinary ones apart.
+    """The tests of one shard, in their order (pure). A file's tests stay together: they share what they build.
 
-    The heaviest file goes to the lightest shard, until none is left: first of those marked ``full``, then of the others.
+    The heaviest file goes to the lightest shard, until none is left.
     """
-    weights: dict[tuple[bool, str], float] = {}
+    weights: dict[str, float] = {}
     for test in tests:
-        weights[_group(test)] = weights.get(_group(test), 0.0) + _weight(test)
+        weights[_file(test)] = weights.get(_file(test), 0.0) + _weight(test)
     loads = [0.0] * shard.count
-    place: dict[tuple[bool, str], int] = {}
-    for group in sorted(weights, key=lambda each: (not each[0], -weights[each], each)):
-        place[group] = loads.index(min(loads))
-        loads[place[group]] += weights[group]
-    return tuple(test for test in tests if place[_group(test)] == shard.index - 1)
+    place: dict[str, int] = {}
+    for file in sorted(weights, key=lambda each: (-weights[each], each)):
+        place[file] = loads.index(min(loads))
+        loads[place[file]] += weights[file]
+    return tuple(test for test in tests if place[_file(test)] == shard.index - 1)
 
 
-def _group(test: Test) -> tuple[bool, str]:
-    return test.full, test.id.partition("::")[0]
+def _file(test: Test) -> str:
+    return test.id.partition("::")[0]
 
 
 def _weight(test: Test) -> float:
+    if test.full:
+        return _FULL_WEIGHT
     return next((_WEIGHTS[part] for part in test.id.split("/") if part in _WEIGHTS), _WEIGHT)
 
 
@@ -176,14 +179,12 @@ def main(words: Sequence[str], root: Path = ROOT, place: str = "tests") -> int:
 def _run(
     root: Path, place: str, tests: Sequence[Test], records: Path, scratch: Path, words: Sequence[str]
 ) -> int:
-    """Those marked ``full``, then the others: each in a run of its own, so that none meets what the others made."""
-    status = 0
-    for full in (True, False):
-        left = to_run([test for test in tests if test.full is full], read_records(records))
-        if left and status in _GOES_ON:
-            write_list(scratch, left)
-            status = run_pytest(root, "--only-tests", scratch, "--record", records, *words, place)
-    return status
+    """In one run, so that the tests of a file build what they share once."""
+    left = to_run(tests, read_records(records))
+    if not left:
+        return 0
+    write_list(scratch, left)
+    return run_pytest(root, "--only-tests", scratch, "--record", records, *words, place)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,12 @@ def test_skipped():
 SECOND = (
     COMMON
     + """
+@pytest.mark.full
+def test_interrupted():
+    ran("interrupted")
+    if broken():
+        os.kill(os.getpid(), signal.SIGINT)
+
 @pytest.mark.parametrize("word", ["a b", "c::d"])
 def test_words(word):
     ran("words")
@@ -50,12 +56,6 @@ def test_words(word):
 def test_breaks():
     ran("breaks")
     assert not broken()
-
-@pytest.mark.full
-def test_interrupted():
-    ran("interrupted")
-    if broken():
-        os.kill(os.getpid(), signal.SIGINT)
 """
 )
 
@@ -94,26 +94,26 @@ def full(project: Path, *words: str) -> tuple[int, str, list[str]]:
 AT_ONCE = [(), ("--", "-n", "2", "--dist", "loadfile")]
 
 
-def test_those_marked_full_come_first_and_all_are_counted(project: Path) -> None:
+def test_those_marked_full_run_and_all_are_counted(project: Path) -> None:
     status, line, ran = full(project)
     assert status == 0
     assert line == "test-full: 7 tests: 6 passed, 0 failed, 1 skipped, 0 not run"
-    assert ran == ["long", "interrupted", "short", "skipped", "words", "words", "breaks"]
+    assert ran == ["long", "short", "skipped", "interrupted", "words", "words", "breaks"]
 
 
 def test_it_goes_on_where_it_was_interrupted(project: Path) -> None:
     broken = project.parent / "broken"
     broken.touch()
     status, line, ran = full(project)
-    assert (status, ran) == (2, ["long", "interrupted"])
-    assert line == "test-full: 7 tests: 1 passed, 0 failed, 0 skipped, 6 not run"
+    assert (status, ran) == (2, ["long", "short", "skipped", "interrupted"])
+    assert line == "test-full: 7 tests: 2 passed, 0 failed, 1 skipped, 4 not run"
     broken.unlink()
     status, line, ran = full(project)
     assert status == 0
-    assert ran == ["interrupted", "short", "skipped", "words", "words", "breaks"]
-    assert line == "test-full: 7 tests: 6 passed, 0 failed, 1 skipped, 0 not run; 1 of them in an earlier run"
+    assert ran == ["interrupted", "words", "words", "breaks"]
+    assert line == "test-full: 7 tests: 6 passed, 0 failed, 1 skipped, 0 not run; 3 of them in an earlier run"
     # Nothing is left to do, and the line is the same.
-    assert full(project) == (0, line.replace("; 1 of", "; 7 of"), [])
+    assert full(project) == (0, line.replace("; 3 of", "; 7 of"), [])
 
 
 @pytest.mark.parametrize("words", AT_ONCE, ids=["one", "two"])

@@ -32,19 +32,19 @@ def test_shards_have_every_test_once(tests: list[Test], count: int) -> None:
     parts = [in_shard(tests, Shard(index, count)) for index in range(1, count + 1)]
     assert sorted(test.id for part in parts for test in part) == sorted(test.id for test in tests)
     for part in parts:
-        # In the order of the whole, and a file's tests of a kind in one shard.
+        # In the order of the whole, and a file's tests in one shard.
         assert [*part] == [test for test in tests if test in part]
     for one, other in pairwise(parts):
-        kinds = [{(test.full, test.id.partition("::")[0]) for test in part} for part in (one, other)]
-        assert not kinds[0] & kinds[1]
+        files = [{test.id.partition("::")[0] for test in part} for part in (one, other)]
+        assert not files[0] & files[1]
 
 
 def test_shards_are_of_a_weight() -> None:
     tests = [Test(f"tests/vm/test_{number}.py::test", True) for number in range(9)]
     assert [len(in_shard(tests, Shard(index, 3))) for index in (1, 2, 3)] == [3, 3, 3]
-    # Long ones are shared out by themselves, however many short ones there are.
-    both = [*tests, *(Test(f"tests/vm/test_s.py::test[{number}]", False) for number in range(40))]
-    assert [sum(test.full for test in in_shard(both, Shard(index, 3))) for index in (1, 2, 3)] == [3, 3, 3]
+    # A file with many short ones is as heavy as several with a long one.
+    both = [*tests[:4], *(Test(f"tests/vm/test_s.py::test[{number}]", False) for number in range(20))]
+    assert [len(in_shard(both, Shard(index, 2))) for index in (1, 2)] == [20, 4]
     beside = [*tests[:3], *(Test(f"tests/unit/test_a.py::test[{number}]", False) for number in range(500))]
     assert [len(in_shard(beside, Shard(index, 4))) for index in (1, 2, 3, 4)] == [1, 1, 1, 500]
 
