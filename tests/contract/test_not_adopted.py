@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.host import door
 from quickstart.host.namespaces import own_namespaces
 from tests.contract.initscript import INIT, function
 
@@ -56,8 +55,7 @@ def test_only_adopt_may_speak_to_systemd_meanwhile(tmp_path: Path, kind: str) ->
     spoken = [line for line in lines if line.startswith("NotifyAccess=")]
     assert spoken == ([] if kind == "forking" else ["NotifyAccess=main"])
     assert lines[-2] == "ExecStart="
-    assert lines[-1].startswith("ExecStart=+/q/busybox ")
-    assert lines[-1].endswith(" /bin/sh /q/adopt")
+    assert lines[-1] == "ExecStart=+/q/bin/caretaker leave-unit /bin/sh /q/adopt"
 
 
 @pytest.mark.parametrize("records", ["", "user app\n", "user app\ndynamic-user 61234\n"])
@@ -74,28 +72,53 @@ def test_adopt_has_no_mounts_of_the_unit(tmp_path: Path, records: str) -> None:
     assert directories & set(lines) == (set() if "dynamic-user" in records else directories)
 
 
-# A library that says when it is loaded.
-_LOADED = 'void __attribute__((constructor)) loaded(void) { creat("%s", 0600); }'
+# A unit's process has namespaces, a mount over a program, and a root, directory, umask, descriptor and environment of its own.
+OF_UNIT = """
+set -eu
+mount -t proc proc /proc
+cd "$1"
+mkdir -p root/proc; mount -t proc proc root/proc; cp -L caretaker root/
+printf '#!/bin/sh\necho evil\n' >evil; chmod 755 evil
+unshare --mount --net --ipc --uts sh -euc '
+mount --bind evil /usr/bin/id
+[ "$(id)" = evil ]
+umask 0
+export LD_LIBRARY_PATH=$1 NOTIFY_SOCKET=/application PATH=$1
+exec /usr/sbin/chroot $2 $3 leave-unit /bin/sh "$1/adopt"
+' sh "$1" "$2" "$3" <evil >>output 2>&1 9<evil
+cat said
+"""
+# What `adopt` would see.
+SAID = """
+PATH=/usr/bin:/bin
+given=$(for name in 0 1 2; do readlink /proc/$$/fd/$name; done)
+exec >said
+id -u; pwd; umask; env | grep -v ^PWD=
+echo $given
+[ ! -e /proc/$$/fd/9 ] || echo a descriptor
+for name in mnt net ipc uts; do [ "$(readlink /proc/self/ns/$name)" = "$(readlink /proc/1/ns/$name)" ] || echo "another $name"; done
+"""
 
 
-def test_adopt_has_nothing_of_the_units_environment(tmp_path: Path) -> None:
-    """It is root's, and an EnvironmentFile= may be the application's to write."""
-    (tmp_path / "busybox").symlink_to(door.tool_path("busybox"))
-    (tmp_path / "adopt").write_text(f"/usr/bin/env | /usr/bin/grep -v ^PWD= >{tmp_path}/said\n")
-    library = tmp_path / "loaded.so"
-    subprocess.run(
-        ["cc", "-w", "-shared", "-fPIC", "-x", "c", "-o", library, "-"],
-        input=_LOADED % (tmp_path / "marker"), check=True, text=True, timeout=SECONDS,
+@pytest.mark.parametrize(("root", "program"), [("/", "{place}/caretaker"), ("root", "/caretaker")])
+def test_adopt_has_nothing_of_the_unit(tmp_path: Path, caretaker: Path, root: str, program: str) -> None:
+    """It is root's, and what the unit mounts or reads (BindPaths=, EnvironmentFile=) may be the application's to write."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they make namespaces")
+    (tmp_path / "caretaker").symlink_to(caretaker)
+    (tmp_path / "adopt").write_text(SAID.replace(">said", f">{tmp_path}/said"))
+    done = subprocess.run(
+        [*own_namespaces(), "sh", "-c", OF_UNIT, "sh", tmp_path, root, program.format(place=tmp_path)],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    settings = f"UNITS={tmp_path} UNIT=app.service UNIT_TYPE=notify Q={tmp_path}"
-    script = f"{function('hand-off', 'write_drop_in')}\n{settings}\nwrite_drop_in"
-    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
-    lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
-    words = lines[-1].removeprefix("ExecStart=+").split()
-    environment = {"LD_PRELOAD": str(library), "NOTIFY_SOCKET": "/application", "PATH": str(tmp_path)}
-    subprocess.run(words, env=environment, check=True, timeout=SECONDS)
-    assert (tmp_path / "said").read_text() == "NOTIFY_SOCKET=/run/systemd/notify\n"
-    assert not (tmp_path / "marker").exists()
+    assert done.stderr == "", (tmp_path / "output").read_text()
+    assert done.stdout.splitlines() == [
+        "0",
+        "/",
+        "0022",
+        "NOTIFY_SOCKET=/run/systemd/notify",
+        "/dev/null /dev/null /dev/kmsg",
+    ]
 
 
 @pytest.mark.parametrize(

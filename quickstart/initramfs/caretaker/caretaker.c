@@ -7,6 +7,7 @@
  * caretaker remove        removes the files and trees that stdin names, each with a NUL after it
  * caretaker ask ADDRESS PORT STATUS PATH  asks the application by HTTP; its status is 3 for an answer with another status than STATUS
  * caretaker listen unit|all DESCRIPTION PROGRAM...  binds the unit's sockets, or journald's as well, and executes the program, which keeps them
+ * caretaker leave-unit PROGRAM...  executes the program as PID 1 would, with nothing of the unit whose command it is
  * caretaker watch-bus SOCKET FILE  watches the message bus in the background until systemd is on it, and prints the process that does so
  * caretaker find-ipc USER    whether the user with that number has something in the System V or POSIX IPC; its status is 1 if not
  * caretaker remove-ipc USER|all  removes it, or that of all users; its status is 1 if there is nothing
@@ -73,6 +74,7 @@ static int take_care(int argc, char **argv) {
         return (int)ask(argv[2], (uint16_t)atoi(argv[3]), argv[4], argv[5]);
     if (argc >= 5 && strcmp(argv[1], "listen") == 0 && (strcmp(argv[2], "unit") == 0 || strcmp(argv[2], "all") == 0))
         return listen_for(argv[3], strcmp(argv[2], "all") == 0, argv + 4) ? 0 : 1;
+    if (argc >= 3 && strcmp(argv[1], "leave-unit") == 0) return leave_unit(argv + 2) ? 0 : 1;
     if (argc == 4 && strcmp(argv[1], "watch-bus") == 0) return watch_bus(argv[2], argv[3]) ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "find-ipc") == 0 && atoi(argv[2]) > 0) return count_ipc((unsigned)atoi(argv[2]), false) ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "remove-ipc") == 0 && strcmp(argv[2], "all") == 0) return count_ipc(EVERYBODY, true) ? 0 : 1;
@@ -81,7 +83,7 @@ static int take_care(int argc, char **argv) {
     fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | set-aside | look-at-tmp |\n"
                     "       ask ADDRESS PORT STATUS PATH |\n"
                     "       listen unit|all DESCRIPTION PROGRAM... | watch-bus SOCKET FILE | find-ipc USER | remove-ipc USER|all |\n"
-                    "       find-unconfined FILE GROUP...\n");
+                    "       find-unconfined FILE GROUP... | leave-unit PROGRAM...\n");
     return 2;
 }
 

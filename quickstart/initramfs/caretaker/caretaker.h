@@ -29,6 +29,8 @@ enum tmp look_at_tmp(void);
 #define EVERYBODY UINT32_MAX
 size_t count_ipc(unsigned number, bool removes);
 bool find_unconfined(const char *file, char **groups);
+/* The path of the program, and its arguments. Returns only when it fails. */
+bool leave_unit(char **program);
 bool listen_for(const char *description, bool with_journal, char **program);
 /* `place` is the bus's socket. */
 bool watch_bus(const char *place, const char *path);
