@@ -28,6 +28,8 @@ enum tmp look_at_tmp(void);
 /* In place of a user's number. */
 #define EVERYBODY UINT32_MAX
 size_t count_ipc(unsigned number, bool removes);
+/* Whether a process of the group, or of a group below it, is wanted; after the first one, no other is asked for. */
+bool is_any_member(const char *group, bool (*is_wanted)(const char *pid, void *what), void *what);
 bool find_unconfined(const char *file, char **groups);
 /* The path of the program, and its arguments. Returns only when it fails. */
 bool leave_unit(char **program);

@@ -5,7 +5,6 @@
 #include "caretaker.h"
 #include "starter.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -95,7 +94,7 @@ static const char *find_script(const char *patterns, const char *pid, char *word
     return NULL;
 }
 
-static bool escapes(const char *patterns, const char *pid) {
+static bool escapes(const char *pid, void *patterns) {
     char program[PATH_MAX], words[PATH_MAX];
     if (!find_program(pid, program)) return false;
     const char *found = is_confined_path(patterns, program) ? program : find_script(patterns, pid, words, sizeof words);
@@ -104,34 +103,13 @@ static bool escapes(const char *patterns, const char *pid) {
     return true;
 }
 
-static bool escapes_in(const char *patterns, const char *group) {
-    char *procs = text("%s/cgroup.procs", group), *pids = read_whole(procs, NULL), *rest = pids;
-    bool found = false;
-    for (char *pid; !found && rest && (pid = strsep(&rest, "\n")) && *pid;) found = escapes(patterns, pid);
-    free(pids);
-    free(procs);
-    DIR *groups = found ? NULL : opendir(group);
-    for (const struct dirent *entry; !found && groups && (entry = readdir(groups));) {
-        if (entry->d_type != DT_DIR || strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        char *below = text("%s/%s", group, entry->d_name);
-        found = escapes_in(patterns, below);
-        free(below);
-    }
-    if (groups) closedir(groups);
-    return found;
-}
-
 /* Whether a process in one of the groups, or in a group below it, runs a program that one of the patterns in `file` names, and is unconfined.
    Prints the program. Without a readable file, nobody is known to be confined rightly. */
 bool find_unconfined(const char *file, char **groups) {
     char *patterns = read_whole(file, NULL);
     if (!patterns) return !complain("cannot read", file);
     bool found = false;
-    for (; !found && *groups; groups++) {
-        char *group = text("/sys/fs/cgroup/%s", *groups);
-        found = escapes_in(patterns, group);
-        free(group);
-    }
+    for (; !found && *groups; groups++) found = is_any_member(*groups, escapes, patterns);
     free(patterns);
     return found;
 }

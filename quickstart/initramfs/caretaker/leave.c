@@ -1,5 +1,6 @@
 /* Executes a program as PID 1 would, with nothing of what the settings of a unit give to its processes. systemd gives a command with `+` all rights
-   (systemd.service(5)), but the unit's mounts, working directory and environment, too, and these may be the application's to write. */
+   (systemd.service(5)), but the unit's mounts, working directory and environment, too, and these may be the application's to write. With Delegate=,
+   its control group may be, too, and who may freeze a program may have it act on what has changed meanwhile. */
 #include "caretaker.h"
 
 #include <fcntl.h>
@@ -37,10 +38,19 @@ static bool take_own_descriptors(void) {
     return syscall(SYS_close_range, AFTER_STDERR, ~0U, 0) == 0;
 }
 
+/* The root of the hierarchy is nobody's but root's. systemd still knows the program by its number. */
+static bool leave_group(void) {
+    int root = open("/sys/fs/cgroup/cgroup.procs", O_WRONLY | O_CLOEXEC);
+    bool done = root >= 0 && write(root, "0", 1) == 1;
+    if (root >= 0) close(root);
+    return done;
+}
+
 bool leave_unit(char **program) {
     static char notify[] = "NOTIFY_SOCKET=/run/systemd/notify";
     char *environment[] = {notify, NULL};
     if (!enter_namespaces()) return complain("cannot enter the namespaces of", "PID 1");
+    if (!leave_group()) return complain("cannot leave", "the unit's control group");
     if (!take_own_descriptors()) return complain("cannot open", "/dev/null");
     umask(USUAL_UMASK);
     execve(program[0], program, environment);

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <linux/types.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 enum { READ_ONLY_ATTRIBUTE = 1, NOSUID_ATTRIBUTE = 2, NOEXEC_ATTRIBUTE = 8, MOUNT_POINT_FIELD = 4 };
 
 /* For open_tree(2) and move_mount(2), and struct mount_attr: of linux/mount.h, which cannot be included together with sys/mount.h. */
-enum { CLONED_TREE = 1, FROM_ITSELF = 4 };
+enum { CLONED_TREE = 1, FROM_ITSELF = 4, TO_ITSELF = 0x40, WHOLE_TREE = 0x8000, ITSELF = 0x1000 };
 struct attributes {
     __u64 set, clear, propagation, user_namespace;
 };
@@ -64,6 +65,25 @@ static void bind(const char *source, const char *path, unsigned long flags) {
     if (mount(source, path, NULL, MS_BIND | flags, NULL) < 0) fail("%s cannot be bound to %s: %m", source, path);
 }
 
+/* Processes of the application may run by now, and change what is in its directories: no link is followed on the way. */
+static int open_place(const char *path, uint64_t flags) {
+    struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = RESOLVE_NO_SYMLINKS};
+    return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+}
+
+/* Binds `source` over `path`. Without a source, what is at the path is bound over itself: the path is looked up once, and not for the source and
+   the target. */
+static void lay_over(const char *source, const char *path, bool with_all_below) {
+    unsigned flags = CLONED_TREE | O_CLOEXEC | (with_all_below ? WHOLE_TREE : 0);
+    int place = open_place(path, 0);
+    if (place < 0) fail("%s: %m", path);
+    int tree = (int)(source ? syscall(SYS_open_tree, AT_FDCWD, source, flags) : syscall(SYS_open_tree, place, "", flags | ITSELF));
+    if (tree < 0 || syscall(SYS_move_mount, tree, "", place, "", FROM_ITSELF | TO_ITSELF) < 0)
+        fail("%s cannot be bound to %s: %m", source ? source : path, path);
+    close(tree);
+    close(place);
+}
+
 static const char *inaccessible_node(const char *path) {
     struct stat found;
     if (lstat(path, &found) < 0) fail("%s: %m", path);
@@ -83,7 +103,7 @@ static bool is_inaccessible(const char *path, const char *node) {
 
 static void make_inaccessible(const char *path) {
     const char *node = inaccessible_node(path);
-    if (!is_inaccessible(path, node)) bind(node, path, MS_REC);
+    if (!is_inaccessible(path, node)) lay_over(node, path, true);
 }
 
 static void same_device(const char *root, const char *name) {
@@ -175,7 +195,7 @@ void mount_entry(const struct mount_entry *entry) {
     case BIND:
     case BIND_ALL:
         if (!(source = realpath(entry->source, NULL))) fail("%s: %m", entry->source);
-        bind(source, entry->path, entry->kind == BIND_ALL ? MS_REC : 0);
+        lay_over(source, entry->path, entry->kind == BIND_ALL);
         break;
     case PRIVATE_TMP:
         bind(private_tmp(entry->path), entry->path, MS_REC);
@@ -209,7 +229,7 @@ void mount_entry(const struct mount_entry *entry) {
     case NO_EXEC:
     case EXEC:
     case READ_WRITE_IMPLICIT:
-        if (!is_mount_point(entry->path)) bind(entry->path, entry->path, MS_REC);
+        if (!is_mount_point(entry->path)) lay_over(NULL, entry->path, true);
     }
     free(source);
 }
@@ -231,13 +251,17 @@ static bool is_anothers(const char *point, const struct mount_entry *entries, si
 
 static void change_attributes(const char *point, __u64 set, __u64 clear) {
     struct attributes wanted = {.set = set, .clear = clear};
-    if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &wanted, sizeof wanted) < 0 && errno != ENOENT) {
-        int error = errno;
-        /* The boot continues meanwhile, and may have unmounted it. */
-        if (error == EINVAL && !is_mount_point(point)) return;
-        errno = error;
-        fail("%s cannot be made read-only, nosuid or noexec: %m", point);
-    }
+    /* As a directory, it is mounted where an automount is to mount it. */
+    int place = open_place(point, O_DIRECTORY);
+    if (place < 0 && errno == ENOTDIR) place = open_place(point, 0);
+    if (place < 0 && errno == ENOENT) return;
+    bool done = place >= 0 && syscall(SYS_mount_setattr, place, "", ITSELF, &wanted, sizeof wanted) == 0;
+    int error = errno;
+    if (place >= 0) close(place);
+    /* The boot continues meanwhile, and may have unmounted it. */
+    if (done || (error == EINVAL && !is_mount_point(point))) return;
+    errno = error;
+    fail("%s cannot be made read-only, nosuid or noexec: %m", point);
 }
 
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which) {

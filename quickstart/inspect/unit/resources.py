@@ -35,7 +35,7 @@ Record = tuple[str, ...]
 
 # systemd-system.conf(5): of the tasks that the machine may have.
 _DEFAULT_TASKS_MAX = "15%"
-# In place of the unit's command, systemd runs initramfs/init/adopt, a shell with up to three programs.
+# systemd starts initramfs/init/adopt in the unit's control group, beside what runs there, until it leaves the group.
 _FEWEST_TASKS = 8
 _OOM_POLICIES = ("continue", "stop", "kill")
 _MEMORY = {
