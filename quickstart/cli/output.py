@@ -6,10 +6,12 @@ import errno
 import json
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from quickstart.store.store import default_root
 
 _LOG = logging.getLogger(__name__)
 SCHEMA = 1
+_IN_MEMORY_BYTES = 1 << 20
 _INTERRUPTED = 130
 # The exit code and the hint for an error about a file. For a file in an image or an OUT, the code that
 # reads it raises its own error.
@@ -148,9 +151,12 @@ class Verb:
         """
         if self.json:
             document = {"schema": SCHEMA, "verb": self.name, "ok": True, "result": result}
-            # One text of all of it would be copied several times.
-            json.dump(document, sys.stdout, indent=1)
-            sys.stdout.write("\n")
+            # One text of all of it would be copied several times. If the limit of CPU time ends this, stdout gets only an error.
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, "w+") as text_of_it:
+                json.dump(document, text_of_it, indent=1)
+                text_of_it.write("\n")
+                text_of_it.seek(0)
+                shutil.copyfileobj(text_of_it, sys.stdout)
         else:
             text(Plain())
 
@@ -276,7 +282,9 @@ def _failed(
         if lines:
             error["details"] = lines
         document = {"schema": SCHEMA, "verb": verb.name, "ok": False, "error": error}
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        # The error may be that stdout is full.
+        with suppress(OSError):
+            sys.stdout.write(json.dumps(document, indent=1) + "\n")
     say(verb.console, f"quickstart {verb.name}: {message}", style="red")
     for line in lines:
         for row in _rows(line, verb.console):

@@ -35,6 +35,8 @@ STOCK_PATH = tuple(
 )
 # In each directory, ld.so(8) prefers the libraries below these subdirectories, if the CPU supports them.
 CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4")
+# In the directories of DT_RUNPATH, glibc before version 2.37 prefers these, too. In its own ones, it goes by ldconfig's cache.
+_OLD_CAPABILITIES = ("tls", "haswell", "xeon_phi", "x86_64", "avx512_1")
 
 
 # The limit for names of libraries in directories of DT_RUNPATH, each of which init looks up.
@@ -188,11 +190,12 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
         own.append(directory)
         files.update(links)
         files.update(directory / name for name in names)
-    for directory in (*libraries, *own):
-        for name in CAPABILITIES:
-            *links, place = way_to(root, directory / name)
-            files.update(links)
-            places.add(place)
+    preferred = [directory / name for directory in (*libraries, *own) for name in CAPABILITIES]
+    preferred += [directory / name for directory in own for name in _OLD_CAPABILITIES]
+    for path in preferred:
+        *links, place = way_to(root, path)
+        files.update(links)
+        places.add(place)
     return Deciding(tuple(files), tuple(places))
 
 

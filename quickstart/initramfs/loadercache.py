@@ -10,12 +10,16 @@ import os
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
+from quickstart.errors import ImageFileError
 from quickstart.initramfs.facts import CAPABILITIES
 from quickstart.initramfs.serving import is_library, served_files
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldcache import cached_paths
 from quickstart.inspect.ldconf import library_directories
 from quickstart.model import StartSet
+
+# Init compares each of them at each boot.
+_MOST_CACHED = 1 << 16
 
 
 def cache_facts(root: ImageRoot, start_set: StartSet, bound: Collection[PurePosixPath]) -> bytes:
@@ -34,11 +38,16 @@ def cache_facts(root: ImageRoot, start_set: StartSet, bound: Collection[PurePosi
     names = sorted(os.fsencode(name) for name in libraries if "\n" not in name)
     if not names:
         return b""
-    directories = sorted(map(os.fsencode, _directories(root)))
-    lines = [b"DIRECTORY  " + each for each in directories]
+    directories = set(map(os.fsencode, _directories(root)))
+    cached = [path for path in cached_paths(root, names) if path.rpartition(b"/")[0] not in directories]
+    if len(cached) > _MOST_CACHED:
+        raise ImageFileError(
+            f"ldconfig's cache has {len(cached)} paths of packed libraries outside the loader's directories, too many to compare",
+            hint="run ldconfig in the image",
+        )
+    lines = [b"DIRECTORY  " + each for each in sorted(directories)]
     lines += [b"LIBRARY  " + name for name in names]
-    cached = cached_paths(root, names)
-    lines += [b"CACHED  " + path for path in cached if path.rpartition(b"/")[0] not in directories]
+    lines += [b"CACHED  " + path for path in cached]
     return b"".join(line + b"\n" for line in lines)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 import typing
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -19,6 +20,10 @@ T = TypeVar("T")
 # The limits for the messages about one document.
 MAX_LINES = 100
 _LONGEST_WORD = 100
+_MOST_SHOWN = 200
+# For a list or a table: the first members, to some depth.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _MOST_SHOWN
 # pydantic returns all faults at once, and each takes about a KiB.
 _MAX_TOLD = 50_000
 
@@ -69,11 +74,17 @@ def _fault(detail: ErrorDetails, document: type[BaseModel]) -> str:
         return f"{where}: no such key{near(str(location[-1]), _keys_at(location, document))}"
     if detail["type"] == "missing":
         return f"{where}: missing"
-    return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {_short(repr(detail['input']))})"
+    return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {_repr_of(detail['input'])})"
+
+
+def _repr_of(value: object) -> str:
+    # Of all of a long text, the representation may take ten times its memory.
+    whole = value[: _MOST_SHOWN + 1] if isinstance(value, str) else value
+    return _short(_SHORT.repr(whole) if isinstance(value, dict | list | tuple) else repr(whole))
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _keys_at(location: tuple[int | str, ...], document: type[BaseModel]) -> list[str]:

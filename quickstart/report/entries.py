@@ -28,8 +28,10 @@ from quickstart.parse.faults import Table
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Instant = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-# The limit for a kernel's command line in a result. The kernel accepts only shorter lines.
+# The limit for a kernel's command line in a result, and for every other text. The kernel accepts only shorter lines.
 Line = Annotated[str, StringConstraints(max_length=4096)]
+# The reason of a censored run, and a line of a unit.
+Text = Annotated[str, StringConstraints(max_length=1 << 16)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 # A report may also be made of a stranger's results, so all numbers have limits.
 Number = Annotated[int, Field(ge=1, le=1000)]
@@ -80,12 +82,12 @@ class PhaseEntry(Table):
 
 
 class RunEntry(CellEntry):
-    delivery: str
+    delivery: Line
     number: Number
     instance: Number = 1
     launched_ns: Count = 0
     dilation_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
-    censored: str
+    censored: Text
     t_pr_ns: Instant
     t_app_ns: Instant
     t_total_ns: Instant
@@ -115,7 +117,7 @@ class BootedEntry(Table):
     image: Word
     command_lines: Named[Line]
     unit: Word
-    unit_lines: Annotated[tuple[str, ...], Field(strict=False), FailFast()]
+    unit_lines: Annotated[tuple[Text, ...], Field(strict=False), FailFast()]
 
 
 # Field(strict=False): a tuple is a list in JSON. FailFast: of a list, only the first member with faults is reported,
@@ -123,15 +125,15 @@ class BootedEntry(Table):
 class Document(Table):
     schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
     name: Word
-    command: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1000), FailFast()]
+    command: Annotated[tuple[Line, ...], Field(strict=False, min_length=1, max_length=1000), FailFast()]
     began: Time
-    host: Named[str]
-    versions: Named[str]
-    artefacts: Named[str]
+    host: Named[Line]
+    versions: Named[Line]
+    artefacts: Named[Line]
     poll_interval_ms: Count
     boots: Named[BootedEntry] = Field(default_factory=dict)
     contents: Named[dict[str, Count]] = Field(default_factory=dict)
-    packages: Named[dict[str, str]] = Field(default_factory=dict)
+    packages: Named[dict[str, Line]] = Field(default_factory=dict)
     plan: Annotated[
         tuple[PlannedEntry, ...], Field(strict=False, min_length=1, max_length=10_000), FailFast()
     ]

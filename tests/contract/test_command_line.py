@@ -316,6 +316,8 @@ def packed_machine(place: Path) -> None:
     ):
         (place / name).mkdir(parents=True)
     (place / "newroot/usr/lib/a.so").write_text("")
+    (place / "newroot/usr/sbin").mkdir()
+    (place / "newroot/usr/sbin/init").symlink_to("/lib/systemd/systemd")
     (place / "newroot/etc/machine-id").write_text("")
     (place / "newroot/usr/lib/systemd/system/wall.service").write_text("[Unit]\nBefore=network.target\n")
     (place / wants[0] / "known.service").symlink_to("/x")
@@ -390,6 +392,9 @@ def packed_machine(place: Path) -> None:
         ("printf '0.0 0 0.0\\n0\\nUTC\\nLOCAL\\n' >newroot/etc/adjtime", ""),
         ("ln -s /var/lib/adjtime newroot/etc/adjtime", "/etc/adjtime is not as it was packed"),
         ("mkfifo newroot/etc/adjtime", ""),
+        ("ln -sf ../lib/systemd/systemd newroot/usr/sbin/init", ""),
+        ("ln -sf finit newroot/usr/sbin/init", "/sbin/init is not as it was packed"),
+        ("rm newroot/usr/sbin/init; touch newroot/usr/sbin/init", "/sbin/init is not as it was packed"),
     ],
 )
 def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str) -> None:

@@ -176,8 +176,8 @@ def test_the_drop_in_of_a_companion_names_its_own_adopt(place: Path) -> None:
     text = f"UNITS={place}/units UNIT_TYPE=exec\nwith_companions write_drop_in\n"
     assert said(("dash",), place, text, ("hand-off", "write_drop_in")) == []
     drop_in = (place / "units/php.service.d/zzzz-quickstart.conf").read_text()
-    assert f"/bin/sh {place}/companions/2/adopt" in drop_in
-    assert f"ExecStart=+{place}/companions/2/busybox env" in drop_in
+    ours = f"{place}/companions/2"
+    assert f"ExecStart=+{ours}/bin/caretaker leave-unit /bin/sh {ours}/adopt\n" in drop_in
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)

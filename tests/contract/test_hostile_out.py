@@ -262,6 +262,21 @@ def test_a_terminal_does_not_obey_a_file_of_out(out: Path) -> None:
     assert shown == b"\\x1b]0;owned\\x07\\xff plain \x1b[31mred\r\n"
 
 
+@pytest.mark.parametrize("words", [("ls", "--json"), ("ls",), ("audit", "--json")])
+def test_a_full_stdout_is_one_line(out: Path, words: tuple[str, ...]) -> None:
+    stream = io.BytesIO()
+    write_archive(stream, [regular(f"file{number}", b"", 0o644) for number in range(1000)])
+    with_initramfs(out, stream.getvalue(), len(stream.getvalue()))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, *MAIN, words[0], str(out), *words[1:]],
+            stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False, text=True,
+        )  # fmt: skip
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr.splitlines()[0]
+
+
 @pytest.mark.parametrize("payload", [Payload.ZSTD, Payload.GZIP])
 def test_a_stream_of_more_than_a_gib(out: Path, payload: Payload) -> None:
     """What is above the manifest's number is not read; where that is high, it is read in pieces, and memory stays small."""

@@ -49,6 +49,8 @@ def image(tmp_path: Path) -> Path:
     (image / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
     (image / "etc/ld.so.conf.d/a.conf").write_text(f"/opt/named\n/lib/x86_64-linux-gnu\n/{LIBRARIES}\n")
     (image / "usr/lib").mkdir(parents=True)
+    (image / "sbin").mkdir()
+    (image / "sbin/init").symlink_to("/lib/systemd/systemd")
     (image / "lib").symlink_to("usr/lib")
     put_library(image, LIBRARIES, "liba.so.1")
     put_library(image, "opt/named", "liba.so.1")

@@ -80,7 +80,7 @@ def test_adopt_has_no_mounts_of_the_unit(tmp_path: Path, records: str) -> None:
     assert directories & set(lines) == (set() if "dynamic-user" in records else directories)
 
 
-# A unit's process: it has namespaces, a control group, a mount over a program, a root, directory, umask, descriptor and environment.
+# A unit's process: with namespaces, a control group, a mount over a program, a root, directory, umask, descriptor and environment.
 OF_UNIT = """
 set -eu
 mount -t proc proc /proc; mount -t cgroup2 cgroup2 /sys/fs/cgroup

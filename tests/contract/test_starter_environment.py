@@ -128,6 +128,28 @@ def test_a_comment_with_a_backslash(
     assert found.answers["environment"].strip() == expected, found.log
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("A=Grüße\n# Grüße\nB=\U0001f600 \u20ac\n".encode(), ""),
+        ("# Grüße\nA=1\n".encode("latin-1"), ""),
+        ("A=Grüße\n".encode("latin-1"), "has a variable that is not UTF-8"),
+        (b"A=\xc0\xaf\n", "has a variable that is not UTF-8"),
+        (b"A=\xed\xa0\x80\n", "has a variable that is not UTF-8"),
+        (b"A=\xf4\x90\x80\x80\n", "has a variable that is not UTF-8"),
+        (b"A=\xef\xbf\xbf\n", "has a variable that is not UTF-8"),
+        (b"A=\xe2\x82", "has a variable that is not UTF-8"),
+        (b"\xfe=1\n", "has a variable that is not UTF-8"),
+        (b"A=1\n\0", "has a NUL"),
+    ],
+)
+def test_a_file_that_systemd_rejects(units: Units, text: bytes, reason: str) -> None:
+    """systemd takes no variable of such a file, so it does not start the unit, or with `-` starts it without them."""
+    (units.work / "file").write_bytes(text)
+    found = units.start(("type", "exec"), ("environment-file", "optional", "/run/box/file"), SLEEP)
+    assert found.reason == (f"Exec main: /run/box/file {reason}" if reason else "")
+
+
 def test_files_of_variables_by_a_pattern(units: Units) -> None:
     """glob(7), as with systemd: in the order of the names."""
     for name, text in {"b.env": "A=b\nB=b\n", "a.env": "A=a\nC=a\n", "c.other": "A=other\n"}.items():

@@ -160,6 +160,8 @@ def test_the_contents_of_packages_files_as_init_lists_them(image: Path, shell: t
     assert [line.split("  ")[1] for line in found.decode().splitlines()] == [
         "usr/lib/sysctl.d/40-p.conf",
         "usr/lib/tmpfiles.d/ksm.conf",
+        # It has none.
+        "sbin/init",
     ]
 
 
@@ -174,6 +176,10 @@ def test_a_masked_service_makes_no_difference_to_the_list(image: Path, shell: tu
 
 def test_an_image_without_files_of_packages(tmp_path: Path) -> None:
     (tmp_path / "usr/lib").mkdir(parents=True)
+    for shell in (("dash",), ("busybox", "sh")):
+        assert sums_of(tmp_path, (), shell) == (b"OTHER  sbin/init\n", b"OTHER  sbin/init\n")
+    (tmp_path / "usr/sbin").mkdir()
+    (tmp_path / "usr/sbin/init").symlink_to("../lib/systemd/systemd")
     for shell in (("dash",), ("busybox", "sh")):
         assert sums_of(tmp_path, (), shell) == (b"", b"")
 

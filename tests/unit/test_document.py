@@ -36,6 +36,8 @@ from quickstart.report import document
 from tests.unit.benchdata import CELL, censored, circumstances, realistic, results_of, sample
 from tests.unit.hostile import little_memory
 
+# Four bytes a character in memory, and as an escape even more.
+LONG = "\U0001f600" + "\x7f" * 200_000
 Edit = Callable[[dict[str, Any]], object]
 
 COUNTS = st.integers(min_value=0, max_value=2**62)
@@ -358,6 +360,24 @@ def test_a_map_of_many_keys_tells_no_faults_of_its_values(key: str) -> None:
     with pytest.raises(ResultsError, match=f"{key}: it has 10001 keys, at most 10000 are read") as error:
         document.parse(f'{{"{key}": {{{keys}}}}}', "x")
     assert f"{key}.0" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda raw: raw["host"].update(cpu=LONG),
+        lambda raw: raw["versions"].update(qemu=LONG),
+        lambda raw: raw["artefacts"].update(nginx=LONG),
+        lambda raw: raw.update(packages={"a": {"b": LONG}}),
+        lambda raw: raw["command"].append(LONG),
+    ],
+)
+def test_a_long_text_is_refused(edit: Edit) -> None:
+    """`bench compare` showed both texts in one line: 28 MB took 2.6 GiB. The fault itself has only the beginning of it."""
+    with little_memory():
+        problems = broken(edit)
+    assert len(problems) == 1
+    assert "at most 4096" in problems[0] and len(problems[0]) < 1000
 
 
 @pytest.mark.parametrize("text", ['{"name": "\\ud800"}', '{"a": 1, "a": 1}', "[" * 100, "\ud800"])

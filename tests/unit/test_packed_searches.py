@@ -87,7 +87,8 @@ def test_a_program_s_own_directories_are_looked_into_first(root: ImageRoot, entr
     found = watched(root, ("app.service",), StartSet(packed, ()), ())
     names = set(map(str, found.names))
     assert {"/opt/app/lib/liba.so.1", "/opt/app/lib/liba.so.1.2"} <= names
-    assert "/opt/app/lib/glibc-hwcaps/x86-64-v3" in set(map(str, found.places))
+    # Before version 2.37, glibc looks into the second one, too.
+    assert {"/opt/app/lib/glibc-hwcaps/x86-64-v3", "/opt/app/lib/haswell"} <= set(map(str, found.places))
     assert not [name for name in names if name.startswith("/run/")]
 
 

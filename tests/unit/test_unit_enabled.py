@@ -152,6 +152,15 @@ def test_the_administrators_drop_ins_are_compared(tmp_path: Path) -> None:
     assert {f"{OWN}/away.service.d/a.conf", f"{OWN}/away.service.d/b.conf", "/opt/kept.conf"} <= names
 
 
+@pytest.mark.parametrize("place", ["/etc/systemd/system", "/usr/local/lib/systemd/system"])
+def test_a_drop_in_that_would_replace_a_packages_is_looked_for(tmp_path: Path, place: str) -> None:
+    """By systemd.unit(5), it counts in the place of that of the same name: its own name alone would be known already."""
+    root = image(tmp_path)
+    put(tmp_path, f"{PACKAGES}/rc-local.service.d/debian.conf", "[Unit]\nAfter=network-online.target\n")
+    names = set(map(str, watched(root, ("app.service",), StartSet((), ()), ()).names))
+    assert f"{place}/rc-local.service.d/debian.conf" in names
+
+
 def test_they_go_into_the_archive(tmp_path: Path) -> None:
     root = image(tmp_path)
     assert watched(root, ("app.service",), StartSet((), ()), ()).enabled == enabled_text(root, "app.service")

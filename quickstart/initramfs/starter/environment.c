@@ -91,10 +91,31 @@ static char *skip_comment(char *at) {
     return at;
 }
 
+/* As systemd has it: a noncharacter is none, either (unichar_is_valid in its src/basic/utf8.c). */
+static bool is_utf8(const char *text) {
+    static const uint32_t LEAST[] = {0, 0x80, 0x800, 0x10000};
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        unsigned more = *at < 0x80 ? 0 : *at < 0xe0 ? 1 : *at < 0xf0 ? 2 : 3;
+        if ((*at >= 0x80 && *at < 0xc0) || *at > 0xf7) return false;
+        uint32_t sign = more ? *at & (0x3fU >> more) : *at;
+        at++;
+        for (unsigned i = 0; i < more; i++) {
+            if ((*at & 0xc0) != 0x80) return false;
+            sign = sign << 6 | (*at++ & 0x3f);
+        }
+        if (sign < LEAST[more] || sign > 0x10ffff || (sign & 0xfffff800) == 0xd800) return false;
+        if ((sign >= 0xfdd0 && sign <= 0xfdef) || (sign & 0xfffe) == 0xfffe) return false;
+    }
+    return true;
+}
+
 void read_variables(const char *path, bool optional, struct list *into) {
-    char *at = read_whole(path, NULL);
+    size_t length;
+    char *at = read_whole(path, &length);
     if (!at && optional) return;
     if (!at) fail("%s cannot be read: %m", path);
+    /* systemd takes nothing of such a file, and with its `-` starts the unit all the same. */
+    if (strlen(at) != length) fail("%s has a NUL", path);
     while (*(at += strspn(at, " \t\r\n"))) {
         if (*at == '#' || *at == ';') {
             at = skip_comment(at);
@@ -107,6 +128,7 @@ void read_variables(const char *path, bool optional, struct list *into) {
         while (name_end > name && strchr(" \t\r", name_end[-1])) name_end--;
         *name_end = '\0';
         char *value = file_value(&at);
+        if (!is_utf8(name) || !is_utf8(value)) fail("%s has a variable that is not UTF-8", path);
         if (is_name(name)) assign(into, text("%s=%s", name, value));
     }
 }

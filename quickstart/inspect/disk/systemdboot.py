@@ -149,6 +149,9 @@ def _unified_entry(path: str, name: str, head: bytes) -> MenuEntry | None:
     if release_text is None or line is None:
         raise ValueError("its os-release or its command line is not at its beginning")
     fields = release(release_text)
+    # The time to compare two versions grows with the square of their lengths.
+    if any(len(value) > _MOST_CHARACTERS for value in fields.values()):
+        raise ValueError("its os-release has a very long line")
 
     def first(*keys: str) -> str | None:
         return next((fields[key] for key in keys if key in fields), None)

@@ -161,7 +161,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
     names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in PULLING_DIRECTORIES]
     yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in dict.fromkeys(names))
-    yield from map(PurePosixPath, ("/etc/systemd/networkd.conf.d", "/usr/local/lib/systemd/network"))
+    yield from map(PurePosixPath, ("/etc/systemd/networkd.conf.d", "/usr/local/lib/systemd/networkd.conf.d"))
+    yield PurePosixPath("/usr/local/lib/systemd/network")
     yield from _network_drop_ins(root)
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _CLOUD_PLACES)

@@ -92,10 +92,13 @@ def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def own_drop_ins(root: ImageRoot) -> Deciding:
-    """The administrator's drop-ins of all units, and the links that lead to them. The list that the function
-    ``enabled_text`` makes has only the names of drop-ins. So init must also compare the files of these drop-ins.
+    """The places of the administrator's drop-ins of all units, and the links that lead to them. The list that the
+    function ``enabled_text`` makes has only the names of drop-ins. So init must also compare the files of these
+    drop-ins, and must notice a new file that replaces a package's drop-in of the same name (systemd.unit(5)).
     """
-    paths = (path for place in ADMINISTRATORS_UNITS for path in root.glob(place / "*.d" / "*.conf"))
+    places = (path for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / "*.d" / "*.conf"))
+    names = {PurePosixPath(path.parent.name, path.name) for path in places}
+    paths = (place / name for place in ADMINISTRATORS_UNITS for name in names)
     return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))
 
 

@@ -288,16 +288,23 @@ def content_sums(root: ImageRoot, more: Iterable[PurePosixPath]) -> bytes:
     """A line for each of the packages' files with kernel settings, in the format of sha256sum(1). The line has the sum
     of the file's content, and the file's path without the leading slash. If the administrator replaces or masks a file
     in the packages' directory by a file of the same name, there is no line for the packages' file. ``more`` are the
-    packages' files of tmpfiles.d that write kernel settings.
+    packages' files of tmpfiles.d that write kernel settings. There is one more line if the link /sbin/init does not name
+    systemd.
 
     The script ``settings-files`` of init makes the same lines in the guest. The script does not know whether
     systemd-sysctl.service is masked or changed, so the lines do not depend on this service. Raises UnsupportedUnitError
     for a file with a name that sha256sum(1) may escape.
     """
     paths = (*_packages_files(root), *sorted(more, key=os.fsencode))
-    return b"".join(
-        f"{hashlib.sha256(root.read_bytes(path)).hexdigest()}  {str(path)[1:]}\n".encode() for path in paths
-    )
+    sums = (f"{hashlib.sha256(root.read_bytes(path)).hexdigest()}  {str(path)[1:]}\n" for path in paths)
+    return "".join((*sums, *(() if _is_systemd_init(root) else ("OTHER  sbin/init\n",)))).encode()
+
+
+def _is_systemd_init(root: ImageRoot) -> bool:
+    """Whether /sbin/init is a link that names systemd, as the script ``settings-files`` sees it."""
+    paths = (PurePosixPath("/usr/sbin/init"), PurePosixPath("/sbin/init"))
+    target = next((target for path in paths if (target := root.link_target(path)) is not None), None)
+    return target is not None and PurePosixPath(target).name == "systemd"
 
 
 def _packages_files(root: ImageRoot) -> Iterator[PurePosixPath]:
