@@ -193,9 +193,9 @@ def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection
     preferred = [directory / name for directory in (*libraries, *own) for name in CAPABILITIES]
     preferred += [directory / name for directory in own for name in _OLD_CAPABILITIES]
     for path in preferred:
-        *links, place = way_to(root, path)
-        files.update(links)
-        places.add(place)
+        # As a name, too: a new directory may have nothing but directories, such as tls/haswell.
+        files.update(way_to(root, path))
+        places.add(way_to(root, path)[-1])
     return Deciding(tuple(files), tuple(places))
 
 

@@ -163,6 +163,7 @@ def test_adopt_takes_the_companion_whose_directory_it_is_in(place: Path) -> None
     script = text[: text.index("\n# What the unit binds")] + '\necho "$UNIT $RUN"\n'
     (place / "adopt").write_text(script)
     (place / "config").write_text("UNIT=web.service\n")
+    (place / "lib").write_text("")
     (place / "companions/2/adopt").symlink_to("../../adopt")
     for path, words in (
         (place / "adopt", f"web.service {place}/run"),

@@ -26,7 +26,9 @@ trap 'echo 1 >$place/cgroup.kill; sleep 0.2; find $place -depth -type d -exec rm
 sleep 600 & echo $! >$place/below/.deep/cgroup.procs
 sleep 600 & echo $! >$place/cgroup.procs
 sh -c 'echo 0 >$1/cgroup.procs; trap "" TERM HUP; for n in 1 2 3; do sleep 600 & done; wait' sh $place &
-sh -c 'echo 0 >$1/below/cgroup.procs; exec "$2"' sh $place "$1" &
+for program in "$1" "$2"; do
+	sh -c 'echo 0 >$1/below/cgroup.procs; exec "$2"' sh $place "$program" &
+done
 sleep 0.3
 set +e
 grep populated $place/cgroup.events
@@ -35,18 +37,24 @@ grep populated $place/cgroup.events
 """
 # It forks and ends, as fast as it can.
 HOP = "#include <unistd.h>\nint main(void) { for (;;) if (fork() > 0) _exit(0); }"
+# Its first thread ends, and another one goes on: to cgroup.kill, it is not there.
+HEADLESS = """#include <pthread.h>
+#include <unistd.h>
+void *go_on(void *nothing) { for (;;) pause(); }
+int main(void) { pthread_t other; pthread_create(&other, 0, go_on, 0); pthread_exit(0); }
+"""
 
 
 def test_adopt_ends_all_of_the_group(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they make control groups")
-    hop = tmp_path / "hop"
-    subprocess.run(
-        ["cc", "-w", "-O2", "-x", "c", "-o", hop, "-"], input=HOP, check=True, text=True, timeout=SECONDS
-    )
-    script = f"{function('adopt', 'end_early_processes')}\n{ENDED}"
+    hop, headless = tmp_path / "hop", tmp_path / "headless"
+    for path, text in ((hop, HOP), (headless, HEADLESS)):
+        argv = ["cc", "-w", "-O2", "-pthread", "-x", "c", "-o", str(path), "-"]
+        subprocess.run(argv, input=text, check=True, text=True, timeout=SECONDS)
+    script = f"{function('lib', 'kill_group')}\n{function('adopt', 'end_early_processes')}\n{ENDED}"
     done = subprocess.run(
-        [*own_namespaces(), "sh", "-c", f"mount -t proc proc /proc; {script}", "sh", hop],
+        [*own_namespaces(), "sh", "-c", f"mount -t proc proc /proc; {script}", "sh", hop, headless],
         capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.stdout == "populated 1\npopulated 0\n", done.stdout + done.stderr
@@ -58,12 +66,21 @@ def test_only_adopt_may_speak_to_systemd_meanwhile(tmp_path: Path, kind: str) ->
     script = f"{function('hand-off', 'write_drop_in')}\nUNITS={tmp_path} UNIT=app.service UNIT_TYPE={kind} Q=/q\nwrite_drop_in"
     subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
     lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
-    # What another process of the unit would have to say to its watchdog is not heard.
-    assert "WatchdogSec=0" in lines
     spoken = [line for line in lines if line.startswith("NotifyAccess=")]
     assert spoken == ([] if kind == "forking" else ["NotifyAccess=main"])
     assert lines[-2] == "ExecStart="
     assert lines[-1] == "ExecStart=+/q/bin/caretaker leave-unit /bin/sh /q/adopt"
+
+
+@pytest.mark.parametrize(("access", "is_off"), [("main", False), ("all", True), ("exec", True), ("", True)])
+def test_a_watchdog_that_another_process_answers_is_off(tmp_path: Path, access: str, is_off: bool) -> None:
+    """What that process says is not heard meanwhile. The other ones stay: systemd would not take them up at a reload."""
+    (tmp_path / "unit").write_text(f"notify-access {access}\n" if access else "")
+    settings = f"UNITS={tmp_path} UNIT=app.service UNIT_TYPE=notify Q={tmp_path}"
+    script = f"{function('hand-off', 'write_drop_in')}\n{settings}\nwrite_drop_in"
+    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
+    assert ("WatchdogSec=0" in lines) == is_off
 
 
 @pytest.mark.parametrize("records", ["", "user app\n", "user app\ndynamic-user 61234\n"])
@@ -440,7 +457,8 @@ def prepared_adopt(tmp_path: Path) -> Path:
         pytest.fail("run the contract tests as root: they make control groups")
     programs = tmp_path / "programs"
     programs.mkdir()
-    (tmp_path / "lib").write_text(f"forget_start() {{ echo forget >>{tmp_path}/called; }}\n")
+    forget = f"forget_start() {{ echo forget >>{tmp_path}/called; }}\n"
+    (tmp_path / "lib").write_text(forget + function("lib", "kill_group"))
     asked = '[ "$1" != show ] || { echo "${sub_state:-stop-sigterm}"; exit; }\n'
     for name, word in (("systemd-notify", "notify"), ("systemctl", '"${1#daemon-}"')):
         (programs / name).write_text(f"#!/bin/sh\n{asked}echo {word} >>{tmp_path}/called\n")

@@ -109,8 +109,11 @@ def test_the_environment(units: Units) -> None:
         ((), "# --log \\\nA=1\nB=2\n", "B=2"),
         ((("comments", "one-line"),), "# --log \\\nA=1\nB=2\n", "A=1 B=2"),
         ((("comments", "one-line"),), "; x \\\\ \\x\nA=1\n#\\", "A=1"),
-        # To systemd, a carriage return ends a line as well.
+        # To systemd, a carriage return ends a line as well, and a backslash at the end stands for nothing.
         ((), "# x\rA=1\n", "A=1"),
+        ((), "A=1\rB=2\r\nC\rB=3", "A=1 B=3"),
+        ((), "A=1\\\r\nB=2\\", "A=1 B=2"),
+        ((), 'A="1\r"\nB="2\\', "A=1\r B=2"),
     ],
 )
 def test_a_comment_with_a_backslash(

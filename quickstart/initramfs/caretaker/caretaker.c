@@ -18,6 +18,7 @@
 #include "caretaker.h"
 #include "starter.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/nsfs.h>
@@ -38,10 +39,32 @@ static bool is_our_user_namespace(int proc, int descriptor) {
     return fstatat(proc, "self/ns/user", &own, 0) == 0 && fstat(descriptor, &found) == 0 && own.st_dev == found.st_dev && own.st_ino == found.st_ino;
 }
 
+static bool is_live(int proc, const char *task) {
+    char link[TASK_NAME + 8], target[64];
+    return snprintf(link, sizeof link, "%s/ns/mnt", task) < (int)sizeof link && readlinkat(proc, link, target, sizeof target) >= 0;
+}
+
+const char *live_task(int proc, const char *pid, char name[TASK_NAME]) {
+    char place[TASK_NAME];
+    if (is_live(proc, pid)) return pid;
+    if (snprintf(place, sizeof place, "%s/task", pid) >= (int)sizeof place) return NULL;
+    int threads = openat(proc, place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = threads < 0 ? NULL : fdopendir(threads);
+    bool found = false;
+    for (const struct dirent *entry; entries && !found && (entry = readdir(entries));)
+        found = *entry->d_name != '.' && snprintf(name, TASK_NAME, "%s/%s", place, entry->d_name) < TASK_NAME && is_live(proc, name);
+    if (entries) closedir(entries);
+    return found ? name : NULL;
+}
+
 int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode) {
-    char name[64];
+    char task[TASK_NAME], name[TASK_NAME + 8];
     struct stat found;
-    if (snprintf(name, sizeof name, "%s/ns/mnt", pid) >= (int)sizeof name) return -1;
+    const char *process = live_task(proc, pid, task);
+    if (!process || snprintf(name, sizeof name, "%s/ns/mnt", process) >= (int)sizeof name) {
+        errno = ESRCH;
+        return -1;
+    }
     int space = openat(proc, name, O_RDONLY | O_CLOEXEC);
     /* The kernel does not even name the owner of a namespace that is not below our own (ioctl_ns(2), EPERM). */
     int owner = space < 0 ? -1 : ioctl(space, NS_GET_USERNS);

@@ -12,6 +12,10 @@
 
 /* Reports on stderr what went wrong, with errno's text; returns false. */
 bool complain(const char *what, const char *which);
+/* The directory of the process in /proc: of a process whose first thread has ended, that of another thread, since its own has lost its links by
+   then (proc(5)). NULL when all of it has ended. */
+enum { TASK_NAME = 64 };
+const char *live_task(int proc, const char *pid, char name[TASK_NAME]);
 /* Opens the mount namespace of the process, unless a user has made it: its owner must be our own user namespace. -1 otherwise. */
 int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode);
 
@@ -28,7 +32,7 @@ enum tmp look_at_tmp(void);
 /* In place of a user's number. */
 #define EVERYBODY UINT32_MAX
 size_t count_ipc(unsigned number, bool removes);
-/* Whether a process of the group, or of a group below it, is wanted; after the first one, no other is asked for. */
+/* Whether a process of the group, or of a group below it, is wanted: `pid` may be the name of a thread (`live_task`). After the first one, no other is asked for. */
 bool is_any_member(const char *group, bool (*is_wanted)(const char *pid, void *what), void *what);
 bool find_unconfined(const char *file, char **groups);
 /* The path of the program, and its arguments. Returns only when it fails. */

@@ -47,12 +47,17 @@ static bool is_name(const char *name) {
     return !*name;
 }
 
+/* To systemd, a carriage return alone ends a line, too (NEWLINE in its src/basic/string-util.h). */
+static bool is_line_end(char c) { return c == '\n' || c == '\r'; }
+
 /* The value of an assignment in an EnvironmentFile=. `*at` is after its `=`, and the value overwrites the source text. */
 static char *file_value(char **at) {
     enum { BEFORE, PLAIN, SINGLE, DOUBLE } state = BEFORE;
     char *from = *at, *value = *at, *to = *at, *end = *at;
-    for (; *from && (*from != '\n' || state == SINGLE || state == DOUBLE); from++) {
+    for (; *from && (!is_line_end(*from) || state == SINGLE || state == DOUBLE); from++) {
         bool space = strchr(" \t\r\n", *from) != NULL;
+        /* A backslash at the end of the file stands for nothing. */
+        if (state != SINGLE && *from == '\\' && !from[1]) continue;
         if (state == SINGLE || state == DOUBLE) {
             if (*from == (state == SINGLE ? '\'' : '"')) {
                 state = BEFORE;
@@ -69,7 +74,7 @@ static char *file_value(char **at) {
             state = *from == '\'' ? SINGLE : DOUBLE;
         } else if (*from == '\\' && from[1]) {
             state = PLAIN;
-            if (*++from == '\n') continue;
+            if (is_line_end(*++from)) continue;
             *to++ = *from;
             end = to;
         } else if (!space || state == PLAIN) {
@@ -122,7 +127,7 @@ void read_variables(const char *path, bool optional, struct list *into) {
             continue;
         }
         char *name = at;
-        at += strcspn(at, "=\n");
+        at += strcspn(at, "=\r\n");
         if (*at != '=') continue;
         char *name_end = at++;
         while (name_end > name && strchr(" \t\r", name_end[-1])) name_end--;

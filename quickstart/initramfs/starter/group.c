@@ -55,7 +55,7 @@ static bool is_populated(void) {
     return events && strstr(events, "populated 1");
 }
 
-/* Kills the processes of the group and of those below it, where the kernel cannot do it by itself. */
+/* Kills the processes of the group and of those below it by their numbers. */
 static void kill_in(const char *group) {
     char *procs = text("%s/cgroup.procs", group), *pids = read_whole(procs, NULL), *rest = pids;
     for (char *pid; rest && (pid = strsep(&rest, "\n")) && *pid;) kill((pid_t)number(pid), SIGKILL);
@@ -78,7 +78,8 @@ void kill_group(void) {
     bool has_kill = access(whole, W_OK) == 0; /* Linux 5.14 */
     for (int64_t until = now_ms() + KILL_MS; is_populated() && now_ms() < until; usleep(POLL_US)) {
         if (has_kill) write_whole(whole, "1");
-        else kill_in(text("/sys/fs/cgroup/%s", fact("group", NULL)));
+        /* The kernel passes by a process whose first thread has ended (kill_group in init/lib). */
+        kill_in(text("/sys/fs/cgroup/%s", fact("group", NULL)));
     }
 }
 

@@ -253,7 +253,7 @@ static void change_attributes(const char *point, __u64 set, __u64 clear) {
     struct attributes wanted = {.set = set, .clear = clear};
     /* As a directory, it is mounted where an automount is to mount it. */
     int place = open_place(point, O_DIRECTORY);
-    if (place < 0 && errno == ENOTDIR) place = open_place(point, 0);
+    if (place < 0 && errno != ENOENT) place = open_place(point, 0);
     if (place < 0 && errno == ENOENT) return;
     bool done = place >= 0 && syscall(SYS_mount_setattr, place, "", ITSELF, &wanted, sizeof wanted) == 0;
     int error = errno;

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.before import EXTENSIONS, OWN_NETWORKS
-from quickstart.inspect.unit.facts import Deciding, way_to
+from quickstart.inspect.unit.facts import VOLATILE, Deciding, way_to
 from quickstart.inspect.unit.files import UNIT_PATHS, names_of, unit_file
 from quickstart.inspect.unit.initscripts import started_scripts
 from quickstart.inspect.unit.neighbours import handing_sockets
@@ -99,7 +99,12 @@ def own_drop_ins(root: ImageRoot) -> Deciding:
     places = (path for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / "*.d" / "*.conf"))
     names = {PurePosixPath(path.parent.name, path.name) for path in places}
     paths = (place / name for place in ADMINISTRATORS_UNITS for name in names)
-    return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))
+    return Deciding(tuple({each for path in paths for each in way_to(root, path) if _is_kept(each)}))
+
+
+def _is_kept(path: PurePosixPath) -> bool:
+    # What is in memory is made anew at each boot.
+    return path.name != "null" and path.parts[1] not in VOLATILE
 
 
 def _links(root: ImageRoot) -> Iterator[str]:
