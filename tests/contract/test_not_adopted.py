@@ -60,6 +60,19 @@ def test_adopt_ends_all_of_the_group(tmp_path: Path) -> None:
     assert done.stdout == "populated 1\npopulated 0\n", done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+def test_a_process_that_has_just_ended_is_not_our_own_group(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    """The kernel writes 0 for it, which kill(1) takes for all processes of the caller's group."""
+    script = f"""{function("lib", "kill_group")}
+mkdir {tmp_path}/below; sleep 600 & sleeping=$!; printf '0\n%s\n' $sleeping >{tmp_path}/below/cgroup.procs
+kill_group {tmp_path}; wait $sleeping || echo $?"""
+    done = subprocess.run(
+        [*shell, "-euc", script],
+        capture_output=True, text=True, timeout=SECONDS, check=False, start_new_session=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "137\n"), done.stderr
+
+
 @pytest.mark.parametrize("kind", ["simple", "notify", "forking"])
 def test_only_adopt_may_speak_to_systemd_meanwhile(tmp_path: Path, kind: str) -> None:
     """Processes of the unit may be another user's: none but the one that is ExecStart may say which the main process is."""

@@ -42,44 +42,17 @@ def test_without_delegation_nothing_is_handed_down_or_given(starter: Path, tmp_p
     assert "nobody" not in found.answers["owners"]
 
 
-def test_the_group_is_the_user_s(starter: Path, tmp_path: Path) -> None:
-    """systemd gives away the directory and these files, with these modes, and nothing else of the group."""
-    user = (("user", "nobody"), ("main-group", "daemon"))
-    first = command("pre", "stat -c %U /sys/fs/cgroup/*/app.service >/run/first")
-    before = TREE + "touch $GROUP/memory.max; chmod 600 $GROUP/*\n"
+def test_a_group_of_a_unit_that_delegates_is_marked(starter: Path, tmp_path: Path) -> None:
     found = start(
         starter,
         tmp_path,
-        *user,
-        ("delegate", "memory"),
-        first,
-        SLEEP,
-        before=before,
-        owners=OWNERS,
-        first="cat /run/first",
-    )
-    assert found.answers["first"] == "nobody"
-    assert set(found.answers["owners"].splitlines()) == {
-        ". 755 nobody daemon",
-        *(f"{name} 644 nobody daemon" for name in NAMES),
-        "memory.max 600 root root",
-    }
-
-
-def test_a_real_group_is_given_away_and_marked(starter: Path, tmp_path: Path) -> None:
-    found = start(
-        starter,
-        tmp_path,
-        ("user", "nobody"),
-        ("groups",),
         ("delegate",),
-        ("become-user",),
         command("main", MOVE + "echo $$ >$group/below/cgroup.procs; exec sleep 600"),
-        owners="sleep 0.3; stat -c %U $GROUP $GROUP/cgroup.procs $GROUP/cgroup.subtree_control $GROUP/cgroup.threads $GROUP/below",
+        owners="sleep 0.3; stat -c %U $GROUP $GROUP/cgroup.procs $GROUP/below",
         mark="python3 -c \"import os; print(os.getxattr('$GROUP', 'user.delegate'))\"",
         below="grep -c . $GROUP/below/cgroup.procs; echo 1 >$GROUP/cgroup.kill; sleep 0.3; rmdir $GROUP/below",
     )
-    assert found.answers["owners"].split() == ["nobody"] * 5
+    assert found.answers["owners"].split() == ["root"] * 3
     assert found.answers["mark"] == "b'1'"
     assert found.answers["below"] == "1"
 

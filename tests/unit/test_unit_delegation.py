@@ -70,11 +70,14 @@ def test_controllers(tmp_path: Path, text: str, controllers: tuple[str, ...]) ->
         ("Delegate=cpu\\x20io", "has a backslash"),
         ("Delegate=yes\nDelegateSubgroup=main", "it has DelegateSubgroup"),
         ("Delegate=yes\nExecStartPost=/bin/y", "ExecStartPost= with Delegate="),
-        ("Delegate=yes\nGroup=0", "Delegate= and Group= without User="),
+        ("Delegate=yes\nUser=app", "another user or group than root"),
+        ("Delegate=yes\nUser=app\nUser=root\nGroup=app", "another user or group than root"),
+        ("Delegate=yes\nDynamicUser=yes", "another user or group than root"),
     ],
 )
 def test_what_cannot_be_had_early_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    put(tmp_path, "etc/group", "root:x:0:\n")
+    put(tmp_path, "etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:99:99::/:/bin/sh\n")
+    put(tmp_path, "etc/group", "root:x:0:\napp:x:99:\n")
     with pytest.raises(UnsupportedUnitError, match=why):
         read(tmp_path, text)
 

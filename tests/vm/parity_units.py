@@ -192,7 +192,7 @@ CALLS = {
     "no-exec-of-some": _service("NoExecPaths=/srv /var -/no/such", "ReadOnlyPaths=/var/log"),
     "private-users": _service("PrivateUsers=yes", "User=nobody", "Group=daemon"),
     "private-users-of-root": _service("PrivateUsers=yes", "LimitNOFILE=65535"),
-    "delegating": _service("Delegate=memory pids", "User=nobody", "Group=daemon"),
+    "delegating": _service("Delegate=memory pids", "CapabilityBoundingSet=CAP_KILL"),
     "no-limits": _service("LimitNOFILE=infinity", "LimitNPROC=infinity", "TasksMax=infinity"),
     "private-network": _service("PrivateNetwork=yes", "User=nobody"),
     "devices": _service("DevicePolicy=closed", "DeviceAllow=/dev/kmsg r", "DeviceAllow=char-rtc"),

@@ -15,26 +15,11 @@ enum { KILL_MS = 2000, POLL_US = 5000 };
 
 static char *group_file(const char *name) { return text("/sys/fs/cgroup/%s/%s", fact("group", NULL), name); }
 
-/* The unit's user may make groups below the unit's, and move its processes there (cg_set_access in systemd's src/shared/cgroup-setup.c, the
-   same in 252 and 257). A kernel may lack the last three files, or the group their controller. */
-static void give_to_user(const char *group) {
-    static const char *const FILES[] = {"", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads", "/memory.oom.group", "/memory.reclaim"};
-    enum { NEEDED = 3 };
-    const struct identity *who = identity();
-    for (size_t i = 0; who->name && i < sizeof FILES / sizeof *FILES; i++) {
-        char *path = text("%s%s", group, FILES[i]);
-        if ((chmod(path, *FILES[i] ? 0644 : 0755) < 0 || chown(path, who->uid, who->gid) < 0) && (i < NEEDED || errno != ENOENT))
-            fail("%s cannot be given to %s: %m", path, who->name);
-        free(path);
-    }
-}
-
 /* Delegate=: the unit manages the groups below its own, with the controllers that the record names. systemd marks such a group for who looks
    at it (cgroup_xattr_apply), where the kernel lets it. */
 static void delegate_group(const char *group) {
     if (!next_record(NULL, "delegate")) return;
     delegate_controllers(group);
-    give_to_user(group);
     setxattr(group, "trusted.delegate", "1", 1, 0);
     setxattr(group, "user.delegate", "1", 1, 0);
 }
@@ -58,7 +43,11 @@ static bool is_populated(void) {
 /* Kills the processes of the group and of those below it by their numbers. */
 static void kill_in(const char *group) {
     char *procs = text("%s/cgroup.procs", group), *pids = read_whole(procs, NULL), *rest = pids;
-    for (char *pid; rest && (pid = strsep(&rest, "\n")) && *pid;) kill((pid_t)number(pid), SIGKILL);
+    for (char *pid; rest && (pid = strsep(&rest, "\n")) && *pid;) {
+        pid_t process = (pid_t)number(pid);
+        /* The kernel writes 0 for a process that has just ended, and that would be our own group. */
+        if (process > 1) kill(process, SIGKILL);
+    }
     free(pids);
     free(procs);
     DIR *groups = opendir(group);

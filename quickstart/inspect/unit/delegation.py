@@ -67,11 +67,13 @@ def delegate_records(source: Source) -> Iterator[Record]:
             " their own",
             hint=_HINT,
         )
-    if "Group" in source.found and "User" not in source.found:
-        # systemd 257 gives the control group to the group of Group=, and systemd 252 does not.
+    owners = {source.last(name, "") for name in ("User", "Group")}
+    if owners - {"", "root", "0"} or source.flag("DynamicUser"):
+        # The user would own the control group while systemd adopts the unit. He could move and freeze our processes there, as the
+        # kernel does not ask whose they are (cgroup-v2.rst, "Delegation Containment"), and hide his own ones in deep groups.
         raise UnsupportedUnitError(
-            f"{source.unit} cannot be started early: it has Delegate= and Group= without User=, and versions of systemd differ in"
-            " who owns its control group",
-            hint="add User= to the unit, or remove Group=",
+            f"{source.unit} cannot be started early: it has Delegate= and another user or group than root, who would own its"
+            " control group",
+            hint=_HINT,
         )
     yield "delegate", *controllers
