@@ -203,7 +203,10 @@ def run_verb(
             if into is not None:
                 output.check_into(into())
             userns.become_root()
-        return work(verb)
+        status = work(verb)
+        # What stdout cannot take is this verb's error, and not one of the interpreter's end.
+        sys.stdout.flush()
+        return status
     except QuickStartError as error:
         kind = type(error).__name__
         return _failed(verb, error.message, error.hint, kind, error.exit_code, error.details)
@@ -211,6 +214,19 @@ def run_verb(
         return _failed(verb, "interrupted", None, "KeyboardInterrupt", _INTERRUPTED)
     except OSError as error:
         return _failed_on_a_file(verb, error)
+    finally:
+        _give_up_stdout()
+
+
+def _give_up_stdout() -> None:
+    """Keep the interpreter's end from writing to a stdout that takes nothing."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
 
 
 def _log_subprocesses() -> None:

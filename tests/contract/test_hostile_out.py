@@ -277,6 +277,25 @@ def test_a_full_stdout_is_one_line(out: Path, words: tuple[str, ...]) -> None:
     assert "No space left on device" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("ls", "--json"), ("ls",)])
+def test_a_reader_that_has_seen_enough_ends_a_verb_in_silence(out: Path, words: tuple[str, ...]) -> None:
+    """`quickstart ls OUT | head -1`"""
+    stream = io.BytesIO()
+    write_archive(stream, [regular(f"file{number}", b"", 0o644) for number in range(3000)])
+    with_initramfs(out, stream.getvalue(), len(stream.getvalue()))
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        done = subprocess.run(
+            [sys.executable, *MAIN, words[0], str(out), *words[1:]],
+            stdout=theirs, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(theirs)
+    # The second line is the test's own.
+    assert (done.returncode, done.stderr.count("\n"), "VmHWM" in done.stderr) == (1, 1, True), done.stderr
+
+
 @pytest.mark.parametrize("payload", [Payload.ZSTD, Payload.GZIP])
 def test_a_stream_of_more_than_a_gib(out: Path, payload: Payload) -> None:
     """What is above the manifest's number is not read; where that is high, it is read in pieces, and memory stays small."""
