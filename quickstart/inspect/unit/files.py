@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -32,6 +33,8 @@ _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 _MAX_NAME_BYTES = 255
 # Debian's units have up to four names.
 _MAX_NAMES = 64
+# A stranger's files are longer, and their sections would be kept in memory.
+_KEPT_CHARACTERS = 1 << 17
 
 Directives = Mapping[str, tuple[str, ...]]
 
@@ -48,6 +51,16 @@ def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
     """The assignments of each section, as ``assignments`` returns them. The result also has the sections without
     assignments.
     """
+    return _kept_sections(texts) if sum(map(len, texts)) <= _KEPT_CHARACTERS else _sections(texts)
+
+
+@lru_cache(maxsize=16)
+def _kept_sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
+    # Some 20 readers ask for a unit's sections in turn.
+    return _sections(texts)
+
+
+def _sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         section: list[tuple[str, str]] | None = None
@@ -59,7 +72,7 @@ def sections(texts: tuple[str, ...]) -> Mapping[str, Sequence[tuple[str, str]]]:
             elif section is not None and "=" in line:
                 name, _, value = (part.strip(BLANKS) for part in line.partition("="))
                 section.append((name, value))
-    return found
+    return {name: tuple(lines) for name, lines in found.items()}
 
 
 def parse_service(texts: tuple[str, ...]) -> Directives:
