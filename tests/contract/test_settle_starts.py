@@ -40,12 +40,14 @@ def test_settle_starts_only_what_systemd_wanted(
 ) -> None:
     (tmp_path / "group").mkdir()
     (tmp_path / "group/cgroup.kill").touch()
+    (tmp_path / "group/cgroup.events").write_text("populated 1\n")
     names = ("about_unit", "end_group", "see_to_unit", "was_held_up")
     text = "\n".join(function("settle", name) for name in names).replace(
         "/sys/fs/cgroup/$UNIT_GROUP", "$PLACE/group"
     )
     script = f"""{text.replace("/dev/console", "$PLACE/console")}
     forget_start() {{ echo "forget $1" >>$PLACE/forgotten; }}
+    kill_group() {{ echo 1 >$1/cgroup.kill; echo populated 0 >$1/cgroup.events; }}
     systemctl() {{
         case "$*" in
         "show -p ActiveState --value app.service") echo {active.partition(" ")[0]} ;;
