@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.headless import HEADLESS
 from tests.contract.starterbox import SLEEP, start
 
 # It mounts what only root of the host may.
@@ -64,23 +65,28 @@ def test_a_link_that_comes_meanwhile_leads_no_mount_elsewhere(
     assert found.answers["often"].splitlines() == ["hits 0", "sometimes confined"]
 
 
-def test_what_a_command_has_left_is_confined_too(starter: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["sleep 600", "/run/box/headless"])
+def test_what_a_command_has_left_is_confined_too(starter: Path, tmp_path: Path, program: str) -> None:
     """Each command has a namespace of its own. That of a user is passed by."""
     _caretaker(starter, tmp_path)
+    argv = ["cc", "-w", "-pthread", "-x", "c", "-o", str(tmp_path / "headless"), "-"]
+    subprocess.run(argv, input=HEADLESS, check=True, text=True, timeout=SECONDS)
     found = start(
         starter,
         tmp_path,
         ("mount", "read-only", "required", "/run"),
         ("namespace", "slave"),
         SLEEP,
-        early="""within="nsenter -m -t $MAIN"
-$within unshare -m --propagation slave sleep 600 >/dev/null 2>&1 & echo $! >/run/left.pid
+        early=f"""program="{program}"; within="nsenter -m -t $MAIN"
+(echo 0 >$GROUP/cgroup.procs; exec $within unshare -m --propagation slave $program) >/dev/null 2>&1 & echo $! >/run/left.pid
 his="setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Urm --propagation slave"
 $within $his sleep 600 >/dev/null 2>&1 & echo $! >/run/his.pid
-sleep 0.5; mkdir $GROUP/below; cat /run/left.pid >$GROUP/cgroup.procs; cat /run/his.pid >$GROUP/below/cgroup.procs
+sleep 0.5; mkdir $GROUP/below; cat /run/his.pid >$GROUP/below/cgroup.procs
 mkdir /run/later; mount -t tmpfs a /run/later""",
         confined="""/run/box/caretaker confine $MAIN /run/unit; echo status $?; pids=$(cat /run/left.pid /run/his.pid)
-for pid in $MAIN $pids self; do awk '$5 == "/run/later" { print substr($6, 1, 2) }' /proc/$pid/mountinfo; done
+for pid in $MAIN $pids self; do
+	cat /proc/$pid/task/*/mountinfo 2>/dev/null | awk '$5 == "/run/later" { print substr($6, 1, 2); exit }'
+done
 kill -9 $pids; sleep 0.2; rmdir $GROUP/below""",
     )
     assert found.answers["confined"].splitlines() == ["status 0", "ro", "ro", "rw", "rw"]

@@ -292,7 +292,7 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_in_silence(out: Path, words: 
         )  # fmt: skip
     finally:
         os.close(theirs)
-    # The second line is the test's own.
+    # The one line is the test's own.
     assert (done.returncode, done.stderr.count("\n"), "VmHWM" in done.stderr) == (1, 1, True), done.stderr
 
 
