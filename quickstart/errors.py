@@ -240,14 +240,16 @@ class NotSettledError(GuestError):
 
 
 class UntraceableError(GuestError):
-    """The guest's kernel cannot trace block requests, because it was built without the options for tracing."""
+    """No ledger can be made. Either the guest's kernel cannot trace block requests, because it was built without the
+    options for tracing, or the files of the blocks are not known.
+    """
 
     HINT: ClassVar[str] = (
         "verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS"
     )
 
-    def __init__(self, message: str, *, details: Sequence[str] = ()) -> None:
-        super().__init__(message, hint=self.HINT, details=details)
+    def __init__(self, message: str, *, hint: str = HINT, details: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint, details=details)
 
 
 class VolumeError(QuickStartError):

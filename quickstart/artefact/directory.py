@@ -29,8 +29,8 @@ from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.files import copy_as_open
 from quickstart.image import qcow2
-from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import stock_line, with_options
+from quickstart.image.superblock import read_superblock
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import (

@@ -30,7 +30,7 @@ from quickstart.host.beneath import read_bounded
 from quickstart.model import MIB, Readiness, RootBudget
 from quickstart.model.machine import KERNEL_BYTES
 from quickstart.model.superblock import Superblock
-from quickstart.model.words import ReadyKind
+from quickstart.model.words import FileSystem, ReadyKind
 from quickstart.parse import jsondoc
 from quickstart.parse.faults import Table, faults
 from quickstart.profile import MOST_SECRETS, MOST_UNITS, Account, Name, Unit
@@ -122,6 +122,8 @@ class _Superblock(Table):
     needs_recovery: bool
     has_errors: bool
     created_s: _Count = 0
+    file_system: Literal["ext4", "xfs"] = "ext4"
+    log: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")] = ""
 
 
 class _Disk(_Open):
@@ -259,7 +261,8 @@ class Manifest(_Open):
 
     @property
     def built_superblock(self) -> Superblock:
-        return Superblock(**self.superblock.model_dump())
+        facts = self.superblock.model_dump()
+        return Superblock(**{**facts, "file_system": FileSystem(facts["file_system"])})
 
     @property
     def root_budget(self) -> RootBudget:

@@ -8,6 +8,8 @@ inspect/foreign). Device nodes, FIFOs and sockets are not copied.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -16,8 +18,8 @@ from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular
 from quickstart.host.files import remove_tree
 from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
-from quickstart.image.ext4 import read_superblock
-from quickstart.inspect.foreign.home import Limits, bring_home, foreign_members
+from quickstart.image.superblock import read_superblock
+from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage, StartSet
@@ -32,10 +34,11 @@ _LEAST_INODE_BYTES = 1024
 _STAT_BLOCK_BYTES = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UsedDisk:
     """A raw root disk whose machine is off. ``digest`` is a hash of the disk's bytes (see digest_of_data in
-    host/unchanged.py, which computes this hash). ``superblock`` is the ext4 superblock of the disk.
+    host/unchanged.py, which computes this hash). ``superblock`` is the superblock of the disk. ``archive`` is a tar
+    archive of the disk's files, or None for ext4, which QuickStart reads itself.
 
     ``seen`` is the state of the disk's file, which shows later whether the file has changed (see Seen in
     host/unchanged.py). The file did not change between the reading of the superblock and the end of the hashing.
@@ -45,18 +48,35 @@ class UsedDisk:
     digest: str
     superblock: Superblock
     seen: Seen
+    archive: Path | None = None
+
+    @contextmanager
+    def members(self, *, with_data: bool) -> Iterator[Members]:
+        """The files on the disk. Raises BadInputError when the disk changes meanwhile."""
+        source, form = (self.path, "ext4") if self.archive is None else (self.archive, "tar")
+        with (
+            unchanged(self.path, self.seen),
+            foreign_members(source, form if with_data else f"{form}-list") as found,
+        ):
+            yield found
 
 
-def examine_disk(path: Path) -> UsedDisk:
-    """The disk at ``path``. Raises BadInputError when the disk's machine was not shut down properly, or when another
-    process writes to the disk.
+def examine_disk(path: Path, archive: Path | None = None) -> UsedDisk:
+    """The disk at ``path``. ``archive`` has the disk's files, unless its file system is ext4. Raises BadInputError when
+    the disk's machine was not shut down properly, or when another process writes to the disk.
     """
     with opened_regular(path) as fd:
         before = seen(fd)
         superblock = read_superblock(path)
         _check_ended(path, superblock)
         with unchanged(path, before):
-            return UsedDisk(path, digest_of_data(fd, path), superblock, before)
+            return UsedDisk(
+                path=path,
+                digest=digest_of_data(fd, path),
+                superblock=superblock,
+                seen=before,
+                archive=archive,
+            )
 
 
 def _check_ended(path: Path, superblock: Superblock) -> None:
@@ -109,7 +129,7 @@ def reference_of_disk(
 
 
 def _bring_home(disk: UsedDisk, tree: Path, planned_bytes: int) -> None:
-    with unchanged(disk.path, disk.seen), foreign_members(disk.path, "ext4") as members:
+    with disk.members(with_data=True) as members:
         # A FIFO stays on the disk, too: nobody packs one.
         wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
         bring_home(wanted, tree, _limits(disk.path, planned_bytes), str(disk.path))
@@ -139,16 +159,16 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     disk. At boot, init compares these times with the times of the files on the volume. Raises BadInputError when a file
     of the start set is not on the disk.
     """
-    disk, wanted = used.path, {str(file.path).lstrip("/") for file in start_set.files}
-    with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
-        # The disk may have any number of other files. A hard link has the times of its file.
+    wanted = {file.path for file in start_set.files}
+    with used.members(with_data=False) as members:
+        # The disk may have any number of other files. A hard link has the times of its file. In an archive, names begin with ./.
         times = {
-            PurePosixPath("/", member.path): (member.mtime_ns // 10**9, member.ctime_s)
+            path: (member.mtime_ns // 10**9, member.ctime_s)
             for member, _ in members
-            if member.path in wanted
+            if (path := PurePosixPath("/", member.path)) in wanted
         }
     if missing := [file.path for file in start_set.files if file.path not in times]:
-        raise BadInputError(f"{missing[0]} is not on {disk}", hint="was the disk used meanwhile?")
+        raise BadInputError(f"{missing[0]} is not on {used.path}", hint="was the disk used meanwhile?")
     files = (
         replace(file, mtime_s=times[file.path][0], ctime_s=times[file.path][1]) for file in start_set.files
     )

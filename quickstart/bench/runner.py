@@ -25,7 +25,7 @@ from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.progress import Progress
 from quickstart.host.userns import is_host_root
-from quickstart.image.ext4 import read_superblock
+from quickstart.image.superblock import read_superblock
 from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import compressors
 from quickstart.initramfs.serving import Delivery

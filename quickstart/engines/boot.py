@@ -14,8 +14,9 @@ from quickstart.engines.made import make_artefact, up_to_date
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.host import door
 from quickstart.host.progress import Progress
-from quickstart.image.ext4 import created_of, disk_recipe, read_superblock, write_disk
+from quickstart.image.ext4 import created_of, disk_recipe, write_disk
 from quickstart.image.kerneloptions import chosen
+from quickstart.image.superblock import read_superblock
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel, compressors
 from quickstart.initramfs.serving import Delivery, without_hidden
@@ -322,9 +323,7 @@ def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, ob
 
 
 def subject_of(profile: Profile, reference: ReferenceImage, context: Context) -> Subject:
-    """The profile, its reference image and the image's root disk. If the store does not have the disk, the function
-    writes the disk.
-    """
+    """The profile, its reference image and the image's root disk, from the store or written now."""
 
     def make(directory: Path) -> None:
         with context.progress.step("reference: root disk"):

@@ -33,9 +33,9 @@ from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import check_unchanged, digest_of_data
 from quickstart.host.workspace import workspace
-from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import chosen
 from quickstart.image.qcow2 import is_qcow2
+from quickstart.image.superblock import read_superblock
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
@@ -232,7 +232,7 @@ def brought_home(
 
     Raises BadInputError for a disk whose next boot would be systemd's first boot.
     """
-    used = examine_disk(disk.path)
+    used = examine_disk(disk.path, disk.archive)
     boot = examine_disk(disk.boot) if disk.boot else None
     reference = reference_of_disk(used, _FROM_THE_IMAGE, planned_bytes, context, boot)
     if is_unborn(ImageRoot(reference.tree)):

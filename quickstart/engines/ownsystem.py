@@ -22,9 +22,9 @@ from quickstart.host.files import free_bytes, full_disk_named, temporary_directo
 from quickstart.host.holes import copy_range
 from quickstart.host.unchanged import Seen, changed, digest_of_data, seen
 from quickstart.host.workspace import workspace
-from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import with_options
 from quickstart.image.qcow2 import Form, is_qcow2
+from quickstart.image.superblock import read_superblock
 from quickstart.initramfs.parts import divided
 from quickstart.initramfs.payload import can_unpack
 from quickstart.initramfs.recorded import record_files
@@ -39,24 +39,26 @@ from quickstart.inspect.disk.own import (
 )
 from quickstart.inspect.disk.unified import divide
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.launch.appliance.appliance import appliance, fetch, look, started
+from quickstart.launch.appliance.appliance import appliance, fetch, look, started, tree
 from quickstart.launch.rawdisk import made_raw
 from quickstart.model import MIB
 from quickstart.model.disk import Inspected, Partition
 from quickstart.model.machine import KERNEL_BYTES, machine
 from quickstart.model.rootdisk import RootDisk
-from quickstart.model.words import KernelOptions, Payload
+from quickstart.model.words import FileSystem, KernelOptions, Payload
 from quickstart.pack.packing import Packed
 from quickstart.reference.guestpkg.package import deb, guest_package
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 
 STAGE = "image"
-_ROOT, _BOOT = "root.raw", "boot.raw"
+_ROOT, _BOOT, _ARCHIVE = "root.raw", "boot.raw", "root.tar"
 _MAC = "52:54:00:71:73:0c"
 _MEMORY_MIB = 1024
 _SYSTEM_S = 900.0
 _INITRAMFS_BYTES = 256 * MIB
+# Files of XFS may share their blocks, and an archive has each of them whole.
+_ARCHIVE_RATIO = 2
 _SAID_BYTES = 16 * MIB
 _FULL_HINT = "free some space there"
 _SCRIPTS = resources.files("quickstart.image.targets.disk")
@@ -217,6 +219,11 @@ def _prepare(image: ImageDisk, place: Path, context: Context) -> None:
         _copy(fd, image.root.size_bytes, place / _ROOT, image.root.begin_bytes)
         if image.boot:
             _copy(fd, image.boot.size_bytes, place / _BOOT, image.boot.begin_bytes)
+    if image.root.kind != FileSystem.EXT4:
+        with _appliance(disk, context) as guest, (place / _ARCHIVE).open("xb") as file:
+            # It holds /etc/shadow.
+            os.fchmod(file.fileno(), 0o600)
+            tree(guest, image.root, file, _ARCHIVE_RATIO * image.root.size_bytes)
 
 
 def _prepared_in(place: Path, image: ImageDisk) -> RootDisk:
@@ -227,6 +234,7 @@ def _prepared_in(place: Path, image: ImageDisk) -> RootDisk:
         whole=place / WHOLE_DISK,
         at_bytes=image.root.begin_bytes,
         boot=place / _BOOT if image.boot else None,
+        archive=place / _ARCHIVE if image.root.kind != FileSystem.EXT4 else None,
         options=own_words(image.found),
     )
 

@@ -18,7 +18,7 @@ from quickstart.engines.made import is_remembered, make_artefact
 from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.unchanged import check_unchanged
-from quickstart.image.ext4 import read_superblock
+from quickstart.image.superblock import read_superblock
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery

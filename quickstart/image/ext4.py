@@ -127,7 +127,13 @@ def write_disk(
     if devices:
         _make_nodes(tree, path, devices, cpu_s)
     _fix_times(tree, path, created_s, cpu_s)
-    return RootDisk(path=path, size_bytes=size_mib * MIB, superblock=read_superblock(path))
+    return RootDisk(path=path, size_bytes=size_mib * MIB, superblock=_superblock(path))
+
+
+def _superblock(path: Path) -> Superblock:
+    with path.open("rb") as file:
+        file.seek(SUPERBLOCK_AT)
+        return parse_superblock(file.read(SUPERBLOCK_BYTES), str(path))
 
 
 def created_of(image_hash: str) -> int:
@@ -362,15 +368,6 @@ def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
     for match in _NOT_ZERO.finditer(bitmap):
         byte, at = match[0][0], first + 8 * match.start()
         yield from (at + bit for bit in range(8) if byte >> bit & 1)
-
-
-def read_superblock(path: Path, at_bytes: int = 0) -> Superblock:
-    """The superblock of the ext4 file system that begins at byte ``at_bytes`` of a raw image. Raises ArtefactError when
-    there is no superblock.
-    """
-    with path.open("rb") as file:
-        file.seek(at_bytes + SUPERBLOCK_AT)
-        return parse_superblock(file.read(SUPERBLOCK_BYTES), str(path))
 
 
 def parse_superblock(block: bytes, source: str) -> Superblock:

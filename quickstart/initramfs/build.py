@@ -41,7 +41,8 @@ from quickstart.inspect.unit.sysctl import content_sums, kernel_settings
 from quickstart.inspect.unit.tmpfiles import packages_files_with_settings, written_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, StartSet
 from quickstart.model.rootdisk import RootDisk
-from quickstart.model.words import Payload
+from quickstart.model.words import FileSystem, Payload
+from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
 BUILD_DIGITS = 32
@@ -128,15 +129,18 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
     the options that begin with ``x-``, because they are for programs such as systemd (mount(8)). BusyBox would pass
     such an option to the kernel, and the kernel refuses the option.
 
-    Raises StartSetError unless the type is ext4.
+    Raises StartSetError unless the type is ext4 or XFS.
     """
     # A link in the image is followed in the image, not on this host.
     fstab = root.resolve(PurePosixPath("/etc/fstab")).canonical
     for line in root.read_text(fstab).splitlines() if fstab is not None else ():
         words = line.split()
         if len(words) >= 4 and not words[0].startswith("#") and words[1] == "/":
-            if words[2] != "ext4":
-                raise StartSetError(f"the root volume is {words[2]}; only ext4 can be started early")
+            if words[2] not in list(FileSystem):
+                known = " and ".join(FileSystem)
+                raise StartSetError(
+                    f"the root volume is {brief(words[2])}; only {known} can be started early"
+                )
             own = [option for option in words[3].split(",") if not option.lower().startswith("x-")]
             return words[2], ",".join(own) or "defaults"
     raise StartSetError("the image's /etc/fstab has no root volume", hint="add a line for /")
@@ -166,7 +170,8 @@ def _write(recipe: Recipe, target: Path) -> Initramfs:
     root = ImageRoot(recipe.reference.tree)
     check_kernel(root, recipe.reference.kernel_version, recipe.payload)
     config = _config(recipe, root)
-    wanted = (*WANTED, *queues(config.settings), *(IMAGE_MODULES if config.image else ()))
+    file_system = FileSystem(config.root_fstype)
+    wanted = (*WANTED, file_system, *queues(config.settings), *(IMAGE_MODULES if config.image else ()))
     modules = module_set(root, recipe.reference.kernel_version, wanted)
     names = frozenset(each.name for each in modules.modules)
     modules = replace(modules, options=module_options(root, recipe.unit.unit, names))
@@ -196,6 +201,11 @@ def _write(recipe: Recipe, target: Path) -> Initramfs:
 
 def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
     fstype, options = root_mount(root)
+    if fstype != recipe.disk.superblock.file_system:
+        raise StartSetError(
+            f"the image's /etc/fstab says that the root volume is {fstype}, and it is {recipe.disk.superblock.file_system}",
+            hint="correct the line for /",
+        )
     network = network_service(root) if recipe.hand_off is not HandOff.STAY else ""
     client = client_with_identifier(root, network)
     config = GuestConfig(

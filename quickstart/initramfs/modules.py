@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import KernelSetting
+from quickstart.model.words import FileSystem
 
 # The modules of every disk, bus and network device that an image may meet on QEMU, Xen or EC2, and of the launch
 # agent's port. Modules that the kernel has built in, or does not have at all, are left out. The first module makes
@@ -34,7 +35,6 @@ WANTED = (
     "ahci",
     "sd_mod",
     "crc32c_generic",
-    "ext4",
 )
 # Drivers of emulated disk controllers. Every PC has such a controller, but hardly any root volume is on it, and the
 # drivers take long to load. So they are loaded only when no other driver has found the root volume.
@@ -50,12 +50,11 @@ _CARDS = ("virtio_net", "xen_netfront", "ena")
 # default (sysctl.d(5)).
 _MOST_QUEUES = 4
 _DEFAULT_QUEUE, _QUEUE = "net/core/default_qdisc", "sch_"
-# Without these no guest of ours finds its disk and its network.
-NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
+# Without these, and without its root's file system, no guest of ours finds its disk and its network.
+NEEDED = ("virtio_pci", "virtio_blk", "virtio_net")
 # The modules that a QEMU machine loads are stored uncompressed. All others, which most machines never load, are
 # compressed, and insmod unpacks them when they are needed.
-_PLAIN = ("sha256_ssse3", *NEEDED, "virtio_console", *IMAGE_MODULES)
-_ROOT = "ext4"
+_PLAIN = ("sha256_ssse3", *NEEDED, "virtio_console", *FileSystem, *IMAGE_MODULES)
 _MAX_MODULE_BYTES = 64 << 20
 # The most memory that a reader of xz needs for data that xz's strongest preset has written (xz(1), -9).
 _MAX_XZ_MEMORY_BYTES = 80 << 20
@@ -161,13 +160,17 @@ def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...
     )
 
 
-def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) -> ModuleSet:
+def module_set(
+    root: ImageRoot, version: str, wanted: Sequence[str] = (*WANTED, FileSystem.EXT4)
+) -> ModuleSet:
     """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they require.
 
-    Raises StartSetError when the kernel lacks a module in ``NEEDED``, the list of modules without which no guest finds
-    its disk and its network. Also raises StartSetError when the kernel lacks a module that ``wanted`` has from
-    ``IMAGE_MODULES``, the list of modules for mounting a file system image in part B. The kernel lacks a module when
-    the image has no file for it and the module is not built into the kernel.
+    Raises StartSetError when the kernel lacks one of these modules, that is, when the image has no file for the module
+    and the module is not built into the kernel:
+
+    - a module in ``NEEDED``, the list of modules without which no guest finds its disk and its network
+    - a file system in ``wanted``
+    - a module that ``wanted`` has from ``IMAGE_MODULES``, the list of modules for mounting a file system image in part B
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:
@@ -176,7 +179,7 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
         )
     known = parse_dependencies(root.read_text(directory / "modules.dep"))
     built_in = {module_name(line) for line in root.read_text(directory / "modules.builtin").splitlines()}
-    for name in (*NEEDED, *(each for each in IMAGE_MODULES if each in wanted)):
+    for name in (*NEEDED, *(each for each in (*FileSystem, *IMAGE_MODULES) if each in wanted)):
         if name not in known and name not in built_in:
             raise StartSetError(f"the kernel {version} has no {name}, as a module or built in")
     ordered: dict[str, Module] = {}
@@ -258,8 +261,7 @@ def modloader_table(modules: ModuleSet) -> str:
         kind = "late" if name in LATE else "beside" if name in BESIDE else "alias"
         beside = queueing if name in _CARDS else ()
         lines.append(" ".join((kind, pattern, *beside, *requires[name], name)))
-    if _ROOT in requires:
-        lines.append(" ".join(("root", *requires[_ROOT], _ROOT)))
+    lines += [" ".join(("root", *requires[name], name)) for name in FileSystem if name in requires]
     lines += [" ".join(("image", *requires[name], name)) for name in IMAGE_MODULES if name in requires]
     lines += [f"options {name} {options}" for name, options in modules.options]
     return "\n".join(lines) + "\n"

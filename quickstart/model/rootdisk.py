@@ -10,12 +10,13 @@ from quickstart.model.superblock import Superblock
 
 @dataclass(frozen=True, kw_only=True)
 class RootDisk:
-    """The tree of the reference image as a file system image, which is raw ext4 without a partition table.
+    """The tree of the reference image as a file system image, raw and without a partition table.
 
     With ``whole``, the file system is a partition of the disk ``whole``, from byte ``at_bytes`` on, and ``path`` is a
-    copy of the partition. ``boot`` is a copy of the partition that the system mounts on /boot, or None when /boot is a
-    directory of the root file system. ``options`` are the words that the disk's own boot loader gives to the kernel, except the
-    words that name the root volume or a console.
+    copy of the partition. ``archive`` is a tar archive of the partition's files, or None for ext4. ``boot`` is a copy of
+    the partition that the system mounts on /boot, or None when /boot is a directory of the root file system. ``options``
+    are the words that the disk's own boot loader gives to the kernel, except the words that name the root volume or a
+    console.
     """
 
     path: Path
@@ -24,6 +25,7 @@ class RootDisk:
     whole: Path | None = None
     at_bytes: int = 0
     boot: Path | None = None
+    archive: Path | None = None
     options: tuple[str, ...] = ()
 
     @property

@@ -1,14 +1,20 @@
-"""The data class for what QuickStart reads of an ext4 superblock."""
+"""The data class for what QuickStart reads of a root volume's superblock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from quickstart.model.words import FileSystem
+
 
 @dataclass(frozen=True, kw_only=True)
 class Superblock:
-    """Facts from an ext4 superblock (kernel: Documentation/filesystems/ext4, "Super Block"). ``created_s`` is the time
-    of mkfs, by which init knows its volume. Earlier manifests do not have it, so it does not count in a comparison.
+    """Facts from the superblock of a root volume (image/superblock.py). ``created_s`` is the time of mkfs, by which init
+    knows its volume. Earlier manifests do not have it, so it does not count in a comparison.
+
+    Only ext4 counts its mounts, and has the times of its creation and of its last write, and an error flag. On XFS,
+    these fields are 0 and False, and ``log`` is a hash of the file system's log, which every use of the volume changes.
+    ``log`` is empty for ext4.
     """
 
     uuid: str
@@ -18,3 +24,5 @@ class Superblock:
     needs_recovery: bool
     has_errors: bool
     created_s: int = field(default=0, compare=False)
+    file_system: FileSystem = FileSystem.EXT4
+    log: str = ""

@@ -10,6 +10,13 @@ from __future__ import annotations
 import enum
 
 
+class FileSystem(enum.StrEnum):
+    """The file system of a root volume."""
+
+    EXT4 = "ext4"
+    XFS = "xfs"
+
+
 class ReadyKind(enum.StrEnum):
     """How the readiness request is made."""
 

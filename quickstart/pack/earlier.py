@@ -23,6 +23,7 @@ from quickstart.inspect.unit.order import Budget
 from quickstart.inspect.unit.words import names_in
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
+from quickstart.model.words import FileSystem
 from quickstart.pack.harmless import (
     is_asked_for,
     is_generated_socket,
@@ -143,7 +144,7 @@ def _refuse_root(unit: str, roots: Sequence[RootMount]) -> None:
     example, the scripts of overlayroot in the image's own initramfs mount an overlay as /. A fast start uses our
     initramfs, and does not run these scripts.
     """
-    if roots != (RootMount("/", "ext4"),):
+    if roots not in [(RootMount("/", each),) for each in FileSystem]:
         shown = brief(", then ".join(f"{each.inside} of {each.fs_type}" for each in roots))
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: the image's own initramfs mounts {shown} as /, and not the volume alone",

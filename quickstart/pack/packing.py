@@ -19,7 +19,9 @@ from quickstart.host import door
 from quickstart.host.cpulimit import START_SET_LIMIT_S, cpu_limit
 from quickstart.image.arrange import move, plan_moves
 from quickstart.image.blockmap import read_block_map
-from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
+from quickstart.image.ext4 import block_groups, disk_recipe
+from quickstart.image.superblock import read_superblock
+from quickstart.image.volumemap import volume_map
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.description import started_by_interpreter
@@ -34,7 +36,7 @@ from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Initramfs, StartSet, Trace
 from quickstart.model.rootdisk import RootDisk
 from quickstart.model.subject import Subject, Traced
-from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
+from quickstart.model.words import DiskFormat, FileSystem, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.edited import refuse_edited
@@ -60,6 +62,7 @@ from quickstart.store.context import Context
 
 _DISK = "root.raw"
 _EMPTY = StartSet((), ())
+_NO_MAP = "the root file system is {}, and QuickStart finds the data that prefetch.data names only on ext4"
 _NO_DATA = "the first requests read nothing from the files that prefetch.data names, so no boot prefetches data for them"
 
 
@@ -139,9 +142,12 @@ def data_of(subject: Subject, traced: Traced, context: Context) -> Mapping[PureP
     """
     if not subject.profile.data_prefetch.data:
         return {}
+    if (file_system := subject.disk.superblock.file_system) is not FileSystem.EXT4:
+        context.progress.note(_NO_MAP.format(file_system))
+        return {}
     with cpu_limit("the image and the log of its boot", START_SET_LIMIT_S):
         # The traces have places on the disk that was traced. An arranged disk has other blocks at these places.
-        data = data_read(subject.profile, traced.traces, read_block_map(subject.disk.path))
+        data = data_read(subject.profile, traced.traces, volume_map(subject.disk))
     if not data:
         context.progress.note(_NO_DATA)
     return data
@@ -153,7 +159,7 @@ def pack(packing: Packing, target: Path) -> Packed:
     """
     recipe, traces = packing.recipe, packing.traces
     if recipe.served is Served.FAST:
-        blocks = read_block_map(recipe.disk.path)
+        blocks = volume_map(recipe.disk)
         found = plan(_foreseen(recipe, traces), blocks)
         found = dataclasses.replace(found, later=plan_later(packing.data, found, blocks))
         recipe = dataclasses.replace(recipe, prefetch=found)

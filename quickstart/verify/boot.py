@@ -26,7 +26,7 @@ from quickstart.launch.rawdisk import made_raw
 from quickstart.model import Artefact, Readied, RootIo
 from quickstart.model.machine import NbdSocket, on_volume
 from quickstart.model.reasons import interpreted_program
-from quickstart.model.words import DiskFormat
+from quickstart.model.words import DiskFormat, FileSystem
 from quickstart.parse.bounded import lines_of
 from quickstart.store.context import Context
 from quickstart.verify.ftrace import FETCH, TRACE_WORDS
@@ -137,18 +137,28 @@ def accounted_or_counted(artefact: Artefact, options: Options, context: Context)
     counters.
     """
     packed = packed_files(artefact)
+    file_system = artefact.superblock.file_system
     with _raw(artefact, options.keep) as disk:
-        with context.progress.step(f"whose the blocks of {artefact.disk.name} are"):
-            at_bytes = artefact.root_at_bytes
-            blocks = read_disk_map(disk, at_bytes) if at_bytes else read_block_map(disk)
+        blocks = _block_owners(artefact, disk, context) if file_system is FileSystem.EXT4 else None
         with context.progress.step(f"boot {artefact.profile_name}, every request written down"):
             seen, requests = _boot(artefact, disk, options, context)
     try:
         if isinstance(seen.trace, UntraceableError):
             raise seen.trace
+        if blocks is None:
+            raise UntraceableError(
+                f"the root file system is {file_system}, and QuickStart finds the files of blocks only on ext4",
+                hint="`quickstart run OUT` shows whether the machine starts fast",
+            )
         return account(requests, seen.trace, seen.readied, blocks, packed, seen.fallback)
     except (UntraceableError, TraceFullError) as error:
         return Counted(seen.readied.root_io, seen.fallback, error, seen.readied.ready.uptime_ns)
+
+
+def _block_owners(artefact: Artefact, disk: Path, context: Context) -> BlockOwners:
+    with context.progress.step(f"whose the blocks of {artefact.disk.name} are"):
+        at_bytes = artefact.root_at_bytes
+        return read_disk_map(disk, at_bytes) if at_bytes else read_block_map(disk)
 
 
 def account(

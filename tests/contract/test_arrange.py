@@ -14,7 +14,8 @@ from quickstart.errors import ArtefactError
 from quickstart.image import arrange
 from quickstart.image.arrange import Move, move, plan_moves
 from quickstart.image.blockmap import BlockMap, Kind, read_block_map
-from quickstart.image.ext4 import BlockGroup, block_groups, read_superblock
+from quickstart.image.ext4 import BlockGroup, block_groups
+from quickstart.image.superblock import read_superblock
 
 P = PurePosixPath
 WANTED = (P("/"), P("/etc"), P("/etc/app"), P("/var/empty"))

@@ -42,7 +42,7 @@ def said(root: Path, script: str) -> str:
         if not (root / "bin" / name).is_symlink():
             (root / "bin" / name).symlink_to("/busybox")
     done = subprocess.run(
-        ["chroot", str(root), "/busybox", "sh", "-c", f". /first; {script}"],
+        ["chroot", str(root), "/busybox", "sh", "-c", f"ROOT_FSTYPE=ext4; . /first; {script}"],
         capture_output=True,
         env={"PATH": "/bin:/usr/sbin:/usr/bin"},
         timeout=60,

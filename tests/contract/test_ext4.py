@@ -17,8 +17,9 @@ import pytest
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host import door
 from quickstart.image import ext4
-from quickstart.image.ext4 import read_superblock, used_inodes, write_disk
+from quickstart.image.ext4 import used_inodes, write_disk
 from quickstart.image.extents import file_extents
+from quickstart.image.superblock import read_superblock
 from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.model import IMAGE_TIME_S, MIB
 from quickstart.model.rootdisk import RootDisk

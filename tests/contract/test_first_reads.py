@@ -16,7 +16,7 @@ import pytest
 from quickstart.host.assets import assets
 from quickstart.host.progress import Quiet
 from quickstart.image.blockmap import BlockMap, Kind, read_block_map
-from quickstart.image.ext4 import read_superblock
+from quickstart.image.superblock import read_superblock
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.model import FileRules, Profile, ReferenceImage, StartSet
 from quickstart.model.residency import DataPrefetch

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from quickstart.errors import ArtefactError, BadInputError, GuestError
 from quickstart.image.blockmap import read_block_map
-from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
+from quickstart.image.ext4 import block_groups, parse_superblock, used_inodes
 from quickstart.image.extents import parse_extents
 from quickstart.image.qcow2 import Form, data_bytes
+from quickstart.image.superblock import read_superblock
+from quickstart.image.xfs import read_xfs
 from quickstart.initramfs.newc_reader import read_archive, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.inspect.disk.systemdboot import read_menu
@@ -26,6 +28,8 @@ from tests.fuzz.target import Target
 
 
 def _superblock(data: bytes, _: Path) -> None:
+    with suppress(ArtefactError):
+        read_xfs(io.BytesIO(data), 0, "root.raw")
     parse_superblock(data, "root.raw")
 
 
@@ -117,7 +121,7 @@ def _cache(data: bytes, base: Path) -> None:
 TARGETS: Mapping[str, Target] = {
     "cache": Target(_cache, (b"/lib/libc.so.6\0", b"/glibc-hwcaps/", b"/a")),
     "unified": Target(_unified, (b"MZ", b"PE\0\0", b".linux\0\0", b".initrd\0", b".osrel\0\0", b".cmdline")),
-    "superblock": Target(_superblock),
+    "superblock": Target(_superblock, (b"XFSB", b"\xb4\xa5")),
     "ext4": Target(_ext4, (b"\x0a\xf3", b"\x53\xef", b"\xff\xff\xff\xff")),
     "extents": Target(_extents, (b" 0/ 0 ", b" - ", b"Uninit")),
     "qcow2": Target(

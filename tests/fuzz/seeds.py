@@ -28,6 +28,7 @@ from tests.unit.diskrecords import ONE_FILE_SYSTEM, RECORDS, said
 from tests.unit.elfbuilder import LD_SO, dlopen_note, elf
 from tests.unit.ext4builder import DATA, POINTERS, ext4, extents, superblock
 from tests.unit.unifiedimage import SECTIONS, unified_image
+from tests.unit.xfsbuilder import volume
 
 _CORPUS = Path(__file__).parent / "corpus"
 _LOGS = Path(__file__).parents[1] / "logs"
@@ -213,6 +214,7 @@ def _image() -> Iterator[tuple[str, bytes]]:
 
 def _disks() -> Iterator[tuple[str, bytes]]:
     yield "superblock", superblock()
+    yield "superblock", bytes(volume())
     yield "ext4", bytes(ext4())[: 20 * 1024]
     yield "ext4", bytes(ext4({"blocks_count_lo": 20}))[: 20 * 1024]
     pointers = [*range(DATA, DATA + 4), *[0] * 8, POINTERS, 0, 0]

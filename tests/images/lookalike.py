@@ -4,7 +4,8 @@ systemd-resolved. The system installs its own boot loader, in a VM with the disk
 The layout CLOUD is that of Debian's cloud images: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15,
 GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
 its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP. The layout UNIFIED has a unified kernel
-image in place of these kernels. The layout DRACUT is CLOUD with an initramfs of dracut.
+image in place of these kernels. The layout DRACUT is CLOUD with an initramfs of dracut. The layout XFS is CLOUD with XFS as the
+file system of the root.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from pathlib import Path
 
 from quickstart.engines.launching import launcher_for
 from quickstart.guest import executing
-from quickstart.host.holes import data_chunks
+from quickstart.host.holes import data_chunks, write_at
 from quickstart.image.ext4 import write_disk
-from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition
+from quickstart.image.gpt import BIOS_BOOT, ESP, ROOT_X86_64, GptPartition, gpt
 from quickstart.image.partitioned import Filled, write_partitioned
 from quickstart.model import MIB, FileRules, Profile, Readiness, ReferenceImage
 from quickstart.model.machine import machine
@@ -40,6 +41,7 @@ ROOT_PART = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0b01"
 _DISK_ID = uuid.UUID("5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0c01")
 _MBR = struct.Struct("<440xIxx64sH")
 _MBR_ENTRY = struct.Struct("<B3sB3sII")
+_BOOT_CODE_BYTES = 440
 _LINUX = 0x83
 _SECTORS_PER_MIB = 2048
 _SET_UP_S = 900.0
@@ -106,6 +108,7 @@ class Layout(enum.StrEnum):
     SYSTEMD_BOOT = "systemd-boot"
     DRACUT = "dracut"
     UNIFIED = "unified"
+    XFS = "xfs"
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -114,6 +117,7 @@ class Layout(enum.StrEnum):
             Layout.SYSTEMD_BOOT: ("systemd-boot",),
             Layout.UNIFIED: ("systemd-boot", "binutils"),
             Layout.DRACUT: ("grub-cloud-amd64", "dracut"),
+            Layout.XFS: ("grub-cloud-amd64", "xfsprogs"),
         }
         others = [name for name in _PACKAGES if name != _GROWROOT or self is not Layout.DRACUT]
         return (*own.get(self, ("grub-cloud-amd64",)), *others)
@@ -201,7 +205,7 @@ for kernel in /boot/vmlinuz-*; do
 done
 """,
 }
-_DISK_OF = {Layout.DRACUT: Layout.CLOUD}
+_DISK_OF = {Layout.DRACUT: Layout.CLOUD, Layout.XFS: Layout.CLOUD}
 _END = """\
 rm -f /etc/network/interfaces
 [ ! -x /etc/kernel/postinst.d/dracut ] || rm /usr/sbin/update-initramfs
@@ -211,6 +215,24 @@ ln -sf /run/systemd/resolve/resolv.conf /etc/resolv.conf
 sync
 mount -o remount,ro /
 """
+# The system runs from a partition of its own, which goes at the end. It copies itself to the root, and continues there.
+_ON_XFS = """\
+set -ex
+modprobe xfs
+mkfs.xfs -q -L root /dev/vda1
+mount /dev/vda1 /mnt
+cp -ax /. /mnt
+for place in dev proc sys run; do
+	mount --rbind /$place /mnt/$place
+done
+cat >/run/in-root <<'IN_ROOT'
+{}
+IN_ROOT
+chroot /mnt sh /run/in-root
+umount -R /mnt
+"""
+_XFS_LINE = "sed -i 's| / ext4 .*| / xfs rw,discard,x-systemd.growfs 0 0|' /etc/fstab\n"
+_ROOT_NUMBER, _SOURCE_NUMBER = 1, 2
 
 
 _WITH_SYSTEMD_BOOT = (Layout.SYSTEMD_BOOT, Layout.UNIFIED)
@@ -257,7 +279,7 @@ def partitions(layout: Layout) -> tuple[GptPartition, ...]:
     """
 
     def partition(number: int, at_mib: int, size_mib: int, kind: uuid.UUID) -> GptPartition:
-        identifier = uuid.UUID(ROOT_PART) if number == 1 else uuid.uuid5(_DISK_ID, str(number))
+        identifier = uuid.UUID(ROOT_PART) if number == _ROOT_NUMBER else uuid.uuid5(_DISK_ID, str(number))
         return GptPartition(
             number=number,
             begin_bytes=at_mib * MIB,
@@ -267,7 +289,7 @@ def partitions(layout: Layout) -> tuple[GptPartition, ...]:
             name="",
         )
 
-    root = partition(1, root_at_mib(layout), ROOT_MIB, ROOT_X86_64)
+    root = partition(_ROOT_NUMBER, root_at_mib(layout), ROOT_MIB, ROOT_X86_64)
     if layout in _WITH_SYSTEMD_BOOT:
         return (root, partition(15, 1, ESP_MIB, ESP))
     return (
@@ -303,8 +325,10 @@ def _differences(layout: Layout) -> Variant:
 
 def _assemble(disk: Path, root: Path, layout: Layout) -> None:
     if layout is not Layout.APART:
-        places = [Filled(each, root if each.number == 1 else None) for each in partitions(layout)]
-        write_partitioned(disk, places, disk_mib(layout) * MIB, _DISK_ID)
+        number = _SOURCE_NUMBER if layout is Layout.XFS else _ROOT_NUMBER
+        places = [Filled(each, root if each.number == number else None) for each in _at_first(layout)]
+        spare_mib = ROOT_MIB if layout is Layout.XFS else 0
+        write_partitioned(disk, places, (disk_mib(layout) + spare_mib) * MIB, _DISK_ID)
         return
     with disk.open("xb", buffering=0) as file, root.open("rb") as source:
         file.truncate(disk_mib(layout) * MIB)
@@ -328,13 +352,45 @@ def _set_up(disk: Path, layout: Layout, reference: ReferenceImage, context: Cont
     )
     out = io.BytesIO()
     with launcher_for(reference.kernel, context).launch(described, None) as launched:
-        status = executing(launched).execute(
-            _SET_UP[_DISK_OF.get(layout, layout)] + _END, out, out, _SET_UP_S, 16 * MIB
-        )
+        status = executing(launched).execute(_script(layout), out, out, _SET_UP_S, 16 * MIB)
     if status != 0:
         raise AssertionError(
             f"setting the disk up ended with {status}:\n{out.getvalue().decode(errors='replace')}"
         )
+    if layout is Layout.XFS:
+        _without_source(disk, layout)
+
+
+def _script(layout: Layout) -> str:
+    script = _SET_UP[_DISK_OF.get(layout, layout)]
+    return _ON_XFS.format(script + _XFS_LINE + _END) if layout is Layout.XFS else script + _END
+
+
+def _at_first(layout: Layout) -> tuple[GptPartition, ...]:
+    """The partitions while the disk is set up."""
+    places = partitions(layout)
+    if layout is not Layout.XFS:
+        return places
+    (root,) = (each for each in places if each.number == _ROOT_NUMBER)
+    source = dataclasses.replace(
+        root,
+        number=_SOURCE_NUMBER,
+        begin_bytes=root.begin_bytes + root.size_bytes,
+        identifier=uuid.uuid5(_DISK_ID, str(_SOURCE_NUMBER)),
+    )
+    return (*places, source)
+
+
+def _without_source(disk: Path, layout: Layout) -> None:
+    """Cut the disk behind the root, and write its table anew."""
+    size_bytes = disk_mib(layout) * MIB
+    table = gpt(partitions(layout), size_bytes, _DISK_ID)
+    with disk.open("r+b", buffering=0) as file:
+        # The boot sector has GRUB.
+        boot_code = file.read(_BOOT_CODE_BYTES)
+        file.truncate(size_bytes)
+        write_at(file.fileno(), boot_code + table.first[_BOOT_CODE_BYTES:], 0)
+        write_at(file.fileno(), table.last, size_bytes - len(table.last))
 
 
 def command_line() -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import ArtefactError
-from quickstart.image.ext4 import created_of, parse_superblock, read_superblock
+from quickstart.image.ext4 import created_of, parse_superblock
+from quickstart.image.superblock import read_superblock
 from quickstart.model import IMAGE_TIME_S
 from quickstart.model.superblock import Superblock
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from quickstart.errors import ArtefactError
 from quickstart.image import blockmap
 from quickstart.image.blockmap import Kind, read_block_map
-from quickstart.image.ext4 import block_groups, read_superblock, used_inodes
+from quickstart.image.ext4 import block_groups, used_inodes
 from quickstart.image.extents import file_extents, parse_extents
+from quickstart.image.superblock import read_superblock
 from tests.unit.ext4builder import (
     BLOCK,
     BLOCK_BITMAP,

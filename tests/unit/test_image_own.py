@@ -51,7 +51,7 @@ def with_root(kind: str) -> Inspected:
 
 
 REFUSED = {
-    "xfs": (with_root("xfs"), "the root file system is xfs"),
+    "btrfs": (with_root("btrfs"), "the root file system is btrfs"),
     "boot": (dataclasses.replace(FOUND, boot=15), "the file system of /boot is vfat"),
     "menu": (dataclasses.replace(FOUND, boot=14), "GRUB's menu is not in the partition of /boot"),
     "loader": (dataclasses.replace(FOUND, loaders=(Loader.UKI,)), "the boot loader is uki, and"),

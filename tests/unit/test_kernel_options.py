@@ -110,7 +110,8 @@ def test_other_options_are_another_build(tmp_path: Path) -> None:
 
 
 def test_other_options_are_another_rebuild(tmp_path: Path) -> None:
-    profile, used = load_profile("nginx"), UsedDisk(tmp_path, "0", SUPERBLOCK, Seen(0, 0, 0, 0))
+    profile = load_profile("nginx")
+    used = UsedDisk(path=tmp_path, digest="0", superblock=SUPERBLOCK, seen=Seen(0, 0, 0, 0))
     assert len({_key(profile, used, each) for each in BUILDABLE}) == 2
 
 

@@ -36,7 +36,12 @@ class Bench:
         (self.out / "start-set.json").write_text("{}")
         write_manifest(self.out, profile="nginx")
         (self.out / "root.raw").chmod(0o600)
-        used = UsedDisk(self.out / "root.raw", "digest", SUPERBLOCK, seen(self.out / "root.raw"))
+        used = UsedDisk(
+            path=self.out / "root.raw",
+            digest="digest",
+            superblock=SUPERBLOCK,
+            seen=seen(self.out / "root.raw"),
+        )
         self.key = rebuilding._key(PROFILE, used, KernelOptions.STOCK)
         monkeypatch.setattr(rebuilding, "examine_disk", lambda disk: used)
         monkeypatch.setattr(rebuilding, "read_superblock", lambda disk: SUPERBLOCK)

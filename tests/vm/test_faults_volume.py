@@ -11,7 +11,7 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.firmware import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.image.ext4 import read_superblock
+from quickstart.image.superblock import read_superblock
 from quickstart.initramfs.newc_reader import read_archive
 from quickstart.store.store import Store
 from tests.guests import launched

@@ -22,6 +22,13 @@ grub-reboot 0
 sync
 mount -n -o remount,ro /
 """
+TOUCH_LIBRARY = """\
+set -e
+mount -n -o remount,rw /
+touch /usr/lib/x86_64-linux-gnu/libc.so.6
+sync
+mount -n -o remount,ro /
+"""
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +88,22 @@ def test_a_unified_kernel_image(unified: Made) -> None:
     """It boots by itself, fast, and again. A boot of the entry that fails is followed by a boot of the unified kernel image."""
     unified.boots_fast_again(Firmware.UEFI, "quickstart+1.conf")
     unified.comes_back()
+
+
+@pytest.fixture(scope="module")
+def with_xfs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    with image_made(store, tmp_path_factory.mktemp("xfs"), Layout.XFS) as made:
+        yield made
+
+
+def test_xfs(with_xfs: Made) -> None:
+    """It boots by itself, fast, and again: init compares the packed files on each boot. Then GRUB starts the stock entry.
+    A changed library makes the next boot a stock one.
+    """
+    with_xfs.boots_fast_again(Firmware.BIOS, "")
+    with_xfs.execute(CHOOSE_STOCK.format(":", ":"))
+    with_xfs.boots_stock(Firmware.UEFI)
+    assert with_xfs.state() == ""
+    with_xfs.execute(TOUCH_LIBRARY)
+    console = with_xfs.boot(Firmware.BIOS)
+    assert b"libc.so.6 is not as it was packed" in console

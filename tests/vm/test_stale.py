@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quickstart.image.ext4 import read_superblock
+from quickstart.image.superblock import read_superblock
 from tests.vm.conftest import STAY, guest_file, host, quickstart
 from tests.vm.test_disk import stock_boot_says
 from tests.vm.turns import turn_of

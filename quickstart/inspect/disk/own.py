@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.errors import BadInputError
 from quickstart.inspect.disk.systemdboot import ENTRIES, OWN_SORT_KEY
 from quickstart.model.disk import BootEntry, Content, InitramfsMaker, Inspected, Loader, Partition
+from quickstart.model.words import FileSystem
 from quickstart.parse.printable import brief, command
 
 # Discoverable Partitions Specification: systemd-boot reads a menu there, too.
@@ -120,8 +121,8 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     root, boot = found.partition(found.root), found.partition(found.boot)
     if root is None:
         return
-    if root.kind != "ext4":
-        yield f"the root file system is {brief(root.kind)}, and `build --image` knows only ext4 so far"
+    if root.kind not in list(FileSystem):
+        yield f"the root file system is {brief(root.kind)}, and `build --image` knows only {' and '.join(FileSystem)} so far"
     if boot is not None and boot.kind != "ext4":
         yield f"the file system of /boot is {brief(boot.kind)}, and `build --image` knows only ext4 so far"
     if not _is_of_systemd_boot(found) and not set(found.loaders) <= _GRUB:

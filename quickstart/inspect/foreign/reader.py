@@ -45,6 +45,7 @@ FORMS: dict[str, Callable[[], Members]] = {
     "ext4": lambda: read_image(0),
     "ext4-list": lambda: without_data(read_image(0)),
     "tar": lambda: read_archive(sys.stdin.buffer),
+    "tar-list": lambda: without_data(read_archive(sys.stdin.buffer)),
 }
 
 

@@ -186,6 +186,8 @@ def _member(info: tarfile.TarInfo) -> Member:
         uid=info.uid,
         gid=info.gid,
         mtime_ns=int(whole) * 10**9 + int((fraction + "0" * 9)[:9]),
+        # Only GNU tar's pax archives have it.
+        ctime_s=int(headers.get("ctime", "0").partition(".")[0]),
         size_bytes=info.size if kind is Kind.FILE else 0,
         major=info.devmajor if kind in DEVICES else 0,
         minor=info.devminor if kind in DEVICES else 0,

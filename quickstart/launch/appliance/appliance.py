@@ -36,6 +36,7 @@ _LOOK_S = 300.0
 # A record has at most 1 MiB, and most have some hundred bytes.
 _MOST_BYTES = 64 << 20
 _FETCH_S = 600.0
+_TREE_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,20 @@ def fetch(guest: Executes, partition: Partition, path: str, out: BinaryIO, most_
     words = shlex.join(("fetch", str(partition.number), path))
     if guest.execute(words, out, said, _FETCH_S, most_bytes) != 0:
         raise GuestError(f"{path} of partition {partition.number} cannot be read", details=last_lines(said))
+
+
+def tree(guest: Executes, partition: Partition, out: BinaryIO, most_bytes: int) -> None:
+    """Write the files of the file system of ``partition`` to ``out``, as a tar archive. The script guest/tree makes this
+    archive in the appliance. The archive comes from a stranger's disk, and is untrusted.
+
+    Raises GuestError when the file system cannot be mounted or read, or when the archive has more than ``most_bytes``
+    bytes.
+    """
+    said = io.BytesIO()
+    if guest.execute(f"tree {partition.number}", out, said, _TREE_S, most_bytes) != 0:
+        raise GuestError(
+            f"the files of partition {partition.number} cannot be read", details=last_lines(said)
+        )
 
 
 def _digest(program: Path) -> str:

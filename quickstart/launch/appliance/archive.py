@@ -1,5 +1,5 @@
-"""Make the initramfs of the appliance, our guest that reads a stranger's disk. The initramfs has BusyBox, blkid with
-its libraries, the drivers, and our scripts in `guest/`.
+"""Make the initramfs of the appliance, our guest that reads a stranger's disk. The initramfs has BusyBox, blkid and GNU
+tar with their libraries, the drivers, and our scripts in `guest/`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ WANTED = (
     *("sha256_ssse3", "virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "crc32c_generic"),
     *("ext4", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8"),
 )
-_PROGRAMS = ("/usr/sbin/blkid",)
-_SCRIPTS = ("look", "fetch")
+_PROGRAMS = ("/usr/sbin/blkid", "/usr/bin/tar")
+_SCRIPTS = ("look", "fetch", "tree")
 _APPLETS = (
     *(
         "sh",
