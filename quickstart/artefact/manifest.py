@@ -122,8 +122,8 @@ class _Superblock(Table):
     needs_recovery: bool
     has_errors: bool
     created_s: _Count = 0
-    file_system: Literal["ext4", "xfs"] = "ext4"
-    log: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")] = ""
+    file_system: Literal["ext4", "xfs", "btrfs"] = "ext4"
+    state: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")] = ""
 
 
 class _Disk(_Open):

@@ -370,9 +370,14 @@ def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
         yield from (at + bit for bit in range(8) if byte >> bit & 1)
 
 
+def is_superblock(block: bytes) -> bool:
+    """Whether ``block`` begins with the whole superblock of an ext4 file system."""
+    return len(block) >= SUPERBLOCK_BYTES and struct.unpack_from("<H", block, 0x38)[0] == _MAGIC
+
+
 def parse_superblock(block: bytes, source: str) -> Superblock:
     """The facts in the 1024 bytes of an ext4 superblock (kernel: Documentation/filesystems/ext4/super.rst)."""
-    if len(block) < SUPERBLOCK_BYTES or struct.unpack_from("<H", block, 0x38)[0] != _MAGIC:
+    if not is_superblock(block):
         raise ArtefactError(f"{source} has no ext4 superblock", hint="is the image truncated?")
     (write_time_s,) = struct.unpack_from("<I", block, 0x30)
     (mount_count,) = struct.unpack_from("<H", block, 0x34)

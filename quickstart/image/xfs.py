@@ -62,7 +62,7 @@ def read_xfs(file: BinaryIO, at_bytes: int, source: str) -> Superblock:
         needs_recovery=False,
         has_errors=False,
         file_system=FileSystem.XFS,
-        log=digest.hexdigest(),
+        state=digest.hexdigest(),
     )
 
 

@@ -72,7 +72,8 @@ class Partition:
     ``type_id`` is the type of the partition: a GUID for a GPT, or a number such as ``0x83`` for an MBR. ``usage`` and
     ``kind`` are libblkid's words for the content. Examples of such pairs are ``filesystem`` and ``ext4``, ``crypto``
     and ``crypto_LUKS``, and ``raid`` and ``LVM2_member``. When the appliance could not mount the file system,
-    ``content`` is None, and ``fault`` says why. When the file system was not unmounted, ``is_clean`` is false, and
+    ``content`` is None, and ``fault`` says why. ``subvolume`` is the subvolume of btrfs to which ``content`` belongs, or
+    empty for the whole file system. When the file system was not unmounted, ``is_clean`` is false, and
     ``content`` lacks the changes that are only in the file system's journal.
     """
 
@@ -87,6 +88,7 @@ class Partition:
     uuid: str = ""
     label: str = ""
     content: Content | None = None
+    subvolume: str = ""
     is_clean: bool = True
     fault: str = ""
 

@@ -15,6 +15,7 @@ class FileSystem(enum.StrEnum):
 
     EXT4 = "ext4"
     XFS = "xfs"
+    BTRFS = "btrfs"
 
 
 class ReadyKind(enum.StrEnum):

@@ -11,7 +11,9 @@ import pytest
 
 from tests.contract.initscript import function
 
-FIXED = "UNIT=nginx.service ROOT_FSTYPE=ext4 ROOT_UUID= HAND_OFF=keep EARLY=seen"
+FIXED = (
+    "UNIT=nginx.service ROOT_FSTYPE=ext4 ROOT_OPTIONS=rw,subvol=@rootfs ROOT_UUID= HAND_OFF=keep EARLY=seen"
+)
 
 
 def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str, fixed: str = FIXED) -> str:
@@ -43,6 +45,9 @@ def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str, fixed: str = FIX
             "fsck.mode=force",
             "forcefsck",
             "rootflags=noexec,ro",
+            "rootflags=subvol=@root",
+            "rootflags=subvol=@rootfs,ro",
+            "rootflags=",
             "rootfstype=btrfs",
             "boot=live",
             "break=premount",
@@ -78,6 +83,8 @@ def test_who_asks_for_another_boot_gets_the_stock_one(
         "",
         "quiet rw panic=10 console=ttyS0",
         "rootfstype=ext4",
+        # As fstab says it, too.
+        "rootflags=subvol=@rootfs",
         "fsck.mode=skip",
         "systemd.mask=serial-getty@other boot_delay=1",
         "-- splash 6",

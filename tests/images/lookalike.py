@@ -5,7 +5,7 @@ The layout CLOUD is that of Debian's cloud images: a GPT with the root as partit
 GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
 its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP. The layout UNIFIED has a unified kernel
 image in place of these kernels. The layout DRACUT is CLOUD with an initramfs of dracut. The layout XFS is CLOUD with XFS as the
-file system of the root.
+file system of the root. The layout BTRFS is APART with the root in a subvolume of btrfs, where Debian's installer puts it.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class Layout(enum.StrEnum):
     DRACUT = "dracut"
     UNIFIED = "unified"
     XFS = "xfs"
+    BTRFS = "btrfs"
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -118,6 +119,7 @@ class Layout(enum.StrEnum):
             Layout.UNIFIED: ("systemd-boot", "binutils"),
             Layout.DRACUT: ("grub-cloud-amd64", "dracut"),
             Layout.XFS: ("grub-cloud-amd64", "xfsprogs"),
+            Layout.BTRFS: ("grub-cloud-amd64", "btrfs-progs"),
         }
         others = [name for name in _PACKAGES if name != _GROWROOT or self is not Layout.DRACUT]
         return (*own.get(self, ("grub-cloud-amd64",)), *others)
@@ -205,7 +207,7 @@ for kernel in /boot/vmlinuz-*; do
 done
 """,
 }
-_DISK_OF = {Layout.DRACUT: Layout.CLOUD, Layout.XFS: Layout.CLOUD}
+_DISK_OF = {Layout.DRACUT: Layout.CLOUD, Layout.XFS: Layout.CLOUD, Layout.BTRFS: Layout.APART}
 _END = """\
 rm -f /etc/network/interfaces
 [ ! -x /etc/kernel/postinst.d/dracut ] || rm /usr/sbin/update-initramfs
@@ -216,12 +218,9 @@ sync
 mount -o remount,ro /
 """
 # The system runs from a partition of its own, which goes at the end. It copies itself to the root, and continues there.
-_ON_XFS = """\
+_MOVED = """\
 set -ex
-modprobe xfs
-mkfs.xfs -q -L root /dev/vda1
-mount /dev/vda1 /mnt
-cp -ax /. /mnt
+{}cp -ax /. /mnt
 for place in dev proc sys run; do
 	mount --rbind /$place /mnt/$place
 done
@@ -231,7 +230,25 @@ IN_ROOT
 chroot /mnt sh /run/in-root
 umount -R /mnt
 """
-_XFS_LINE = "sed -i 's| / ext4 .*| / xfs rw,discard,x-systemd.growfs 0 0|' /etc/fstab\n"
+_NEW_ROOT = {
+    Layout.XFS: """\
+modprobe xfs
+mkfs.xfs -q -L root /dev/vda1
+mount /dev/vda1 /mnt
+""",
+    Layout.BTRFS: """\
+modprobe btrfs
+mkfs.btrfs -q -L cloudimg-rootfs /dev/vda2
+mount /dev/vda2 /mnt
+btrfs subvolume create /mnt/@rootfs
+umount /mnt
+mount -o subvol=@rootfs /dev/vda2 /mnt
+""",
+}
+_NEW_LINE = {
+    Layout.XFS: "sed -i 's| / ext4 .*| / xfs rw,discard,x-systemd.growfs 0 0|' /etc/fstab\n",
+    Layout.BTRFS: "sed -i 's| / ext4 .*| / btrfs rw,subvol=@rootfs,x-systemd.growfs 0 0|' /etc/fstab\n",
+}
 _ROOT_NUMBER, _SOURCE_NUMBER = 1, 2
 
 
@@ -249,7 +266,7 @@ def root_at_mib(layout: Layout) -> int:
     """Where the root partition begins."""
     if layout in _WITH_SYSTEMD_BOOT:
         return 1 + ESP_MIB
-    return 1 + BOOT_MIB if layout is Layout.APART else 128
+    return 1 + BOOT_MIB if _DISK_OF.get(layout, layout) is Layout.APART else 128
 
 
 def disk_mib(layout: Layout) -> int:
@@ -324,19 +341,27 @@ def _differences(layout: Layout) -> Variant:
 
 
 def _assemble(disk: Path, root: Path, layout: Layout) -> None:
-    if layout is not Layout.APART:
-        number = _SOURCE_NUMBER if layout is Layout.XFS else _ROOT_NUMBER
+    spare_mib = ROOT_MIB if layout in _NEW_ROOT else 0
+    if _DISK_OF.get(layout, layout) is not Layout.APART:
+        number = _SOURCE_NUMBER if layout in _NEW_ROOT else _ROOT_NUMBER
         places = [Filled(each, root if each.number == number else None) for each in _at_first(layout)]
-        spare_mib = ROOT_MIB if layout is Layout.XFS else 0
         write_partitioned(disk, places, (disk_mib(layout) + spare_mib) * MIB, _DISK_ID)
         return
     with disk.open("xb", buffering=0) as file, root.open("rb") as source:
-        file.truncate(disk_mib(layout) * MIB)
-        file.write(_mbr(((1, BOOT_MIB), (root_at_mib(layout), ROOT_MIB))))
+        file.truncate((disk_mib(layout) + spare_mib) * MIB)
+        file.write(_mbr(_mbr_places(layout, spare_mib)))
+        at_mib = root_at_mib(layout) + spare_mib
         for offset, chunk in data_chunks(source.fileno(), ROOT_MIB * MIB):
-            file.seek(root_at_mib(layout) * MIB + offset)
+            file.seek(at_mib * MIB + offset)
             file.write(chunk)
     disk.chmod(0o600)
+
+
+def _mbr_places(layout: Layout, spare_mib: int = 0) -> tuple[tuple[int, int], ...]:
+    """Where the partitions begin, and their sizes. The last one is there only while the disk is set up."""
+    root_mib = root_at_mib(layout)
+    places = ((1, BOOT_MIB), (root_mib, ROOT_MIB), (root_mib + ROOT_MIB, spare_mib))
+    return places if spare_mib else places[:2]
 
 
 def _set_up(disk: Path, layout: Layout, reference: ReferenceImage, context: Context) -> None:
@@ -357,19 +382,22 @@ def _set_up(disk: Path, layout: Layout, reference: ReferenceImage, context: Cont
         raise AssertionError(
             f"setting the disk up ended with {status}:\n{out.getvalue().decode(errors='replace')}"
         )
-    if layout is Layout.XFS:
+    if layout in _NEW_ROOT:
         _without_source(disk, layout)
 
 
 def _script(layout: Layout) -> str:
     script = _SET_UP[_DISK_OF.get(layout, layout)]
-    return _ON_XFS.format(script + _XFS_LINE + _END) if layout is Layout.XFS else script + _END
+    if layout not in _NEW_ROOT:
+        return script + _END
+    script = "".join(line for line in script.splitlines(keepends=True) if not line.startswith("e2label "))
+    return _MOVED.format(_NEW_ROOT[layout], script + _NEW_LINE[layout] + _END)
 
 
 def _at_first(layout: Layout) -> tuple[GptPartition, ...]:
     """The partitions while the disk is set up."""
     places = partitions(layout)
-    if layout is not Layout.XFS:
+    if layout not in _NEW_ROOT:
         return places
     (root,) = (each for each in places if each.number == _ROOT_NUMBER)
     source = dataclasses.replace(
@@ -384,13 +412,16 @@ def _at_first(layout: Layout) -> tuple[GptPartition, ...]:
 def _without_source(disk: Path, layout: Layout) -> None:
     """Cut the disk behind the root, and write its table anew."""
     size_bytes = disk_mib(layout) * MIB
-    table = gpt(partitions(layout), size_bytes, _DISK_ID)
-    with disk.open("r+b", buffering=0) as file:
+    first, last = _mbr(_mbr_places(layout)), b""
+    if _DISK_OF[layout] is not Layout.APART:
+        table = gpt(partitions(layout), size_bytes, _DISK_ID)
+        first, last = table.first, table.last
+    with disk.open("r+b") as file:
         # The boot sector has GRUB.
         boot_code = file.read(_BOOT_CODE_BYTES)
         file.truncate(size_bytes)
-        write_at(file.fileno(), boot_code + table.first[_BOOT_CODE_BYTES:], 0)
-        write_at(file.fileno(), table.last, size_bytes - len(table.last))
+        write_at(file.fileno(), boot_code + first[_BOOT_CODE_BYTES:], 0)
+        write_at(file.fileno(), last, size_bytes - len(last))
 
 
 def command_line() -> str:

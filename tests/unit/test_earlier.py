@@ -320,6 +320,24 @@ def test_another_root(tmp_path: Path, roots: tuple[RootMount, ...], shown: str) 
     assert f"the image's own initramfs mounts {shown} as /" in refused(tmp_path, hidden)
 
 
+@pytest.mark.parametrize(
+    ("root", "is_taken"),
+    [
+        (RootMount("/@rootfs", "btrfs"), True),
+        (RootMount("/@other", "btrfs"), False),
+        (RootMount("/", "btrfs"), False),
+        (RootMount("/", "xfs"), True),
+        (RootMount("/@rootfs", "xfs"), False),
+    ],
+)
+def test_a_subvolume(tmp_path: Path, root: RootMount, is_taken: bool) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/fstab").write_text("UUID=1 / btrfs rw,subvol=@rootfs 0 0\n")
+    boot = booted()
+    mounted = replace(boot, loaded=replace(boot.loaded, roots=(root,)))
+    assert ("mounts" not in refused(tmp_path, mounted)) == is_taken
+
+
 def test_an_account_without_the_unit(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"does not have other\.service"):
         refused(tmp_path, booted(), units=("app.service", "other.service"))

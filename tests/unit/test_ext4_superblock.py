@@ -69,5 +69,5 @@ def test_it_lies_behind_the_boot_sector(tmp_path: Path) -> None:
     (tmp_path / "disk").write_bytes(bytes(1024) + block() + bytes(100))
     assert read_superblock(tmp_path / "disk").uuid == str(UUID)
     (tmp_path / "cut").write_bytes(bytes(1024) + block()[:500])
-    with pytest.raises(ArtefactError, match="cut has no ext4 superblock"):
+    with pytest.raises(ArtefactError, match="cut has no superblock of"):
         read_superblock(tmp_path / "cut")

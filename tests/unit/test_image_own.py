@@ -27,7 +27,7 @@ from quickstart.model.words import Early
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.unit.diskrecords import RECORDS, said
+from tests.unit.diskrecords import FSTAB, RECORDS, said
 
 FOUND = inspected(disk_facts(parse_records(said(RECORDS))))
 DISK = Path("/images/debian.raw")
@@ -50,8 +50,28 @@ def with_root(kind: str) -> Inspected:
     return dataclasses.replace(FOUND, facts=dataclasses.replace(FOUND.facts, partitions=partitions))
 
 
+def with_btrfs(option: str, record: bytes = b"@rootfs\n", **changes: Any) -> Inspected:
+    """A root in a subvolume. Partition 14 is /boot."""
+    fstab = FSTAB.replace(" ext4 rw", f" btrfs {option}").encode()
+    kind = RECORDS["blkid 1"].replace(b"TYPE=ext4", b"TYPE=btrfs")
+    records = {**RECORDS, "blkid 1": kind, "file 1 ./etc/fstab": fstab}
+    if record:
+        records["subvolume 1"] = record
+    return dataclasses.replace(inspected(disk_facts(parse_records(said(records)))), **changes)
+
+
 REFUSED = {
-    "btrfs": (with_root("btrfs"), "the root file system is btrfs"),
+    "jfs": (with_root("jfs"), "the root file system is jfs"),
+    "grub on btrfs": (with_btrfs("rw,subvol=@rootfs"), "GRUB cannot write to btrfs"),
+    "another subvolume": (
+        with_btrfs("subvol=/@other"),
+        "in the subvolume @rootfs, and fstab's line for / names the subvolume @other",
+    ),
+    "no subvolume": (with_btrfs("rw"), "in the subvolume @rootfs, and fstab's line for / names no subvolume"),
+    "no such subvolume": (
+        with_btrfs("subvol=@", b""),
+        "in no subvolume, and fstab's line for / names the subvolume @",
+    ),
     "boot": (dataclasses.replace(FOUND, boot=15), "the file system of /boot is vfat"),
     "menu": (dataclasses.replace(FOUND, boot=14), "GRUB's menu is not in the partition of /boot"),
     "loader": (dataclasses.replace(FOUND, loaders=(Loader.UKI,)), "the boot loader is uki, and"),
@@ -69,6 +89,20 @@ REFUSED = {
     "code": (with_line("root=/dev/vda1 a;reboot"), "special characters: a;reboot"),
     "stranger": (dataclasses.replace(FOUND, refusals=("the disk is odd",)), "the disk is odd"),
 }
+
+
+@pytest.mark.parametrize("option", ["subvol=@rootfs", "rw,subvol=/@rootfs,noatime"])
+def test_a_subvolume_with_systemd_boot(option: str) -> None:
+    """Its menu is on the EFI system partition."""
+    found = with_btrfs(option, loaders=(Loader.SYSTEMD_BOOT,))
+    check_image_disk(DISK, found)
+
+
+@pytest.mark.parametrize("name", [b"", b"..\n", b"@rootfs/../x\n", b"@home\n", b"@rootfs\n\n"])
+def test_a_subvolume_that_no_appliance_says(name: bytes) -> None:
+    records = {**RECORDS, "subvolume 1": name}
+    with pytest.raises(GuestError, match="names no known subvolume"):
+        disk_facts(parse_records(said(records)))
 
 
 @pytest.mark.parametrize("name", REFUSED)

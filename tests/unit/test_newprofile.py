@@ -199,14 +199,14 @@ def test_what_is_no_check_runs(served: Image) -> None:
 
 def test_all_that_stands_in_the_way_is_named_at_once(served: Image) -> None:
     served.file("/usr/lib/systemd/system/app.service", UNIT + "PrivateIPC=yes\nRootDirectory=/x\n")
-    served.file("/etc/fstab", "UUID=1 / btrfs defaults 0 1\n")
+    served.file("/etc/fstab", "UUID=1 / f2fs defaults 0 1\n")
     (served.base / NETWORK.lstrip("/")).unlink()
     with pytest.raises(NoProfileError) as caught:
         examine(ImageRoot(served.base), DRAFT)
     unit, network, root = caught.value.problems
     assert "it has PrivateIPC, RootDirectory" in unit
     assert "takes the network over" in network
-    assert "the root volume is btrfs" in root
+    assert "the root volume is f2fs" in root
     assert caught.value.exit_code == 1
 
 

@@ -13,7 +13,7 @@ from tests.unit.xfsbuilder import BLOCK_BYTES, LOG_BEGIN, UUID, volume
 
 
 def log_of(data: bytes | bytearray, at_bytes: int = 0) -> str:
-    return read_xfs(io.BytesIO(data), at_bytes, "x").log
+    return read_xfs(io.BytesIO(data), at_bytes, "x").state
 
 
 def test_it_has_a_uuid_and_no_counts() -> None:
@@ -21,7 +21,7 @@ def test_it_has_a_uuid_and_no_counts() -> None:
     assert (found.uuid, found.file_system) == (str(UUID), FileSystem.XFS)
     assert (found.mount_count, found.write_time_s, found.created_s) == (0, 0, 0)
     assert found.clean
-    assert len(found.log) == 64
+    assert len(found.state) == 64
 
 
 @pytest.mark.parametrize("at", [240, LOG_BEGIN, LOG_BEGIN + 2 * BLOCK_BYTES - 1])

@@ -107,3 +107,17 @@ def test_xfs(with_xfs: Made) -> None:
     with_xfs.execute(TOUCH_LIBRARY)
     console = with_xfs.boot(Firmware.BIOS)
     assert b"libc.so.6 is not as it was packed" in console
+
+
+@pytest.fixture(scope="module")
+def with_btrfs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    with image_made(store, tmp_path_factory.mktemp("btrfs"), Layout.BTRFS) as made:
+        yield made
+
+
+def test_a_subvolume_of_btrfs(with_btrfs: Made) -> None:
+    """It boots by itself, fast, and again. Then GRUB starts the stock entry."""
+    with_btrfs.boots_fast_again(Firmware.BIOS, "")
+    with_btrfs.execute(CHOOSE_STOCK.format("mount /boot", "umount /boot"))
+    with_btrfs.boots_stock(Firmware.BIOS)
+    assert with_btrfs.state() == ""

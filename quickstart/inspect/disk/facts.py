@@ -18,6 +18,8 @@ _MOST_DIGITS = 19
 # As guest/look cuts its lists.
 _MOST_LINES = {"boot": 4096}
 _MOST_OTHER_LINES = 512
+# Those that guest/look looks for.
+_SUBVOLUMES = ("@rootfs", "@")
 # libblkid puts a backslash before a byte that is special to a shell, and writes other unprintable bytes as \xHH.
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|(.))")
 
@@ -70,9 +72,17 @@ def _partition(own: Sequence[Record], number: int, begin_bytes: int, size_bytes:
         uuid=found.get("UUID", ""),
         label=found.get("LABEL", ""),
         content=_content(own),
+        subvolume=next((_subvolume(each) for each in own if each.name == "subvolume"), ""),
         is_clean=all(each.name != "unclean" for each in own),
         fault=unmounted[0] if unmounted else fault,
     )
+
+
+def _subvolume(record: Record) -> str:
+    name = record.text.removesuffix("\n")
+    if name not in _SUBVOLUMES:
+        raise GuestError(f"the appliance's record `{record.name} {record.number}` names no known subvolume")
+    return name
 
 
 def _content(records: Iterable[Record]) -> Content | None:

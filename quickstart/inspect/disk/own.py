@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
+from quickstart.inspect.disk.fstab import fstab_lines, subvolume
 from quickstart.inspect.disk.systemdboot import ENTRIES, OWN_SORT_KEY
 from quickstart.model.disk import BootEntry, Content, InitramfsMaker, Inspected, Loader, Partition
 from quickstart.model.words import FileSystem
@@ -130,6 +131,8 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         yield f"the boot loader is {names}, and `build --image` knows only GRUB or systemd-boot so far"
     if found.initramfs_maker is InitramfsMaker.NONE:
         yield "neither initramfs-tools nor dracut makes the initramfs, as `build --image` needs it so far"
+    if root.kind == FileSystem.BTRFS:
+        yield from _of_btrfs(found, root)
     entry = found.entry
     if entry is None:
         return
@@ -143,6 +146,21 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         yield from _of_systemd_boot(found, entry)
     else:
         yield from _of_grub(boot, entry)
+
+
+def _of_btrfs(found: Inspected, root: Partition) -> Iterator[str]:
+    lines = fstab_lines(root.content) if root.content else iter(())
+    named = next((subvolume(each.options) for each in lines if each.place == "/"), "")
+    if named != root.subvolume:
+        yield (
+            f"the system is in {_subvolume_name(root.subvolume)}, and fstab's line for / names {_subvolume_name(named)}"
+        )
+    if not _is_of_systemd_boot(found) and found.boot is None:
+        yield "GRUB cannot write to btrfs, and so could not note that a boot failed: /boot needs a partition of its own"
+
+
+def _subvolume_name(name: str) -> str:
+    return f"the subvolume {brief(name)}" if name else "no subvolume"
 
 
 def _of_grub(boot: Partition | None, entry: BootEntry) -> Iterator[str]:

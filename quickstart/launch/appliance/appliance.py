@@ -128,7 +128,8 @@ def tree(guest: Executes, partition: Partition, out: BinaryIO, most_bytes: int) 
     bytes.
     """
     said = io.BytesIO()
-    if guest.execute(f"tree {partition.number}", out, said, _TREE_S, most_bytes) != 0:
+    words = shlex.join(("tree", str(partition.number), partition.subvolume))
+    if guest.execute(words, out, said, _TREE_S, most_bytes) != 0:
         raise GuestError(
             f"the files of partition {partition.number} cannot be read", details=last_lines(said)
         )
