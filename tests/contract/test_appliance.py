@@ -21,7 +21,7 @@ from quickstart.launch.appliance.archive import cell
 LIMIT_S = 60.0
 NETWORK = "etc/systemd/network"
 # As in the appliance, beside the root in which the scripts run, and for the links that would lead out of it.
-IN_CELL = 'cd "$1" && exec cell/bin/busybox chroot cell /bin/sh /bin/look contents 1'
+IN_CELL = 'cd "$1" && exec cell/bin/busybox chroot cell /bin/sh /bin/look contents 1 "$2"'
 
 
 def disk_in(place: Path) -> Path:
@@ -36,9 +36,9 @@ def disk_in(place: Path) -> Path:
     return place / "cell/disk"
 
 
-def contents(place: Path) -> Mapping[str, bytes]:
+def contents(place: Path, kind: str = "ext4") -> Mapping[str, bytes]:
     """What `look` says about the file system: the content of each record by its name, and by its path for a file."""
-    words = [*own_namespaces(network=True), "sh", "-c", IN_CELL, "sh", str(place)]
+    words = [*own_namespaces(network=True), "sh", "-c", IN_CELL, "sh", str(place), kind]
     done = subprocess.run(words, capture_output=True, timeout=LIMIT_S, check=True)
     assert done.stderr == b""
     return {each.path or each.name: each.content for each in parse_records(done.stdout + b"end 1\n\n\n")}
@@ -82,6 +82,38 @@ def test_an_ordinary_file_system(tmp_path: Path) -> None:
         "./boot/grub/grub.cfg",
     }
     assert found["./boot/grub/grub.cfg"] == b"y" * (1 << 20)
+
+
+@pytest.mark.parametrize("name", ["@rootfs", "@"])
+def test_a_system_in_a_subvolume(tmp_path: Path, name: str) -> None:
+    disk = disk_in(tmp_path)
+    put(disk, f"{name}/etc/fstab", "a line\n")
+    put(disk, f"{name}/usr/lib/systemd/systemd")
+    found = contents(tmp_path, "btrfs")
+    assert found["subvolume"] == f"{name}\n".encode()
+    assert found["./etc/fstab"] == b"a line\n"
+    assert found["present"] == b"./usr/lib/systemd/systemd\n"
+    # Only btrfs has subvolumes.
+    found = contents(tmp_path)
+    assert "subvolume" not in found
+    assert found["present"] == b""
+
+
+@pytest.mark.parametrize("what", ["system beside it", "link", "no system", "link to etc"])
+def test_what_is_no_subvolume(tmp_path: Path, what: str) -> None:
+    disk = disk_in(tmp_path)
+    if what == "link":
+        put(disk, "other/etc/fstab", "a line\n")
+        (disk / "@rootfs").symlink_to("other")
+    elif what == "no system":
+        put(disk, "@rootfs/usr/x")
+    else:
+        put(disk, "@rootfs/etc/fstab", "a line\n")
+    if what == "system beside it":
+        put(disk, "etc/fstab", "the first\n")
+    elif what == "link to etc":
+        (disk / "etc").symlink_to("@rootfs/etc")
+    assert "subvolume" not in contents(tmp_path, "btrfs")
 
 
 def test_a_name_with_a_line_break(tmp_path: Path) -> None:
