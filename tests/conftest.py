@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -32,21 +33,33 @@ except NeedsRootError as error:
     NO_ROOT = f"{error.message}: {error.hint}"
 
 
+_UNIT = "tests/unit/"
 _SLOWEST = Path(__file__).with_name("slowest.txt")
 
 
-def slowest_first() -> dict[str, int]:
-    """The place of each slow test file in the order in which the files begin."""
-    lines = (line.split() for line in _SLOWEST.read_text().splitlines() if line and not line.startswith("#"))
-    return {name: number for number, (_, name) in enumerate(lines)}
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The slowest files begin first, so that no worker waits for one of them at the end. An ordinary user's run
-    leaves out, and counts as deselected, what only the host's root may do.
+def begin_order(names: Iterable[str]) -> dict[str, int]:
+    """The place of each test file in the order in which the files begin. The slowest files begin first, so that no worker
+    waits for one of them at the end. But while the first one makes the base image, a second one could only wait for it,
+    so the unit tests come between them.
     """
-    places = slowest_first()
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+    lines = (line.split() for line in _SLOWEST.read_text().splitlines() if line and not line.startswith("#"))
+    every = sorted(names)
+    slow = [name for _, name in lines if name in every]
+    unit = [name for name in every if name.startswith(_UNIT)]
+    return {name: number for number, name in enumerate(dict.fromkeys((*slow[:1], *unit, *slow, *every)))}
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files in order, when it is known which tests are left out by their marks. An ordinary user's run leaves
+    out, and counts as deselected, what only the host's root may do.
+    """
+    places = begin_order({_file(item) for item in items})
+    items.sort(key=lambda item: places[_file(item)])
     if is_host_root():
         return
     left_out = [item for item in items if item.get_closest_marker("host_root")]

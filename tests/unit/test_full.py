@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import full
+from tests.conftest import begin_order
 from tests.full import Shard, closing_line, in_shard, parse_shard, to_run, tree_hash
 from tests.resuming import Outcomes, Test, append_record, read_list, read_records, write_list
 
@@ -161,6 +162,15 @@ def test_records_are_of_this_tree_alone(tree: Path) -> None:
     (tree / "code/a.py").write_text("A")
     assert full.records_of(tree) != first
     assert not first.exists()
+
+
+def test_the_order_in_which_files_begin() -> None:
+    lines = [line.split() for line in (full.ROOT / "tests/slowest.txt").read_text().splitlines()[2:]]
+    first, second = [name for _, name in lines][3:5]
+    unit = ["tests/unit/test_a.py", "tests/unit/test_b.py"]
+    others = ["tests/contract/test_a.py", "tests/vm/test_a.py"]
+    places = begin_order([*others, *reversed(unit), second, first])
+    assert sorted(places, key=lambda name: places[name]) == [first, *unit, second, *others]
 
 
 def test_the_slowest_files_are_there_and_in_order() -> None:
