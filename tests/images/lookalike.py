@@ -1,5 +1,5 @@
-"""Make disks as vendors do. Each has Debian bookworm with GRUB, cloud-init, and netplan on systemd-networkd and
-systemd-resolved. The system installs its own boot loader, in a VM with the disk.
+"""Make disks as vendors do. Each has Debian bookworm with a boot loader, and netplan on systemd-networkd and
+systemd-resolved. The one of the layout CLOUD also has cloud-init. The system installs its own boot loader, in a VM with the disk.
 
 The layout CLOUD is that of Debian's cloud images: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15,
 GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
@@ -47,8 +47,9 @@ _SECTORS_PER_MIB = 2048
 _SET_UP_S = 900.0
 
 _GROWROOT = "cloud-initramfs-growroot"
+_CLOUD_INIT = "cloud-init"
 _PACKAGES = (
-    "cloud-init",
+    _CLOUD_INIT,
     _GROWROOT,
     "cloud-guest-utils",
     "netplan.io",
@@ -121,7 +122,12 @@ class Layout(enum.StrEnum):
             Layout.XFS: ("grub-cloud-amd64", "xfsprogs"),
             Layout.BTRFS: ("grub-cloud-amd64", "btrfs-progs"),
         }
-        others = [name for name in _PACKAGES if name != _GROWROOT or self is not Layout.DRACUT]
+        left_out = {
+            _GROWROOT if self is Layout.DRACUT else "",
+            # It takes a third of each boot, and only boots of CLOUD ask for it.
+            _CLOUD_INIT if self is not Layout.CLOUD else "",
+        }
+        others = [name for name in _PACKAGES if name not in left_out]
         return (*own.get(self, ("grub-cloud-amd64",)), *others)
 
 

@@ -163,7 +163,6 @@ def test_a_profile_for_a_service_of_the_disk(made: Made, tmp_path: Path) -> None
     assert profile.packages == ("nginx-common",)
     assert (profile.ready.kind, profile.ready.port, profile.ready.status) == (ReadyKind.HTTP, 80, 200)
     assert profile.disk_mib == ROOT_MIB
-    assert (
-        'a first boot is a stock boot, because cloud-init sets the machine up (early = "seen")' in called.err
-    )
+    asks = 'a first boot starts early if the machine brings no user data for cloud-init (early = "ask")'
+    assert asks in called.err
     assert "`quickstart build` needs it too (`--image`)" in (tmp_path / "app/README.md").read_text()
