@@ -22,6 +22,8 @@ _VERSION_MASK, _VERSION = 0xF, 5
 _LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 512, 65536
 # XFS_MAX_LOG_BYTES in xfs_fs.h.
 _MOST_LOG_BYTES = 1 << 31
+# No file is larger (loff_t), also with the partition's beginning.
+_MOST_BYTES = 1 << 62
 _CHUNK_BYTES = 1 << 20
 
 
@@ -91,7 +93,10 @@ def _log(block: bytes, source: str) -> _Log:
     # The log lies in one group.
     if group >= groups or place + log_blocks > group_blocks or not 0 < size_bytes <= _MOST_LOG_BYTES:
         raise _damaged(source, "its log is in no group")
-    return _Log((group * group_blocks + place) * block_bytes, size_bytes)
+    begin_bytes = (group * group_blocks + place) * block_bytes
+    if begin_bytes > _MOST_BYTES:
+        raise _damaged(source, "its log is beyond the end of any disk")
+    return _Log(begin_bytes, size_bytes)
 
 
 def _damaged(source: str, what: str) -> ArtefactError:

@@ -19,6 +19,8 @@ def volume(
     log_blocks: int = 2,
     version: int = 0xB4A5,
     bits: int = GROUP_BITS,
+    group_blocks: int = GROUP_BLOCKS,
+    groups: int = 2,
 ) -> bytearray:
     """The fields by their offsets in struct xfs_dsb (fs/xfs/libxfs/xfs_format.h)."""
     data = bytearray(2 * GROUP_BLOCKS * BLOCK_BYTES)
@@ -26,6 +28,6 @@ def volume(
     struct.pack_into(">I", data, 4, block_bytes)
     data[32:48] = UUID.bytes
     struct.pack_into(">Q", data, 48, log_at)
-    struct.pack_into(">IIxxxxIH", data, 84, GROUP_BLOCKS, 2, log_blocks, version)
+    struct.pack_into(">IIxxxxIH", data, 84, group_blocks, groups, log_blocks, version)
     data[124] = bits
     return data
