@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from quickstart.artefact.directory import load
 from quickstart.model.words import Firmware
 from quickstart.store.store import Store
 from tests.images.lookalike import Layout
+from tests.vm.conftest import BUILD_S, quickstart
 from tests.vm.imaging import CHANGE_MENU, Made, image_made
 
 pytestmark = pytest.mark.full
@@ -98,7 +100,7 @@ def with_xfs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def test_xfs(with_xfs: Made) -> None:
     """It boots by itself, fast, and again: init compares the packed files on each boot. Then GRUB starts the stock entry.
-    A changed library makes the next boot a stock one.
+    A changed library makes the next boot a stock one, until a rebuild. `verify` counts the requests.
     """
     with_xfs.boots_fast_again(Firmware.BIOS, "")
     with_xfs.execute(CHOOSE_STOCK.format(":", ":"))
@@ -107,6 +109,12 @@ def test_xfs(with_xfs: Made) -> None:
     with_xfs.execute(TOUCH_LIBRARY)
     console = with_xfs.boot(Firmware.BIOS)
     assert b"libc.so.6 is not as it was packed" in console
+    out = with_xfs.artefact.directory
+    called = quickstart("rebuild", out, "--profile", out.parent, "--json", timeout_s=BUILD_S)
+    assert called.result["made"], called.err
+    with_xfs.artefact = load(out)
+    with_xfs.boots_fast(Firmware.BIOS)
+    assert "only on ext4" in quickstart("verify", out, "--json").result["unattributed"]
 
 
 @pytest.fixture(scope="module")
