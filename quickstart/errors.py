@@ -239,6 +239,10 @@ class NotSettledError(GuestError):
         super().__init__(message, console_tail=console_tail, hint=self.HINT)
 
 
+class TooMuchSaidError(GuestError):
+    """A command in the guest printed more bytes than the caller takes."""
+
+
 class UntraceableError(GuestError):
     """No ledger can be made. Either the guest's kernel cannot trace block requests, because it was built without the
     options for tracing, or the files of the blocks are not known.

@@ -30,6 +30,9 @@ from quickstart.store.store import source_digest
 
 # mke2fs(8): an inode is made for 1 KiB at least.
 _LEAST_INODE_BYTES = 1024
+# The largest file of ext4, without its last block, and the times that it can store (inodes.rst, "Inode Timestamps").
+_LARGEST_FILE_BYTES = (16 << 40) - 4096
+_FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34 - 1
 # stat(2): the unit of st_blocks, whatever the file system.
 _STAT_BLOCK_BYTES = 512
 
@@ -58,7 +61,22 @@ class UsedDisk:
             unchanged(self.path, self.seen),
             foreign_members(source, form if with_data else f"{form}-list") as found,
         ):
-            yield found
+            yield found if self.archive is None else _storable(found)
+
+
+def _storable(members: Members) -> Members:
+    """The files of XFS or btrfs as ext4 can store them, on which the copy may lie. Every user of the machine can give a
+    file a time, a size or attributes that only the machine's file system can store. Nothing of these files is packed.
+    """
+    left_out = set[str]()
+    for member, data in members:
+        is_link = member.kind is Kind.HARD and member.target in left_out
+        if member.size_bytes > _LARGEST_FILE_BYTES or is_link:
+            left_out.add(member.path)
+            continue
+        time_ns = min(max(member.mtime_ns, _FIRST_TIME_S * 10**9), _LAST_TIME_S * 10**9)
+        attributes = {name: value for name, value in member.xattrs.items() if not name.startswith("user.")}
+        yield replace(member, mtime_ns=time_ns, xattrs=attributes), data
 
 
 def examine_disk(path: Path, archive: Path | None = None) -> UsedDisk:
@@ -102,7 +120,10 @@ def reference_of_disk(
         "kind": USED_DISK,
         "digest": disk.digest,
         "recipe": source_digest(
-            "quickstart.artefact.useddisk", "quickstart.inspect.foreign", "quickstart.store.treehash"
+            "quickstart.artefact.useddisk",
+            "quickstart.inspect.foreign",
+            "quickstart.launch.appliance",
+            "quickstart.store.treehash",
         ),
         **({"boot": boot.digest} if boot else {}),
     }
@@ -144,14 +165,16 @@ def _mount_over(content: Path, place: Path) -> None:
 
 
 def _limits(disk: Path, planned_bytes: int) -> Limits:
-    """The limits for the copy. A single file may have up to 16 TiB, the largest size of a file in ext4, because a
-    sparse file may be much larger than the disk.
+    """The limits for the copy. A single file may have up to 16 TiB, because a sparse file may be much larger than the
+    disk.
 
     The limit for the data of the copy does not depend on the total size of the files on the disk. A small disk can
     have files with terabytes of holes, and many files that claim the same blocks.
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
-    return Limits(data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
+    return Limits(
+        data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=_LARGEST_FILE_BYTES
+    )
 
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
@@ -159,13 +182,13 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     disk. At boot, init compares these times with the times of the files on the volume. Raises BadInputError when a file
     of the start set is not on the disk.
     """
-    wanted = {file.path for file in start_set.files}
+    wanted = {str(file.path).lstrip("/") for file in start_set.files}
     with used.members(with_data=False) as members:
         # The disk may have any number of other files. A hard link has the times of its file. In an archive, names begin with ./.
         times = {
-            path: (member.mtime_ns // 10**9, member.ctime_s)
+            PurePosixPath("/", name): (member.mtime_ns // 10**9, member.ctime_s)
             for member, _ in members
-            if (path := PurePosixPath("/", member.path)) in wanted
+            if (name := member.path.removeprefix("./")) in wanted
         }
     if missing := [file.path for file in start_set.files if file.path not in times]:
         raise BadInputError(f"{missing[0]} is not on {used.path}", hint="was the disk used meanwhile?")

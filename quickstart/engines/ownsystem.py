@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quickstart.artefact.wholedisk import WHOLE_DISK
 from quickstart.engines.launching import launcher_for
-from quickstart.errors import BadInputError, GuestError, HostLacksError
+from quickstart.errors import ArtefactError, BadInputError, GuestError, HostLacksError
 from quickstart.guest import Executes, executing, last_lines
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
@@ -145,6 +145,7 @@ def examined(source: Path, context: Context, *, is_given: bool = False) -> Itera
             found = look(guest)
             check_image_disk(source, found)
             _check_places(found, copy.stat().st_size)
+            _check_superblock(source, copy, _partition(found, found.root))
             kernel, initrd = _fetched(guest, found, work)
         yield ImageDisk(
             source=source, seen=before, path=copy, digest=digest, found=found, kernel=kernel, initrd=initrd
@@ -184,6 +185,17 @@ def _check_places(found: Inspected, size_bytes: int) -> None:
         raise GuestError(f"the appliance names places beyond the disk's {size_bytes} bytes")
 
 
+def _check_superblock(source: Path, copy: Path, root: Partition) -> None:
+    """Raise BadInputError when ``copy``, our copy of the disk ``source``, has a root file system that the appliance can
+    mount, and init cannot.
+    """
+    try:
+        read_superblock(copy, root.begin_bytes)
+    except ArtefactError as error:
+        reason = error.message.replace(str(copy), f"the root partition of {source}")
+        raise BadInputError(reason, hint=error.hint) from error
+
+
 def prepared(image: ImageDisk, context: Context) -> RootDisk:
     """A copy of the disk in which the package quickstart-guest is installed, and a copy of the root partition of this
     new disk. If the store does not have the two copies, this function makes them.
@@ -191,7 +203,10 @@ def prepared(image: ImageDisk, context: Context) -> RootDisk:
     inputs = {
         "digest": image.digest,
         "recipe": source_digest(
-            "quickstart.engines.ownsystem", "quickstart.image.targets", "quickstart.reference.guestpkg"
+            "quickstart.engines.ownsystem",
+            "quickstart.image.targets",
+            "quickstart.launch.appliance",
+            "quickstart.reference.guestpkg",
         ),
     }
     return _prepared_in(

@@ -6,6 +6,7 @@ The layout is described in the kernel's include/uapi/linux/btrfs_tree.h (struct 
 from __future__ import annotations
 
 import hashlib
+import struct
 import uuid
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ SUPERBLOCK_AT = 64 << 10
 MAGIC_AT = SUPERBLOCK_AT + 64
 MAGIC = b"_BHRfS_M"
 _BYTES = 4096
+# For another checksum, the kernel asks for a module by a name that modules.dep does not have.
+_CRC32C = 0
 
 
 def read_btrfs(file: BinaryIO, at_bytes: int, source: str) -> Superblock:
@@ -26,13 +29,22 @@ def read_btrfs(file: BinaryIO, at_bytes: int, source: str) -> Superblock:
     btrfs never changes a block in place, and each change that lasts comes with a new superblock. So the hash of the
     superblock tells whether the volume has been in use.
 
-    Raises ArtefactError when the file is too short.
+    Raises ArtefactError when the file is too short, or when init could not mount the file system.
     """
     file.seek(at_bytes + SUPERBLOCK_AT)
     block = file.read(_BYTES)
     if len(block) < _BYTES:
         raise ArtefactError(
             f"{source} is damaged: its btrfs superblock is cut", hint="is the image truncated?"
+        )
+    (devices,) = struct.unpack_from("<Q", block, 136)
+    (checksum,) = struct.unpack_from("<H", block, 196)
+    if devices != 1:
+        raise ArtefactError(f"{source} has one of {devices} devices of a btrfs file system")
+    if checksum != _CRC32C:
+        raise ArtefactError(
+            f"{source} has a btrfs file system with another checksum than crc32c (type {checksum})",
+            hint="make it anew with mkfs.btrfs --checksum crc32c",
         )
     log_root = block[96:104]
     return Superblock(

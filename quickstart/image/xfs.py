@@ -7,6 +7,7 @@ All numbers are big-endian.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import uuid
 from dataclasses import dataclass
@@ -22,8 +23,6 @@ _VERSION_MASK, _VERSION = 0xF, 5
 _LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 512, 65536
 # XFS_MAX_LOG_BYTES in xfs_fs.h.
 _MOST_LOG_BYTES = 1 << 31
-# No file is larger (loff_t), also with the partition's beginning.
-_MOST_BYTES = 1 << 62
 _CHUNK_BYTES = 1 << 20
 
 
@@ -48,12 +47,14 @@ def read_xfs(file: BinaryIO, at_bytes: int, source: str) -> Superblock:
     block = file.read(_BYTES)
     log = _log(block, source)
     digest = hashlib.sha256(block)
+    if at_bytes + log.begin_bytes + log.size_bytes > file.seek(0, os.SEEK_END):
+        raise _damaged(source, "its log goes beyond its end")
     file.seek(at_bytes + log.begin_bytes)
     left_bytes = log.size_bytes
     while left_bytes:
         chunk = file.read(min(_CHUNK_BYTES, left_bytes))
         if not chunk:
-            raise _damaged(source, "its log goes beyond its end")
+            raise _damaged(source, "it became shorter meanwhile")
         digest.update(chunk)
         left_bytes -= len(chunk)
     return Superblock(
@@ -93,10 +94,7 @@ def _log(block: bytes, source: str) -> _Log:
     # The log lies in one group.
     if group >= groups or place + log_blocks > group_blocks or not 0 < size_bytes <= _MOST_LOG_BYTES:
         raise _damaged(source, "its log is in no group")
-    begin_bytes = (group * group_blocks + place) * block_bytes
-    if begin_bytes > _MOST_BYTES:
-        raise _damaged(source, "its log is beyond the end of any disk")
-    return _Log(begin_bytes, size_bytes)
+    return _Log((group * group_blocks + place) * block_bytes, size_bytes)
 
 
 def _damaged(source: str, what: str) -> ArtefactError:

@@ -41,7 +41,7 @@ from quickstart.inspect.unit.sysctl import content_sums, kernel_settings
 from quickstart.inspect.unit.tmpfiles import packages_files_with_settings, written_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, StartSet
 from quickstart.model.rootdisk import RootDisk
-from quickstart.model.words import FileSystem, Payload
+from quickstart.model.words import KNOWN_FILE_SYSTEMS, FileSystem, Payload
 from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
@@ -129,7 +129,7 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
     the options that begin with ``x-``, because they are for programs such as systemd (mount(8)). BusyBox would pass
     such an option to the kernel, and the kernel refuses the option.
 
-    Raises StartSetError unless the type is ext4 or XFS.
+    Raises StartSetError unless the type is ext4, XFS or btrfs.
     """
     # A link in the image is followed in the image, not on this host.
     fstab = root.resolve(PurePosixPath("/etc/fstab")).canonical
@@ -137,9 +137,9 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
         words = line.split()
         if len(words) >= 4 and not words[0].startswith("#") and words[1] == "/":
             if words[2] not in list(FileSystem):
-                known = " and ".join(FileSystem)
                 raise StartSetError(
-                    f"the root volume is {brief(words[2])}; only {known} can be started early"
+                    f"the root volume is {brief(words[2])}; only {KNOWN_FILE_SYSTEMS} can be started early",
+                    hint="correct fstab's line for / if it is wrong",
                 )
             own = [option for option in words[3].split(",") if not option.lower().startswith("x-")]
             return words[2], ",".join(own) or "defaults"
@@ -212,6 +212,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         build="",
         superblock=recipe.disk.superblock,
         root_fstype=fstype,
+        root_flags=recipe.disk.root_flags,
         root_options=options,
         late_places=late_places(root),
         is_disabled=root.link_target(_STAMP) == _OFF,

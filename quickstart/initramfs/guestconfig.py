@@ -133,6 +133,7 @@ class GuestConfig:
     build: str
     superblock: Superblock
     root_fstype: str
+    root_flags: str
     root_options: str
     interface: str
     unit: UnitStart
@@ -207,6 +208,7 @@ def config_text(config: GuestConfig) -> str:
         "ROOT_UUID": config.superblock.uuid,
         "ROOT_CREATED": str(config.superblock.created_s),
         "ROOT_FSTYPE": config.root_fstype,
+        "OWN_FLAGS": config.root_flags,
         "ROOT_OPTIONS": config.root_options,
         # Init looks for the link of `quickstart disable` only on a volume that differs from the build's.
         "BUILD_MOUNTS": "" if config.is_disabled else str(config.superblock.mount_count),

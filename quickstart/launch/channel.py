@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from typing import BinaryIO
 
-from quickstart.errors import GuestError
+from quickstart.errors import GuestError, TooMuchSaidError
 from quickstart.guest import Exit, Hello, Message, Output
 from quickstart.model import Beacon, Counters, ReadyStamp
 from quickstart.parse.printable import brief
@@ -201,7 +201,7 @@ class Channel:
             if isinstance(message, Output):
                 said_bytes += len(message.data)
                 if limit_bytes is not None and said_bytes > limit_bytes:
-                    raise GuestError(f"a command in the guest said more than {limit_bytes} bytes")
+                    raise TooMuchSaidError(f"a command in the guest said more than {limit_bytes} bytes")
                 target = stdout if message.stream == "out" else stderr
                 target.write(message.data)
                 target.flush()

@@ -8,6 +8,15 @@ from pathlib import Path
 from quickstart.model.superblock import Superblock
 
 
+def subvolume(flags: str) -> str:
+    """The subvolume that ``flags`` name, a word `rootflags=` of the kernel's command line (btrfs(5), subvol=), or an empty
+    string.
+    """
+    options = flags.removeprefix("rootflags=").split(",")
+    named = [each.removeprefix("subvol=").strip("/") for each in options if each.startswith("subvol=")]
+    return named[-1] if named else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RootDisk:
     """The tree of the reference image as a file system image, raw and without a partition table.
@@ -27,6 +36,13 @@ class RootDisk:
     boot: Path | None = None
     archive: Path | None = None
     options: tuple[str, ...] = ()
+
+    @property
+    def root_flags(self) -> str:
+        """The word with which the disk's own boot loader gives options for the mount of the root volume, or an empty
+        string.
+        """
+        return next((word for word in reversed(self.options) if word.startswith("rootflags=")), "")
 
     @property
     def attached(self) -> Path:

@@ -18,6 +18,9 @@ class FileSystem(enum.StrEnum):
     BTRFS = "btrfs"
 
 
+KNOWN_FILE_SYSTEMS = "ext4, xfs and btrfs"
+
+
 class ReadyKind(enum.StrEnum):
     """How the readiness request is made."""
 

@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import PurePosixPath
 
 from quickstart.errors import TraceError, UnsupportedUnitError
-from quickstart.initramfs.build import root_mount
-from quickstart.inspect.disk.fstab import subvolume
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments, unit_texts
 from quickstart.inspect.unit.mounted import tmp_options
@@ -60,9 +58,11 @@ _DROP_INS = "the drop-ins of what the boot started"
 _MOST_CHARACTERS = 2 << 20
 
 
-def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
+def refuse_earlier(
+    traces: Sequence[Trace], units: Iterable[str], root: ImageRoot, subvolume: str = ""
+) -> None:
     """Raise UnsupportedUnitError when a traced boot shows that ``units`` must not start early. ``units`` are the units
-    that would start early. There are three cases.
+    that would start early. With ``subvolume``, the root is this subvolume of btrfs. There are three cases.
 
     - A traced boot started, or tried to start, another unit before one of ``units``, and this other unit is not known
       to be harmless for an early start.
@@ -79,7 +79,7 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
         for unit in sorted(stack):
             if unit not in loaded:
                 raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
-            _refuse_root(unit, trace.loaded.roots, root)
+            _refuse_root(unit, trace.loaded.roots, subvolume)
             _refuse_last(loaded, unit)
             if not has_tmp and "tmp.mount" in units_before(loaded, unit):
                 # basic.target wants this mount, also if fstab says noauto.
@@ -141,26 +141,18 @@ def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
         )
 
 
-def _refuse_root(unit: str, roots: Sequence[RootMount], root: ImageRoot) -> None:
+def _refuse_root(unit: str, roots: Sequence[RootMount], subvolume: str) -> None:
     """Raise UnsupportedUnitError when the reference boot mounted something other than the whole root volume as /. For
     example, the scripts of overlayroot in the image's own initramfs mount an overlay as /. A fast start uses our
     initramfs, and does not run these scripts.
     """
-    whole = [(RootMount("/", each),) for each in (FileSystem.EXT4, FileSystem.XFS)]
-    if roots not in whole and not _is_subvolume(roots, root):
+    whole = [(RootMount(f"/{subvolume}" if each is FileSystem.BTRFS else "/", each),) for each in FileSystem]
+    if roots not in whole:
         shown = brief(", then ".join(f"{each.inside} of {each.fs_type}" for each in roots))
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: the image's own initramfs mounts {shown} as /, and not the volume alone",
             hint="remove the package that does this (overlayroot …) from the image",
         )
-
-
-def _is_subvolume(roots: Sequence[RootMount], root: ImageRoot) -> bool:
-    """Whether a boot mounted the subvolume of btrfs that fstab names as /, and nothing else."""
-    if [each.fs_type for each in roots] != [FileSystem.BTRFS]:
-        return False
-    _, options = root_mount(root)
-    return roots[0].inside == f"/{subvolume(options.split(','))}"
 
 
 def _hint(name: str) -> str:

@@ -34,7 +34,7 @@ from quickstart.inspect.unit import read_stack
 from quickstart.inspect.unit.hidden import hidden_paths
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Initramfs, StartSet, Trace
-from quickstart.model.rootdisk import RootDisk
+from quickstart.model.rootdisk import RootDisk, subvolume
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, FileSystem, KernelOptions, Payload, Target
 from quickstart.pack.account import refuse_other_files
@@ -176,6 +176,7 @@ def _recipe(
 ) -> Recipe:
     root, units = ImageRoot(subject.reference.tree), subject.profile.units
     unit = read_stack(root, units, subject.profile.run_start_pre)
+    refuse_earlier(traced.traces, units, root, subvolume(subject.disk.root_flags))
     _refuse_traced(traced.traces, unit, units, root)
     # Without a hand-off, systemd never runs, so a program cannot call it.
     if options.hand_off is not HandOff.STAY:
@@ -218,7 +219,6 @@ def _refuse_traced(traces: Sequence[Trace], unit: UnitStart, units: Sequence[str
     """Raise UnsupportedUnitError when the traced boots show something that an early start of ``units``, with the last
     unit ``unit``, could not repeat.
     """
-    refuse_earlier(traces, units, root)
     refuse_edited(traces, units, root)
     refuse_other_files(traces, unit, root)
     refuse_other_network(traces, unit.unit)

@@ -19,11 +19,11 @@ UUID = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0a01"
 PARTITION_BYTES = 3 * MIB
 
 
-def made_btrfs(path: Path) -> Path:
+def made_btrfs(path: Path, *options: str) -> Path:
     with path.open("xb") as file:
         file.truncate(256 * MIB)
     try:
-        subprocess.run(["mkfs.btrfs", "-q", "-U", UUID, path], check=True, timeout=60)
+        subprocess.run(["mkfs.btrfs", "-q", "-U", UUID, *options, path], check=True, timeout=60)
     except FileNotFoundError:
         pytest.fail("mkfs.btrfs is missing: apt-get install btrfs-progs")
     return path
@@ -98,19 +98,87 @@ def test_init_takes_nothing_else_for_it(tmp_path: Path, kind: str, what: bytes) 
     assert said(tmp_path, f"ROOT_FSTYPE={kind}; read_superblock /disk || echo none") == "none"
 
 
+SWAP = bytes(4086) + b"SWAPSPACE2"
+EXT4 = bytes(1080) + b"\x53\xef"
+
+
+@pytest.mark.parametrize("begin", [b"", SWAP, EXT4, b"XFSB"])
+def test_what_users_write_elsewhere_is_no_btrfs(tmp_path: Path, begin: bytes) -> None:
+    """A page of a swap area, and a block of a file, may lie where btrfs has its superblock."""
+    with made_btrfs(tmp_path / "disk").open("r+b") as file:
+        file.write(begin)
+    script = "ROOT_FSTYPE=btrfs; read_superblock /disk && echo btrfs"
+    assert said(tmp_path, f"{script} || echo none") == ("none" if begin else "btrfs")
+
+
+def test_one_of_two_devices_is_no_root(tmp_path: Path) -> None:
+    """A stock boot would look for the other one first."""
+    disk = made_btrfs(tmp_path / "disk")
+    with disk.open("r+b") as file:
+        file.seek(65536 + 136)
+        file.write(b"\2")
+    assert said(tmp_path, "ROOT_FSTYPE=btrfs; read_superblock /disk || echo none") == "none"
+    with pytest.raises(ArtefactError, match="one of 2 devices"):
+        read_superblock(disk)
+
+
+def test_another_checksum(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="another checksum than crc32c"):
+        read_superblock(made_btrfs(tmp_path / "disk", "--checksum", "xxhash"))
+
+
+SEED, CLOCK = "var/lib/systemd/random-seed", "var/lib/systemd/timesync/clock"
+START_SET = ".quickstart-start-set"
+
+
+@pytest.mark.parametrize("kind", ["xfs", "btrfs"])
+@pytest.mark.parametrize("file", [SEED, CLOCK, START_SET, "other"])
 @pytest.mark.parametrize(
-    ("used_s", "why"),
+    ("ahead_s", "why"),
     [
-        (None, ""),
-        (3600, ""),
-        (-30 * 86400, ""),
-        (3 * 86400, "the clock is more than two days behind the root volume"),
-        (-6 * 31557600, "the clock is years ahead of the root volume"),
+        (0, ""),
+        (-86400, ""),
+        (-3 * 86400, "the clock is more than two days behind the root volume"),
+        (6 * 31557600, "the clock is years ahead of the root volume"),
     ],
 )
-def test_when_it_was_last_used(tmp_path: Path, used_s: int | None, why: str) -> None:
-    """XFS and btrfs do not say so, but files do."""
-    now_s = 1_700_000_000
-    stat = "stat() { false; }" if used_s is None else f"stat() {{ echo {now_s + used_s}; }}"
-    script = f'unwanted= SB_WTIME=0 BUILD_WTIME=0 EPOCHSECONDS={now_s}; {stat}; last_use; check_clock; echo "$unwanted"'
-    assert said(tmp_path, f"unset EPOCHSECONDS; {script}") == why
+def test_the_clock_is_compared_with_the_last_use(
+    tmp_path: Path, kind: str, file: str, ahead_s: int, why: str
+) -> None:
+    """XFS and btrfs do not say when they were used, but files do. The kernel sets the time of an inode's change."""
+    path = tmp_path / "newroot" / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    now_s = int(path.stat().st_ctime) + ahead_s
+    given = (
+        f"ROOT_FSTYPE={kind} SERVED=memory ROOT_CREATED=0 SB_CREATED=0 BUILD_WTIME=0 SB_WTIME=0 SB_STATE=0001"
+    )
+    checked = "SB_MOST_MOUNTS=0 SB_CHECKED=0 SB_INTERVAL=0 SB_MOUNTS=none"
+    stubs = f"find_root() {{ :; }}; mount() {{ :; }}; unset EPOCHSECONDS; EPOCHSECONDS={now_s}"
+    script = f'unwanted=; {given} {checked}; {stubs}; mount_root; echo "$unwanted"'
+    assert said(tmp_path, script) == ("" if file == "other" else why)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "expected"),
+    [
+        ("ext4", "", ["-t ext4 -o rw,discard,x=1 /dev/x /newroot"]),
+        ("xfs", "", ["-t xfs -o ro /dev/x /newroot", "-o remount,rw,discard,x=1 /newroot"]),
+        (
+            "btrfs",
+            ",subvol=@rootfs",
+            ["-t btrfs -o ro,subvol=@rootfs /dev/x /newroot", "-o remount,rw,discard,x=1 /newroot"],
+        ),
+    ],
+)
+def test_it_is_mounted_as_in_a_stock_boot(tmp_path: Path, kind: str, flags: str, expected: list[str]) -> None:
+    """In two steps: fstab's options have no effect on what the first one decides, such as the subvolume."""
+    given = f"ROOT_FSTYPE={kind} ROOT_OPTIONS=discard,x=1 ROOT_FLAGS={flags} DEVICE=/dev/x READ_ALONE="
+    script = f'{given}; mount() {{ echo "$*"; }}; mount_volume'
+    assert said(tmp_path, script).splitlines() == expected
+
+
+def test_what_cannot_be_mounted_for_writing_is_left(tmp_path: Path) -> None:
+    given = "ROOT_FSTYPE=xfs ROOT_OPTIONS=bad ROOT_FLAGS= DEVICE=/dev/x READ_ALONE="
+    mount = 'mount() { case $* in *remount*) false ;; esac; }; umount() { echo "umount $*"; }'
+    assert said(tmp_path, f"{given}; {mount}; mount_volume || echo failed") == "umount /newroot\nfailed"

@@ -11,9 +11,7 @@ import pytest
 
 from tests.contract.initscript import function
 
-FIXED = (
-    "UNIT=nginx.service ROOT_FSTYPE=ext4 ROOT_OPTIONS=rw,subvol=@rootfs ROOT_UUID= HAND_OFF=keep EARLY=seen"
-)
+FIXED = "UNIT=nginx.service ROOT_FSTYPE=ext4 OWN_FLAGS= ROOT_UUID= HAND_OFF=keep EARLY=seen"
 
 
 def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str, fixed: str = FIXED) -> str:
@@ -45,8 +43,6 @@ def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str, fixed: str = FIX
             "fsck.mode=force",
             "forcefsck",
             "rootflags=noexec,ro",
-            "rootflags=subvol=@root",
-            "rootflags=subvol=@rootfs,ro",
             "rootflags=",
             "rootfstype=btrfs",
             "boot=live",
@@ -83,8 +79,6 @@ def test_who_asks_for_another_boot_gets_the_stock_one(
         "",
         "quiet rw panic=10 console=ttyS0",
         "rootfstype=ext4",
-        # As fstab says it, too.
-        "rootflags=subvol=@rootfs",
         "fsck.mode=skip",
         "systemd.mask=serial-getty@other boot_delay=1",
         "-- splash 6",
@@ -92,6 +86,28 @@ def test_who_asks_for_another_boot_gets_the_stock_one(
 )
 def test_what_changes_nothing_is_no_reason(tmp_path: Path, words: str) -> None:
     assert unwanted(tmp_path, ("busybox", "sh"), f"root=UUID=1-2 ro {words}") == ""
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("rootflags=subvol=@rootfs", ""),
+        ("rootflags=subvol=@root", "rootflags=subvol=@root"),
+        ("rootflags=subvol=@rootfs2", "rootflags=subvol=@rootfs2"),
+        ("rootflags=subvol=@rootfs,ro", "rootflags=subvol=@rootfs,ro"),
+        ("rootflags=*", "rootflags=*"),
+        ("rootflags=subvol=@rootfs rootflags=noatime", "rootflags=noatime"),
+        ("rootflags=", "rootflags="),
+        ("", "the command line has no rootflags=subvol=@rootfs"),
+    ],
+)
+def test_the_flags_of_the_disks_own_loader(
+    tmp_path: Path, shell: tuple[str, ...], words: str, why: str
+) -> None:
+    """Without them, a stock boot would mount another subvolume."""
+    fixed = FIXED.replace("OWN_FLAGS= ", "OWN_FLAGS=rootflags=subvol=@rootfs ")
+    assert unwanted(tmp_path, shell, f"root=UUID=1-2 ro {words} quiet", fixed) == why
 
 
 def whole(name: str) -> str:

@@ -72,9 +72,11 @@ def changed(base: Trace, unit: str, **changes: Any) -> Trace:
     return replace(base, loaded=replace(base.loaded, units=units))
 
 
-def refused(tmp_path: Path, *traces: Trace, units: Sequence[str] = ("app.service",)) -> str:
+def refused(
+    tmp_path: Path, *traces: Trace, units: Sequence[str] = ("app.service",), subvolume: str = ""
+) -> str:
     try:
-        refuse_earlier(traces, units, ImageRoot(tmp_path))
+        refuse_earlier(traces, units, ImageRoot(tmp_path), subvolume)
     except UnsupportedUnitError as error:
         return error.message
     return ""

@@ -39,6 +39,7 @@ CONFIG = GuestConfig(
         has_errors=False,
     ),
     root_fstype="ext4",
+    root_flags="",
     root_options="errors=remount-ro",
     interface="ens3",
     unit=UNIT,

@@ -23,7 +23,19 @@ def volume() -> bytearray:
     data = bytearray(AT + 8192)
     data[AT + 32 : AT + 48] = UUID.bytes
     data[AT + 64 : AT + 72] = b"_BHRfS_M"
+    data[AT + 136] = 1
     return data
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [(136, 0, "one of 0 devices"), (136, 2, "one of 2 devices"), (143, 1, "devices"), (196, 1, "crc32c")],
+)
+def test_what_init_cannot_mount(at: int, value: int, why: str) -> None:
+    other = volume()
+    other[AT + at] = value
+    with pytest.raises(ArtefactError, match=why):
+        read_btrfs(io.BytesIO(other), 0, "x")
 
 
 def test_it_has_a_uuid_and_no_counts() -> None:

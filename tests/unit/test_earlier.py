@@ -321,21 +321,21 @@ def test_another_root(tmp_path: Path, roots: tuple[RootMount, ...], shown: str) 
 
 
 @pytest.mark.parametrize(
-    ("root", "is_taken"),
+    ("root", "subvolume", "is_taken"),
     [
-        (RootMount("/@rootfs", "btrfs"), True),
-        (RootMount("/@other", "btrfs"), False),
-        (RootMount("/", "btrfs"), False),
-        (RootMount("/", "xfs"), True),
-        (RootMount("/@rootfs", "xfs"), False),
+        (RootMount("/@rootfs", "btrfs"), "@rootfs", True),
+        (RootMount("/@other", "btrfs"), "@rootfs", False),
+        (RootMount("/", "btrfs"), "@rootfs", False),
+        (RootMount("/", "btrfs"), "", True),
+        (RootMount("/@rootfs", "btrfs"), "", False),
+        (RootMount("/", "xfs"), "", True),
+        (RootMount("/@rootfs", "xfs"), "@rootfs", False),
     ],
 )
-def test_a_subvolume(tmp_path: Path, root: RootMount, is_taken: bool) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/fstab").write_text("UUID=1 / btrfs rw,subvol=@rootfs 0 0\n")
+def test_a_subvolume(tmp_path: Path, root: RootMount, subvolume: str, is_taken: bool) -> None:
     boot = booted()
     mounted = replace(boot, loaded=replace(boot.loaded, roots=(root,)))
-    assert ("mounts" not in refused(tmp_path, mounted)) == is_taken
+    assert ("mounts" not in refused(tmp_path, mounted, subvolume=subvolume)) == is_taken
 
 
 def test_an_account_without_the_unit(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from quickstart.model.words import Early
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.unit.diskrecords import FSTAB, RECORDS, said
+from tests.unit.diskrecords import RECORDS, said
 
 FOUND = inspected(disk_facts(parse_records(said(RECORDS))))
 DISK = Path("/images/debian.raw")
@@ -50,27 +50,45 @@ def with_root(kind: str) -> Inspected:
     return dataclasses.replace(FOUND, facts=dataclasses.replace(FOUND.facts, partitions=partitions))
 
 
-def with_btrfs(option: str, record: bytes = b"@rootfs\n", **changes: Any) -> Inspected:
-    """A root in a subvolume. Partition 14 is /boot."""
-    fstab = FSTAB.replace(" ext4 rw", f" btrfs {option}").encode()
+def with_btrfs(flags: str, record: bytes = b"@rootfs\n", **changes: Any) -> Inspected:
+    """A root in a subvolume, that the default entry names by ``flags``."""
     kind = RECORDS["blkid 1"].replace(b"TYPE=ext4", b"TYPE=btrfs")
-    records = {**RECORDS, "blkid 1": kind, "file 1 ./etc/fstab": fstab}
+    menu = RECORDS["file 1 ./boot/grub/grub.cfg"].replace(b" ro console", f" ro {flags} console".encode())
+    records = {**RECORDS, "blkid 1": kind, "file 1 ./boot/grub/grub.cfg": menu}
     if record:
         records["subvolume 1"] = record
     return dataclasses.replace(inspected(disk_facts(parse_records(said(records)))), **changes)
 
 
 REFUSED = {
-    "jfs": (with_root("jfs"), "the root file system is jfs"),
-    "grub on btrfs": (with_btrfs("rw,subvol=@rootfs"), "GRUB cannot write to btrfs"),
-    "another subvolume": (
-        with_btrfs("subvol=/@other"),
-        "in the subvolume @rootfs, and fstab's line for / names the subvolume @other",
+    "jfs": (
+        with_root("jfs"),
+        "the root file system is jfs, and `build --image` knows only ext4, xfs and btrfs",
     ),
-    "no subvolume": (with_btrfs("rw"), "in the subvolume @rootfs, and fstab's line for / names no subvolume"),
+    "flags": (
+        with_line("root=/dev/vda1 rootflags=noatime"),
+        "has rootflags=noatime, with which init boots the stock way",
+    ),
+    "grub on btrfs": (with_btrfs("rootflags=subvol=@rootfs"), "GRUB cannot write to btrfs"),
+    "another subvolume": (
+        with_btrfs("rootflags=subvol=/@other"),
+        "in the subvolume @rootfs, and the command line of the default entry names the subvolume @other",
+    ),
+    "the last subvolume": (
+        with_btrfs("rootflags=subvol=@rootfs,subvol=@b"),
+        "in the subvolume @rootfs, and the command line of the default entry names the subvolume @b",
+    ),
+    "no flags": (
+        with_btrfs(""),
+        "in the subvolume @rootfs, and the command line of the default entry names no subvolume",
+    ),
+    "two flags": (
+        with_btrfs("rootflags=subvol=@rootfs rootflags=ro"),
+        "has rootflags=subvol=@rootfs rootflags=ro, with",
+    ),
     "no such subvolume": (
-        with_btrfs("subvol=@", b""),
-        "in no subvolume, and fstab's line for / names the subvolume @",
+        with_btrfs("rootflags=subvol=@", b""),
+        "in no subvolume, and the command line of the default entry names the subvolume @",
     ),
     "boot": (dataclasses.replace(FOUND, boot=15), "the file system of /boot is vfat"),
     "menu": (dataclasses.replace(FOUND, boot=14), "GRUB's menu is not in the partition of /boot"),
@@ -91,11 +109,20 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("option", ["subvol=@rootfs", "rw,subvol=/@rootfs,noatime"])
-def test_a_subvolume_with_systemd_boot(option: str) -> None:
+@pytest.mark.parametrize(
+    "flags", ["rootflags=subvol=@rootfs", "rootflags=compress=zstd,subvol=/@rootfs,noatime"]
+)
+def test_a_subvolume_with_systemd_boot(flags: str) -> None:
     """Its menu is on the EFI system partition."""
-    found = with_btrfs(option, loaders=(Loader.SYSTEMD_BOOT,))
-    check_image_disk(DISK, found)
+    check_image_disk(DISK, with_btrfs(flags, loaders=(Loader.SYSTEMD_BOOT,)))
+
+
+def test_an_option_of_xfs() -> None:
+    line = with_line("root=/dev/vda1 rootflags=prjquota")
+    partitions = with_root("xfs").facts.partitions
+    check_image_disk(
+        DISK, dataclasses.replace(line, facts=dataclasses.replace(line.facts, partitions=partitions))
+    )
 
 
 @pytest.mark.parametrize("name", [b"", b"..\n", b"@rootfs/../x\n", b"@home\n", b"@rootfs\n\n"])
@@ -184,6 +211,7 @@ def examining(monkeypatch: pytest.MonkeyPatch, appliance: Appliance, found: Insp
     monkeypatch.setattr(ownsystem, "_appliance", appliance)
     monkeypatch.setattr(ownsystem, "look", lambda guest: found)
     monkeypatch.setattr(ownsystem, "fetch", lambda *_: None)
+    monkeypatch.setattr(ownsystem, "read_superblock", lambda *_: None)
     return Context(cast(Store, None), Quiet())
 
 

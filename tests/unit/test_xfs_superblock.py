@@ -61,7 +61,7 @@ def test_it_may_be_in_a_partition() -> None:
         (volume(bits=255), "in no group"),
         (
             volume(log_at=(1 << 63) + 1, bits=32, group_blocks=1 << 31, groups=0xFFFFFFFF),
-            "beyond the end of any disk",
+            "beyond its end",
         ),
         (volume()[: LOG_BEGIN + 5], "beyond its end"),
     ],

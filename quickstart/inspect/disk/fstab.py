@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quickstart.model.disk import Content, DiskFacts, Partition
@@ -28,13 +28,6 @@ def fstab_lines(content: Content) -> Iterator[FstabLine]:
         if place and not words[0].startswith("#") and place not in seen:
             seen.add(place)
             yield FstabLine(place, words[0], frozenset(",".join(words[3:4]).split(",")))
-
-
-def subvolume(options: Iterable[str]) -> str:
-    """The subvolume that the options of a mount of btrfs name (btrfs(5), subvol=), or an empty string."""
-    return next(
-        (each.removeprefix("subvol=").lstrip("/") for each in options if each.startswith("subvol=")), ""
-    )
 
 
 def named_partition(facts: DiskFacts, name: str) -> Partition | None:

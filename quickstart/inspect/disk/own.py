@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
-from quickstart.inspect.disk.fstab import fstab_lines, subvolume
 from quickstart.inspect.disk.systemdboot import ENTRIES, OWN_SORT_KEY
 from quickstart.model.disk import BootEntry, Content, InitramfsMaker, Inspected, Loader, Partition
-from quickstart.model.words import FileSystem
+from quickstart.model.rootdisk import subvolume
+from quickstart.model.words import KNOWN_FILE_SYSTEMS, FileSystem
 from quickstart.parse.printable import brief, command
 
 # Discoverable Partitions Specification: systemd-boot reads a menu there, too.
@@ -123,7 +123,7 @@ def _not_yet(found: Inspected) -> Iterator[str]:
     if root is None:
         return
     if root.kind not in list(FileSystem):
-        yield f"the root file system is {brief(root.kind)}, and `build --image` knows only {' and '.join(FileSystem)} so far"
+        yield f"the root file system is {brief(root.kind)}, and `build --image` knows only {KNOWN_FILE_SYSTEMS} so far"
     if boot is not None and boot.kind != "ext4":
         yield f"the file system of /boot is {brief(boot.kind)}, and `build --image` knows only ext4 so far"
     if not _is_of_systemd_boot(found) and not set(found.loaders) <= _GRUB:
@@ -131,11 +131,14 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         yield f"the boot loader is {names}, and `build --image` knows only GRUB or systemd-boot so far"
     if found.initramfs_maker is InitramfsMaker.NONE:
         yield "neither initramfs-tools nor dracut makes the initramfs, as `build --image` needs it so far"
-    if root.kind == FileSystem.BTRFS:
-        yield from _of_btrfs(found, root)
     entry = found.entry
     if entry is None:
         return
+    flags = [word for word in entry.command_line.split() if word.startswith("rootflags=")]
+    if flags and (root.kind == FileSystem.EXT4 or len(flags) > 1):
+        yield f"the command line of the default entry has {brief(' '.join(flags))}, with which init boots the stock way"
+    if root.kind == FileSystem.BTRFS:
+        yield from _of_btrfs(found, root, "".join(flags[:1]))
     if strange := [word for word in entry.command_line.split() if not _WORD.fullmatch(word)]:
         yield f"the command line of the default entry has a word with quotes or other special characters: {brief(strange[0])}"
     if any(word.startswith("systemd.machine_id=") for word in entry.command_line.split()):
@@ -148,12 +151,12 @@ def _not_yet(found: Inspected) -> Iterator[str]:
         yield from _of_grub(boot, entry)
 
 
-def _of_btrfs(found: Inspected, root: Partition) -> Iterator[str]:
-    lines = fstab_lines(root.content) if root.content else iter(())
-    named = next((subvolume(each.options) for each in lines if each.place == "/"), "")
+def _of_btrfs(found: Inspected, root: Partition, flags: str) -> Iterator[str]:
+    named = subvolume(flags)
     if named != root.subvolume:
         yield (
-            f"the system is in {_subvolume_name(root.subvolume)}, and fstab's line for / names {_subvolume_name(named)}"
+            f"the system is in {_subvolume_name(root.subvolume)}, and the command line of the default entry names "
+            f"{_subvolume_name(named)} in rootflags="
         )
     if not _is_of_systemd_boot(found) and found.boot is None:
         yield "GRUB cannot write to btrfs, and so could not note that a boot failed: /boot needs a partition of its own"

@@ -31,6 +31,7 @@ _HEADER_BYTES, _SPARE_BYTES, _SHARE_BYTES = MIB, 16 * MIB, 2048
 _PADDING_BYTES = 16 * MIB
 _NEGATIVE = tarfile.ReadError("a header has a negative size")
 # tarfile searches for "\d+ hdrcharset", and begins anew at each digit. A field of numbers has at most 155 of them.
+_PAX_TIME = re.compile(r"(-?[0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)
 _DIGITS = re.compile(rb"\d{200}")
 
 
@@ -186,8 +187,7 @@ def _member(info: tarfile.TarInfo) -> Member:
         uid=info.uid,
         gid=info.gid,
         mtime_ns=int(whole) * 10**9 + int((fraction + "0" * 9)[:9]),
-        # Only GNU tar's pax archives have it.
-        ctime_s=int(headers.get("ctime", "0").partition(".")[0]),
+        ctime_s=_whole_seconds(headers.get("ctime", "")),
         size_bytes=info.size if kind is Kind.FILE else 0,
         major=info.devmajor if kind in DEVICES else 0,
         minor=info.devminor if kind in DEVICES else 0,
@@ -200,6 +200,13 @@ def _member(info: tarfile.TarInfo) -> Member:
         },
         acls={name.removeprefix(_ACL): value for name, value in headers.items() if name.startswith(_ACL)},
     )
+
+
+def _whole_seconds(text: str) -> int:
+    """A pax time without its fraction. The result is 0 for no such time: only an archive that the appliance has made
+    needs it.
+    """
+    return int(found[1]) if (found := _PAX_TIME.fullmatch(text)) else 0
 
 
 def _plain(name: str) -> str:

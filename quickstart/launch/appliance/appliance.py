@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from quickstart.errors import GuestError
+from quickstart.errors import BadInputError, GuestError, TooMuchSaidError
 from quickstart.guest import Executes, Hello, Launcher, executing, last_lines
 from quickstart.host import door
 from quickstart.initramfs.newc import write_archive
@@ -124,12 +124,19 @@ def tree(guest: Executes, partition: Partition, out: BinaryIO, most_bytes: int) 
     """Write the files of the file system of ``partition`` to ``out``, as a tar archive. The script guest/tree makes this
     archive in the appliance. The archive comes from a stranger's disk, and is untrusted.
 
-    Raises GuestError when the file system cannot be mounted or read, or when the archive has more than ``most_bytes``
-    bytes.
+    Raises GuestError when the file system cannot be mounted or read, and BadInputError when the archive has more than
+    ``most_bytes`` bytes.
     """
     said = io.BytesIO()
     words = shlex.join(("tree", str(partition.number), partition.subvolume))
-    if guest.execute(words, out, said, _TREE_S, most_bytes) != 0:
+    try:
+        status = guest.execute(words, out, said, _TREE_S, most_bytes)
+    except TooMuchSaidError as error:
+        raise BadInputError(
+            f"the files of partition {partition.number} have more than {most_bytes} bytes together",
+            hint="files that share their data (snapshots, copies with --reflink) count each time: remove some of them",
+        ) from error
+    if status != 0:
         raise GuestError(
             f"the files of partition {partition.number} cannot be read", details=last_lines(said)
         )
