@@ -74,7 +74,7 @@ def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
     (tmp_path / "group").mkdir()
     (tmp_path / "group/cgroup.kill").touch()
     (tmp_path / "group/cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
-    words = "UNIT=app.service UNIT_GROUP=group COMPANIONS= SERVED=/fast ROOT_OPTIONS=\n"
+    words = "UNIT=app.service UNIT_GROUP=group COMPANIONS= SERVED=/fast ROOT_FSTYPE=ext4 ROOT_OPTIONS=\n"
     (tmp_path / "config").write_text(words)
     (tmp_path / "run/quickstart").mkdir(parents=True)
     (tmp_path / "run/quickstart/made-up-user").write_text("63495 app\n")
