@@ -66,7 +66,7 @@ class UsedDisk:
 
 def _storable(members: Members) -> Members:
     """The files of XFS or btrfs as ext4 can store them, on which the copy may lie. Every user of the machine can give a
-    file a time, a size or attributes that only the machine's file system can store. Nothing of these files is packed.
+    file a time, a size or attributes that only the machine's file system can store. No packed file needs them.
     """
     left_out = set[str]()
     for member, data in members:

@@ -21,6 +21,7 @@ from quickstart.model import IMAGE_TIME_S, MIB, StartSet
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.test_ext4 import CAPABILITY
+from tests.contract.usedtree import write_tree
 from tests.unit.startfiles import start_file
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -28,22 +29,9 @@ UUID = "11111111-2222-3333-4444-555555555555"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    if os.geteuid() != 0:
-        pytest.fail("run the contract tests as root: they write files of other owners")
     tree = tmp_path / "given tree"
-    for name in ("boot", "usr/bin", "etc"):
-        (tree / name).mkdir(parents=True)
-    (tree / "boot/vmlinuz-6.1.0-1").write_text("kernel")
-    (tree / "boot/initrd.img-6.1.0-1").write_text("initrd")
-    for name in ("usr/bin/plain", "usr/bin/able", "usr/bin/a b", "etc/odd\xe9"):
-        (tree / name).write_text(name)
-        (tree / name).chmod(0o755)
-        os.chown(tree / name, 1234, 2345)
-        os.utime(tree / name, (1, 1_600_000_000))
-    os.setxattr(tree / "usr/bin/able", "security.capability", CAPABILITY)
-    (tree / "usr/bin/second").hardlink_to(tree / "usr/bin/plain")
+    write_tree(tree, ("usr/bin/a b", "etc/odd\xe9"))
     (tree / 'etc/quoted"\n').write_text("x")
-    (tree / "usr/bin/link").symlink_to("plain")
     os.utime(tree / "usr/bin/link", (1, 1_500_000_000), follow_symlinks=False)
     path = tmp_path / "a disk.raw"
     write_disk(tree, path, 64, UUID, "root")

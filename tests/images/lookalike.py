@@ -1,17 +1,10 @@
 """Make disks as vendors do. Each has Debian bookworm with a boot loader, and netplan on systemd-networkd and
 systemd-resolved. The one of the layout CLOUD also has cloud-init. The system installs its own boot loader, in a VM with the disk.
-
-The layout CLOUD is that of Debian's cloud images: a GPT with the root as partition 1, BIOS boot as 14 and the ESP as 15,
-GRUB for BIOS and UEFI. The layout APART is of an older kind: an MBR, GRUB for BIOS, and a partition for /boot. Labels name
-its file systems. The layout SYSTEMD_BOOT has systemd-boot, and its kernels on the ESP. The layout UNIFIED has a unified kernel
-image in place of these kernels. The layout DRACUT is CLOUD with an initramfs of dracut. The layout XFS is CLOUD with XFS as the
-file system of the root. The layout BTRFS is APART with the root in a subvolume of btrfs, where Debian's installer puts it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import io
 import shlex
 import struct
@@ -32,12 +25,12 @@ from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import Variant
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
+from tests.images.layouts import ROOT_PART, Layout, base_of, is_moved, set_up_script
 
 # The disk ends with the root, so that growroot has nothing to do while it is set up.
 ROOT_MIB, BOOT_MIB, ESP_MIB = 2048, 256, 512
 DISK_NAME = "disk.raw"
 ROOT_UUID = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0a01"
-ROOT_PART = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0b01"
 _DISK_ID = uuid.UUID("5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0c01")
 _MBR = struct.Struct("<440xIxx64sH")
 _MBR_ENTRY = struct.Struct("<B3sB3sII")
@@ -46,17 +39,6 @@ _LINUX = 0x83
 _SECTORS_PER_MIB = 2048
 _SET_UP_S = 900.0
 
-_GROWROOT = "cloud-initramfs-growroot"
-_CLOUD_INIT = "cloud-init"
-_PACKAGES = (
-    _CLOUD_INIT,
-    _GROWROOT,
-    "cloud-guest-utils",
-    "netplan.io",
-    "systemd-resolved",
-    "dosfstools",
-    "nginx-light",
-)
 # The files that differ from Debian's packages, as Debian's cloud team writes them (debian-cloud-images, config_space).
 _NETPLAN = "network:\n    version: 2\n    ethernets:\n" + "".join(
     f"""\
@@ -101,160 +83,6 @@ _DRACUT = dataclasses.replace(
 )
 
 
-class Layout(enum.StrEnum):
-    """The partitions and the boot loader of a look-alike."""
-
-    CLOUD = "cloud"
-    APART = "apart"
-    SYSTEMD_BOOT = "systemd-boot"
-    DRACUT = "dracut"
-    UNIFIED = "unified"
-    XFS = "xfs"
-    BTRFS = "btrfs"
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The packages of the system."""
-        own = {
-            Layout.SYSTEMD_BOOT: ("systemd-boot",),
-            Layout.UNIFIED: ("systemd-boot", "binutils"),
-            Layout.DRACUT: ("grub-cloud-amd64", "dracut"),
-            Layout.XFS: ("grub-cloud-amd64", "xfsprogs"),
-            Layout.BTRFS: ("grub-cloud-amd64", "btrfs-progs"),
-        }
-        left_out = {
-            _GROWROOT if self is Layout.DRACUT else "",
-            # It takes a third of each boot, and only boots of CLOUD ask for it.
-            _CLOUD_INIT if self is not Layout.CLOUD else "",
-        }
-        others = [name for name in _PACKAGES if name not in left_out]
-        return (*own.get(self, ("grub-cloud-amd64",)), *others)
-
-
-_GRUB = """\
-GRUB_CMDLINE_LINUX="console=tty0 console=ttyS0,115200"
-GRUB_TERMINAL="console serial"
-GRUB_TIMEOUT=0
-GRUB_DISABLE_LINUX_UUID=true
-"""
-_SYSTEMD_BOOT = f"""\
-set -ex
-mount -o remount,rw /dev/vda1 /
-mkfs.vfat -F 32 -n ESP -i 5a1f3a60 /dev/vda15
-mkdir -p /boot/efi /etc/kernel
-mount /dev/vda15 /boot/efi
-cat >/etc/fstab <<END
-PARTUUID={ROOT_PART} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
-UUID=5A1F-3A60 /boot/efi vfat umask=0077 0 0
-END
-echo debian >/etc/kernel/entry-token
-echo root=PARTUUID={ROOT_PART} ro console=tty0 console=ttyS0,115200 >/etc/kernel/cmdline
-export SYSTEMD_RELAX_ESP_CHECKS=1
-bootctl install --no-variables --esp-path=/boot/efi --make-entry-directory=no
-"""
-# What the image's own installer has done on a vendor's machine.
-_SET_UP = {
-    Layout.CLOUD: f"""\
-set -ex
-mount -o remount,rw /dev/vda1 /
-mkfs.vfat -F 32 -n ESP -i 5a1f3a60 /dev/vda15
-mkdir -p /boot/efi
-mount /dev/vda15 /boot/efi
-cat >/etc/fstab <<END
-PARTUUID={ROOT_PART} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
-UUID=5A1F-3A60 /boot/efi vfat defaults 0 0
-END
-cat >/etc/default/grub.d/20_look_alike.cfg <<END
-{_GRUB}GRUB_DISABLE_LINUX_PARTUUID=false
-END
-grub-install --target=i386-pc /dev/vda
-grub-install --target=x86_64-efi --removable --no-nvram --efi-directory=/boot/efi
-update-grub
-""",
-    Layout.APART: f"""\
-set -ex
-mount -o remount,rw /dev/vda2 /
-mkfs.ext4 -q -L BOOT /dev/vda1
-e2label /dev/vda2 cloudimg-rootfs
-mount /dev/vda1 /mnt
-cp -a /boot/. /mnt
-umount /mnt
-find /boot -mindepth 1 -delete
-mount /dev/vda1 /boot
-cat >/etc/fstab <<END
-LABEL=cloudimg-rootfs / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1
-LABEL=BOOT /boot ext4 defaults 0 2
-END
-mkdir /etc/systemd/system/nginx.service.d
-printf '[Service]\\nProtectSystem=full\\n' >/etc/systemd/system/nginx.service.d/own.conf
-cat >/etc/default/grub.d/20_look_alike.cfg <<END
-{_GRUB}GRUB_DISABLE_LINUX_PARTUUID=true
-GRUB_DEVICE=LABEL=cloudimg-rootfs
-END
-grub-install --target=i386-pc /dev/vda
-update-grub
-""",
-    Layout.SYSTEMD_BOOT: f"""\
-{_SYSTEMD_BOOT}mkdir /boot/efi/debian
-for kernel in /boot/vmlinuz-*; do
-	kernel-install add "${{kernel#/boot/vmlinuz-}}" "$kernel"
-done
-""",
-    # As systemd-stub(7) says. Debian 12 has no ukify(1).
-    Layout.UNIFIED: f"""\
-{_SYSTEMD_BOOT}mkdir -p /boot/efi/EFI/Linux
-for kernel in /boot/vmlinuz-*; do
-	version=${{kernel#/boot/vmlinuz-}}
-	objcopy --add-section .osrel=/usr/lib/os-release --change-section-vma .osrel=0x20000 \\
-		--add-section .cmdline=/etc/kernel/cmdline --change-section-vma .cmdline=0x30000 \\
-		--add-section .linux="$kernel" --change-section-vma .linux=0x2000000 \\
-		--add-section .initrd="/boot/initrd.img-$version" --change-section-vma .initrd=0x4000000 \\
-		/usr/lib/systemd/boot/efi/linuxx64.efi.stub "/boot/efi/EFI/Linux/debian-$version.efi"
-done
-""",
-}
-_DISK_OF = {Layout.DRACUT: Layout.CLOUD, Layout.XFS: Layout.CLOUD, Layout.BTRFS: Layout.APART}
-_END = """\
-rm -f /etc/network/interfaces
-[ ! -x /etc/kernel/postinst.d/dracut ] || rm /usr/sbin/update-initramfs
-ln -sf /run/systemd/resolve/resolv.conf /etc/resolv.conf
-! mountpoint -q /boot/efi || umount /boot/efi
-! mountpoint -q /boot || umount /boot
-sync
-mount -o remount,ro /
-"""
-# The system runs from a partition of its own, which goes at the end. It copies itself to the root, and continues there.
-_MOVED = """\
-set -ex
-{}cp -ax /. /mnt
-for place in dev proc sys run; do
-	mount --rbind /$place /mnt/$place
-done
-cat >/run/in-root <<'IN_ROOT'
-{}
-IN_ROOT
-chroot /mnt sh /run/in-root
-umount -R /mnt
-"""
-_NEW_ROOT = {
-    Layout.XFS: """\
-modprobe xfs
-mkfs.xfs -q -L root /dev/vda1
-mount /dev/vda1 /mnt
-""",
-    Layout.BTRFS: """\
-modprobe btrfs
-mkfs.btrfs -q -L cloudimg-rootfs /dev/vda2
-mount /dev/vda2 /mnt
-btrfs subvolume create /mnt/@rootfs
-umount /mnt
-mount -o subvol=@rootfs /dev/vda2 /mnt
-""",
-}
-_NEW_LINE = {
-    Layout.XFS: "sed -i 's| / ext4 .*| / xfs rw,discard,x-systemd.growfs 0 0|' /etc/fstab\n",
-    Layout.BTRFS: "sed -i 's| / ext4 .*| / btrfs rw,subvol=@rootfs,x-systemd.growfs 0 0|' /etc/fstab\n",
-}
 _ROOT_NUMBER, _SOURCE_NUMBER = 1, 2
 
 
@@ -272,7 +100,7 @@ def root_at_mib(layout: Layout) -> int:
     """Where the root partition begins."""
     if layout in _WITH_SYSTEMD_BOOT:
         return 1 + ESP_MIB
-    return 1 + BOOT_MIB if _DISK_OF.get(layout, layout) is Layout.APART else 128
+    return 1 + BOOT_MIB if base_of(layout) is Layout.APART else 128
 
 
 def disk_mib(layout: Layout) -> int:
@@ -347,9 +175,9 @@ def _differences(layout: Layout) -> Variant:
 
 
 def _assemble(disk: Path, root: Path, layout: Layout) -> None:
-    spare_mib = ROOT_MIB if layout in _NEW_ROOT else 0
-    if _DISK_OF.get(layout, layout) is not Layout.APART:
-        number = _SOURCE_NUMBER if layout in _NEW_ROOT else _ROOT_NUMBER
+    spare_mib = ROOT_MIB if is_moved(layout) else 0
+    if base_of(layout) is not Layout.APART:
+        number = _SOURCE_NUMBER if is_moved(layout) else _ROOT_NUMBER
         places = [Filled(each, root if each.number == number else None) for each in _at_first(layout)]
         write_partitioned(disk, places, (disk_mib(layout) + spare_mib) * MIB, _DISK_ID)
         return
@@ -383,27 +211,19 @@ def _set_up(disk: Path, layout: Layout, reference: ReferenceImage, context: Cont
     )
     out = io.BytesIO()
     with launcher_for(reference.kernel, context).launch(described, None) as launched:
-        status = executing(launched).execute(_script(layout), out, out, _SET_UP_S, 16 * MIB)
+        status = executing(launched).execute(set_up_script(layout), out, out, _SET_UP_S, 16 * MIB)
     if status != 0:
         raise AssertionError(
             f"setting the disk up ended with {status}:\n{out.getvalue().decode(errors='replace')}"
         )
-    if layout in _NEW_ROOT:
+    if is_moved(layout):
         _without_source(disk, layout)
-
-
-def _script(layout: Layout) -> str:
-    script = _SET_UP[_DISK_OF.get(layout, layout)]
-    if layout not in _NEW_ROOT:
-        return script + _END
-    script = "".join(line for line in script.splitlines(keepends=True) if not line.startswith("e2label "))
-    return _MOVED.format(_NEW_ROOT[layout], script + _NEW_LINE[layout] + _END)
 
 
 def _at_first(layout: Layout) -> tuple[GptPartition, ...]:
     """The partitions while the disk is set up."""
     places = partitions(layout)
-    if layout not in _NEW_ROOT:
+    if not is_moved(layout):
         return places
     (root,) = (each for each in places if each.number == _ROOT_NUMBER)
     source = dataclasses.replace(
@@ -419,7 +239,7 @@ def _without_source(disk: Path, layout: Layout) -> None:
     """Cut the disk behind the root, and write its table anew."""
     size_bytes = disk_mib(layout) * MIB
     first, last = _mbr(_mbr_places(layout)), b""
-    if _DISK_OF[layout] is not Layout.APART:
+    if base_of(layout) is not Layout.APART:
         table = gpt(partitions(layout), size_bytes, _DISK_ID)
         first, last = table.first, table.last
     with disk.open("r+b") as file:

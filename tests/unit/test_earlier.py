@@ -306,38 +306,6 @@ def test_a_change_of_a_mount(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("roots", "shown"),
-    [
-        ((RootMount("/", "overlay"),), "/ of overlay"),
-        ((RootMount("/@rootfs", "ext4"),), "/@rootfs of ext4"),
-        ((RootMount("/", "ext4"), RootMount("/", "tmpfs")), "/ of ext4, then / of tmpfs"),
-    ],
-)
-def test_another_root(tmp_path: Path, roots: tuple[RootMount, ...], shown: str) -> None:
-    boot = booted()
-    hidden = replace(boot, loaded=replace(boot.loaded, roots=roots))
-    assert f"the image's own initramfs mounts {shown} as /" in refused(tmp_path, hidden)
-
-
-@pytest.mark.parametrize(
-    ("root", "subvolume", "is_taken"),
-    [
-        (RootMount("/@rootfs", "btrfs"), "@rootfs", True),
-        (RootMount("/@other", "btrfs"), "@rootfs", False),
-        (RootMount("/", "btrfs"), "@rootfs", False),
-        (RootMount("/", "btrfs"), "", True),
-        (RootMount("/@rootfs", "btrfs"), "", False),
-        (RootMount("/", "xfs"), "", True),
-        (RootMount("/@rootfs", "xfs"), "@rootfs", False),
-    ],
-)
-def test_a_subvolume(tmp_path: Path, root: RootMount, subvolume: str, is_taken: bool) -> None:
-    boot = booted()
-    mounted = replace(boot, loaded=replace(boot.loaded, roots=(root,)))
-    assert ("mounts" not in refused(tmp_path, mounted, subvolume=subvolume)) == is_taken
-
-
 def test_an_account_without_the_unit(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"does not have other\.service"):
         refused(tmp_path, booted(), units=("app.service", "other.service"))

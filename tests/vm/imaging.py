@@ -22,7 +22,8 @@ from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.guests import launched
-from tests.images.lookalike import Layout, look_alike
+from tests.images.layouts import Layout
+from tests.images.lookalike import look_alike
 from tests.vm.test_inspect import digest
 
 BOOT_S = 900.0

@@ -15,7 +15,8 @@ from quickstart.model import MIB
 from quickstart.model.words import Firmware, ReadyKind
 from quickstart.profile import load_profile
 from quickstart.store.store import Store
-from tests.images.lookalike import ROOT_MIB, Layout, look_alike
+from tests.images.layouts import Layout
+from tests.images.lookalike import ROOT_MIB, look_alike
 from tests.vm.conftest import host, quickstart
 from tests.vm.imaging import Made, image_made
 from tests.vm.test_inspect import digest

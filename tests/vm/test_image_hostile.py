@@ -14,7 +14,8 @@ from quickstart.host.holes import copy_range
 from quickstart.model import MIB
 from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.images.lookalike import ROOT_MIB, Layout, look_alike, root_at_mib
+from tests.images.layouts import Layout
+from tests.images.lookalike import ROOT_MIB, look_alike, root_at_mib
 from tests.vm.conftest import BUILD_S, host, quickstart
 from tests.vm.imaging import PROFILE
 from tests.vm.test_inspect import digest

@@ -9,7 +9,7 @@ import pytest
 from quickstart.artefact.directory import load
 from quickstart.model.words import Firmware
 from quickstart.store.store import Store
-from tests.images.lookalike import Layout
+from tests.images.layouts import Layout
 from tests.vm.conftest import BUILD_S, quickstart
 from tests.vm.imaging import CHANGE_MENU, Made, image_made
 
@@ -34,30 +34,33 @@ mount -n -o remount,ro /
 
 
 @pytest.fixture(scope="module")
-def apart(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    with image_made(store, tmp_path_factory.mktemp("apart"), Layout.APART) as made:
+def made(
+    request: pytest.FixtureRequest, store: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Made]:
+    """The disk of `build --image` of a look-alike with the layout that the test names."""
+    with image_made(store, tmp_path_factory.mktemp(request.param), request.param) as made:
         yield made
 
 
-def test_a_partition_for_boot_an_mbr_and_labels(apart: Made) -> None:
+def with_layout(layout: Layout) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("made", [layout], indirect=True)
+
+
+@with_layout(Layout.APART)
+def test_a_partition_for_boot_an_mbr_and_labels(made: Made) -> None:
     """It boots by itself, fast, and again. Then GRUB starts the entry that somebody has chosen for one boot."""
-    apart.boots_fast_again(Firmware.BIOS, "")
-    apart.execute(CHOOSE_STOCK.format("mount /boot", "umount /boot"))
-    apart.boots_stock(Firmware.BIOS)
-    assert apart.state() == ""
+    made.boots_fast_again(Firmware.BIOS, "")
+    made.execute(CHOOSE_STOCK.format("mount /boot", "umount /boot"))
+    made.boots_stock(Firmware.BIOS)
+    assert made.state() == ""
 
 
-@pytest.fixture(scope="module")
-def with_systemd_boot(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    with image_made(store, tmp_path_factory.mktemp("systemd-boot"), Layout.SYSTEMD_BOOT) as made:
-        yield made
-
-
-def test_systemd_boot(with_systemd_boot: Made) -> None:
+@with_layout(Layout.SYSTEMD_BOOT)
+def test_systemd_boot(made: Made) -> None:
     """It boots by itself, fast, and again. A boot of the entry that fails is followed by a stock boot, and this by one more
     try. A changed menu takes the entry away at the end of the boot.
     """
-    disk = with_systemd_boot
+    disk = made
     disk.boots_fast_again(Firmware.UEFI, "quickstart+1.conf")
     disk.comes_back()
     disk.execute(CHANGE_MENU)
@@ -66,66 +69,46 @@ def test_systemd_boot(with_systemd_boot: Made) -> None:
     disk.boots_stock(Firmware.UEFI)
 
 
-@pytest.fixture(scope="module")
-def with_dracut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    with image_made(store, tmp_path_factory.mktemp("dracut"), Layout.DRACUT) as made:
-        yield made
-
-
-def test_dracut(with_dracut: Made) -> None:
+@with_layout(Layout.DRACUT)
+def test_dracut(made: Made) -> None:
     """It boots by itself, fast, and again. Then GRUB starts the stock entry, with dracut's initramfs."""
-    with_dracut.boots_fast_again(Firmware.UEFI, "")
-    with_dracut.execute(CHOOSE_STOCK.format(":", ":"))
-    with_dracut.boots_stock(Firmware.UEFI)
-    assert with_dracut.state() == ""
+    made.boots_fast_again(Firmware.UEFI, "")
+    made.execute(CHOOSE_STOCK.format(":", ":"))
+    made.boots_stock(Firmware.UEFI)
+    assert made.state() == ""
 
 
-@pytest.fixture(scope="module")
-def unified(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    with image_made(store, tmp_path_factory.mktemp("unified"), Layout.UNIFIED) as made:
-        yield made
-
-
-def test_a_unified_kernel_image(unified: Made) -> None:
+@with_layout(Layout.UNIFIED)
+def test_a_unified_kernel_image(made: Made) -> None:
     """It boots by itself, fast, and again. A boot of the entry that fails is followed by a boot of the unified kernel image."""
-    unified.boots_fast_again(Firmware.UEFI, "quickstart+1.conf")
-    unified.comes_back()
+    made.boots_fast_again(Firmware.UEFI, "quickstart+1.conf")
+    made.comes_back()
 
 
-@pytest.fixture(scope="module")
-def with_xfs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    with image_made(store, tmp_path_factory.mktemp("xfs"), Layout.XFS) as made:
-        yield made
-
-
-def test_xfs(with_xfs: Made) -> None:
+@with_layout(Layout.XFS)
+def test_xfs(made: Made) -> None:
     """It boots by itself, fast, and again: init compares the packed files on each boot. Then GRUB starts the stock entry.
     A changed library makes the next boot a stock one, until a rebuild. `verify` counts the requests.
     """
-    with_xfs.boots_fast_again(Firmware.BIOS, "")
-    with_xfs.execute(CHOOSE_STOCK.format(":", ":"))
-    with_xfs.boots_stock(Firmware.UEFI)
-    assert with_xfs.state() == ""
-    with_xfs.execute(TOUCH_LIBRARY)
-    console = with_xfs.boot(Firmware.BIOS)
+    made.boots_fast_again(Firmware.BIOS, "")
+    made.execute(CHOOSE_STOCK.format(":", ":"))
+    made.boots_stock(Firmware.UEFI)
+    assert made.state() == ""
+    made.execute(TOUCH_LIBRARY)
+    console = made.boot(Firmware.BIOS)
     assert b"libc.so.6 is not as it was packed" in console
-    out = with_xfs.artefact.directory
+    out = made.artefact.directory
     called = quickstart("rebuild", out, "--profile", out.parent, "--json", timeout_s=BUILD_S)
     assert called.result["made"], called.err
-    with_xfs.artefact = load(out)
-    with_xfs.boots_fast(Firmware.BIOS)
+    made.artefact = load(out)
+    made.boots_fast(Firmware.BIOS)
     assert "only on ext4" in quickstart("verify", out, "--json").result["unattributed"]
 
 
-@pytest.fixture(scope="module")
-def with_btrfs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    with image_made(store, tmp_path_factory.mktemp("btrfs"), Layout.BTRFS) as made:
-        yield made
-
-
-def test_a_subvolume_of_btrfs(with_btrfs: Made) -> None:
+@with_layout(Layout.BTRFS)
+def test_a_subvolume_of_btrfs(made: Made) -> None:
     """It boots by itself, fast, and again. Then GRUB starts the stock entry."""
-    with_btrfs.boots_fast_again(Firmware.BIOS, "")
-    with_btrfs.execute(CHOOSE_STOCK.format("mount /boot", "umount /boot"))
-    with_btrfs.boots_stock(Firmware.BIOS)
-    assert with_btrfs.state() == ""
+    made.boots_fast_again(Firmware.BIOS, "")
+    made.execute(CHOOSE_STOCK.format("mount /boot", "umount /boot"))
+    made.boots_stock(Firmware.BIOS)
+    assert made.state() == ""

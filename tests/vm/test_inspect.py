@@ -15,7 +15,8 @@ from quickstart.image.gpt import ROOT_X86_64, GptPartition, gpt
 from quickstart.model import MIB
 from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.images.lookalike import ROOT_PART, look_alike
+from tests.images.layouts import ROOT_PART
+from tests.images.lookalike import look_alike
 from tests.vm.conftest import host, quickstart
 
 INSPECT_S = 600.0
