@@ -46,6 +46,7 @@ from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
 BUILD_DIGITS = 32
+_NO_EFFECT = ("auto", "nouser")
 # tmpfiles.d(5) of systemd's own: /run/nologin during a boot.
 _NOLOGIN = PurePosixPath("/usr/lib/tmpfiles.d/systemd-nologin.conf")
 # `quickstart disable` makes this link (reference/guestpkg/scripts/quickstart).
@@ -126,8 +127,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
     """The file system type and mount options of the root volume, from the image's fstab(5). The result does not have
-    the options that begin with ``x-``, because they are for programs such as systemd (mount(8)). BusyBox would pass
-    such an option to the kernel, and the kernel refuses the option.
+    the options that begin with ``x-``, because they are for programs such as systemd (mount(8)), nor ``auto`` and
+    ``nouser``, which have no effect on a root volume. BusyBox would pass such an option to the kernel, and the kernel
+    refuses the option.
 
     Raises StartSetError unless the type is ext4, XFS or btrfs.
     """
@@ -141,7 +143,11 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
                     f"the root volume is {brief(words[2])}; only {KNOWN_FILE_SYSTEMS} can be started early",
                     hint="correct fstab's line for / if it is wrong",
                 )
-            own = [option for option in words[3].split(",") if not option.lower().startswith("x-")]
+            own = [
+                option
+                for option in words[3].split(",")
+                if not option.lower().startswith("x-") and option not in _NO_EFFECT
+            ]
             return words[2], ",".join(own) or "defaults"
     raise StartSetError("the image's /etc/fstab has no root volume", hint="add a line for /")
 

@@ -35,9 +35,11 @@ def asked(
     network: dict[str, str] | None = None,
     interface: str = "ens3",
     service: str = "",
+    root_options: str = "rw",
 ) -> str:
     """``known``, or why not, in a machine that has these files of names, and this link's text on its volume. ``network``
-    has files in /etc, for ``interface``, the card's name, and ``service``, which sets up the network.
+    has files in /etc, for ``interface``, the card's name, and ``service``, which sets up the network. ``root_options``
+    are those of the root volume at the build.
     """
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they chroot")
@@ -65,7 +67,7 @@ def asked(
         (root / "newroot/etc" / place).write_text(text)
     given = (
         f"INTERFACE={interface} MAC={MAC} NETWORK={service} EARLY={early} CLOUD_INIT=yes"
-        " ROOT_OPTIONS=rw,data=ordered LATE_PLACES=/boot/efi"
+        f" ROOT_OPTIONS={root_options} LATE_PLACES=/boot/efi"
     )
     script = f'. /cloud; {given}; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(

@@ -29,7 +29,8 @@ def unwanted(root: Path, line: str, policy: str = "") -> str:
     return said(root, f'UNIT={UNIT}; read_command_line; confined_by_policy; echo "$unwanted"')
 
 
-def said(root: Path, script: str) -> str:
+def said(root: Path, script: str, within: tuple[str, ...] = ()) -> str:
+    """What the script prints after init's functions were read. ``within`` is a command that starts it."""
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they chroot")
     shutil.copy(door.tool_path("busybox"), root / "busybox")
@@ -42,7 +43,7 @@ def said(root: Path, script: str) -> str:
         if not (root / "bin" / name).is_symlink():
             (root / "bin" / name).symlink_to("/busybox")
     done = subprocess.run(
-        ["chroot", str(root), "/busybox", "sh", "-c", f"ROOT_FSTYPE=ext4; . /first; {script}"],
+        [*within, "chroot", str(root), "/busybox", "sh", "-c", f"ROOT_FSTYPE=ext4; . /first; {script}"],
         capture_output=True,
         env={"PATH": "/bin:/usr/sbin:/usr/bin"},
         timeout=60,

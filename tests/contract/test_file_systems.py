@@ -98,11 +98,22 @@ def test_init_takes_nothing_else_for_it(tmp_path: Path, kind: str, what: bytes) 
     assert said(tmp_path, f"ROOT_FSTYPE={kind}; read_superblock /disk || echo none") == "none"
 
 
-SWAP = bytes(4086) + b"SWAPSPACE2"
-EXT4 = bytes(1080) + b"\x53\xef"
+OTHERS = [
+    *(
+        bytes(4086) + name
+        for name in (b"SWAPSPACE2", b"SWAP-SPACE", b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND")
+    ),
+    bytes(4086) + b"LINHIB0001",
+    bytes(1080) + b"\x53\xef",
+    bytes(32769) + b"CD001",
+    b"XFSB",
+    b"\xeb\x52\x90NTFS    ",
+    bytes(54) + b"FAT16   ",
+    bytes(82) + b"FAT32   ",
+]
 
 
-@pytest.mark.parametrize("begin", [b"", SWAP, EXT4, b"XFSB"])
+@pytest.mark.parametrize("begin", [b"", *OTHERS], ids=lambda begin: begin.strip(b"\0 ").decode("latin-1"))
 def test_what_users_write_elsewhere_is_no_btrfs(tmp_path: Path, begin: bytes) -> None:
     """A page of a swap area, and a block of a file, may lie where btrfs has its superblock."""
     with made_btrfs(tmp_path / "disk").open("r+b") as file:
@@ -163,11 +174,14 @@ def test_the_clock_is_compared_with_the_last_use(
     ("kind", "flags", "expected"),
     [
         ("ext4", "", ["-t ext4 -o rw,discard,x=1 /dev/x /newroot"]),
-        ("xfs", "", ["-t xfs -o ro /dev/x /newroot", "-o remount,rw,discard,x=1 /newroot"]),
+        ("xfs", "", ["-t xfs -o ro /dev/x /newroot", "-t xfs -o remount,rw,discard,x=1 /dev/x /newroot"]),
         (
             "btrfs",
             ",subvol=@rootfs",
-            ["-t btrfs -o ro,subvol=@rootfs /dev/x /newroot", "-o remount,rw,discard,x=1 /newroot"],
+            [
+                "-t btrfs -o ro,subvol=@rootfs /dev/x /newroot",
+                "-t btrfs -o remount,rw,discard,x=1 /dev/x /newroot",
+            ],
         ),
     ],
 )
@@ -182,3 +196,40 @@ def test_what_cannot_be_mounted_for_writing_is_left(tmp_path: Path) -> None:
     given = "ROOT_FSTYPE=xfs ROOT_OPTIONS=bad ROOT_FLAGS= DEVICE=/dev/x READ_ALONE="
     mount = 'mount() { case $* in *remount*) false ;; esac; }; umount() { echo "umount $*"; }'
     assert said(tmp_path, f"{given}; {mount}; mount_volume || echo failed") == "umount /newroot\nfailed"
+
+
+def mounted(root: Path, script: str) -> list[str]:
+    """The options of what is mounted on /newroot after init's functions, in a mount namespace of their own."""
+    (root / "newroot/fast").mkdir(parents=True)
+    for name in ("proc", "bin"):
+        (root / name).mkdir()
+    for name in ("mkdir", "mount", "umount"):
+        (root / "bin" / name).symlink_to("/busybox")
+    given = "ROOT_FLAGS= DEVICE=none READ_ALONE= ROOT_FSTYPE=tmpfs Q=/q; mount -t proc none /proc"
+    return (
+        said(
+            root,
+            f"{given}; {script}; grep ' /newroot ' /proc/mounts",
+            ("unshare", "--mount", "--propagation=private"),
+        )
+        .split()[3]
+        .split(",")
+    )
+
+
+@pytest.mark.parametrize(("options", "expected"), [("defaults", "rw"), ("ro", "ro"), ("ro,noatime", "ro")])
+def test_a_root_that_fstab_makes_read_only(tmp_path: Path, options: str, expected: str) -> None:
+    """tmpfs is in each host's kernel, and is mounted in the two steps as well."""
+    assert mounted(tmp_path, f"ROOT_OPTIONS={options}; mount_volume")[0] == expected
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_stock_boot_has_no_options_of_the_build(tmp_path: Path, is_busy: bool) -> None:
+    """While a process uses the root volume, it cannot be mounted again."""
+    busy = "exec 3</newroot/fast" if is_busy else ":"
+    stubs = "give_back_network() { :; }; usual_waits() { :; }; read_ahead_again() { :; }; say() { :; }; all_loaded() { :; }"
+    stop = "wants_own_initramfs() { grep ' /newroot ' /proc/mounts; exit; }"
+    build = "mount -t tmpfs -o nosuid none /newroot; mkdir /newroot/fast; MOUNTED=yes stock_mode=ro"
+    found = mounted(tmp_path, f"{stubs}; {stop}; {build}; {busy}; boot_stock why")
+    assert found[0] == "ro"
+    assert ("nosuid" in found) is is_busy

@@ -64,8 +64,6 @@ def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_pa
         ("/dev/vdb /srv/none ext4 defaults 0 2", False),
         ("tmpfs /srv/run/x tmpfs defaults 0 0", False),
         ("PARTUUID=1 / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1", True),
-        # The build's own line had it.
-        ("UUID=1 / ext4 rw,data=ordered 0 1", True),
     ],
 )
 def test_a_mount_that_the_build_has_not_seen(line: str, is_known: bool, tmp_path: Path) -> None:
@@ -87,6 +85,19 @@ def test_an_fstab_that_is_a_link(early: str, target: str, tmp_path: Path) -> Non
 def test_an_option_of_the_root_that_the_build_has_not_seen(option: str, tmp_path: Path) -> None:
     fstab = f"UUID=1 / ext4 errors=remount-ro,{option} 0 1\n"
     assert asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, fstab) == f"/etc/fstab mounts / with {option}"
+
+
+def test_an_option_of_the_root_that_the_build_has_seen(tmp_path: Path) -> None:
+    fstab = "UUID=1 / ext4 rw,data=ordered 0 1\n"
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, fstab, root_options="data=ordered,discard")
+    assert answer == "known"
+
+
+def test_an_option_of_the_root_that_fstab_has_no_more(tmp_path: Path) -> None:
+    """An early start would go on with it."""
+    fstab = "UUID=1 / ext4 rw 0 1\n"
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, fstab, root_options="rw,nosuid")
+    assert answer == "/etc/fstab no longer mounts / with nosuid"
 
 
 @pytest.mark.parametrize("early", ["seen", "always"])

@@ -43,7 +43,11 @@ def test_the_options_of_the_root_volume_are_the_images(tmp_path: Path, is_there:
 
 @pytest.mark.parametrize(
     ("options", "own"),
-    [("rw,discard,x-systemd.growfs,errors=remount-ro", "rw,discard,errors=remount-ro"), ("x-a", "defaults")],
+    [
+        ("rw,discard,x-systemd.growfs,errors=remount-ro", "rw,discard,errors=remount-ro"),
+        ("x-a", "defaults"),
+        ("auto,noatime,nouser", "noatime"),
+    ],
 )
 def test_options_for_programs_are_not_the_kernels(tmp_path: Path, options: str, own: str) -> None:
     put(tmp_path, "/etc/fstab", f"UUID=1 / ext4 {options} 0 1\n")
