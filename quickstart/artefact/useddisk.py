@@ -8,6 +8,7 @@ inspect/foreign). Device nodes, FIFOs and sockets are not copied.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,6 +34,13 @@ _LEAST_INODE_BYTES = 1024
 # The largest file of ext4, without its last block, and the times that it can store (inodes.rst, "Inode Timestamps").
 _LARGEST_FILE_BYTES = (16 << 40) - 4096
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34 - 1
+# EXT4_LINK_MAX in the kernel's fs/ext4/ext4.h is 65000. The file itself is one of them, and tar names it first.
+_MOST_LINKS = 64999
+# An entry of an ACL takes 8 bytes of an ext4 block, and 8 characters of text or more ("user::r--"). A file has up to two ACLs.
+_ACL_CHARACTERS = 1024
+# A file or directory of btrfs that is to be compressed has btrfs.compression, which other file systems refuse.
+_OF_USERS = ("user.", "btrfs.")
+_MOST_LEFT_OUT = 16384
 # stat(2): the unit of st_blocks, whatever the file system.
 _STAT_BLOCK_BYTES = 512
 
@@ -61,22 +69,33 @@ class UsedDisk:
             unchanged(self.path, self.seen),
             foreign_members(source, form if with_data else f"{form}-list") as found,
         ):
-            yield found if self.archive is None else _storable(found)
+            yield _storable(found) if self.archive is not None and with_data else found
 
 
 def _storable(members: Members) -> Members:
     """The files of XFS or btrfs as ext4 can store them, on which the copy may lie. Every user of the machine can give a
-    file a time, a size or attributes that only the machine's file system can store. No packed file needs them.
+    file a time, a size, attributes or links that only the machine's file system can store. No packed file needs them.
+    Raises BadInputError when more than 16 384 files must be left out.
     """
     left_out = set[str]()
+    links = Counter[str]()
     for member, data in members:
-        is_link = member.kind is Kind.HARD and member.target in left_out
-        if member.size_bytes > _LARGEST_FILE_BYTES or is_link:
+        is_link = member.kind is Kind.HARD
+        if is_link:
+            links[member.target] += 1
+        is_lost = is_link and (member.target in left_out or links[member.target] > _MOST_LINKS)
+        if is_lost or member.size_bytes > _LARGEST_FILE_BYTES:
             left_out.add(member.path)
+            if len(left_out) > _MOST_LEFT_OUT:
+                raise BadInputError(
+                    f"the disk has more than {_MOST_LEFT_OUT} files that ext4 cannot store",
+                    hint="remove files of more than 16 TiB, and links beyond 65000 to one file",
+                )
             continue
         time_ns = min(max(member.mtime_ns, _FIRST_TIME_S * 10**9), _LAST_TIME_S * 10**9)
-        attributes = {name: value for name, value in member.xattrs.items() if not name.startswith("user.")}
-        yield replace(member, mtime_ns=time_ns, xattrs=attributes), data
+        attributes = {name: value for name, value in member.xattrs.items() if not name.startswith(_OF_USERS)}
+        acls = {which: text for which, text in member.acls.items() if len(text) <= _ACL_CHARACTERS}
+        yield replace(member, mtime_ns=time_ns, xattrs=attributes, acls=acls), data
 
 
 def examine_disk(path: Path, archive: Path | None = None) -> UsedDisk:

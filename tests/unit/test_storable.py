@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from quickstart.artefact.useddisk import _storable
+from quickstart.errors import BadInputError
 from quickstart.inspect.foreign.members import Kind, Member
 
 # 2480 and 1890.
@@ -40,10 +41,11 @@ def test_a_time(time_s: int, stored_s: int) -> None:
 
 
 def test_attributes_of_users() -> None:
-    (found,) = storable(
-        Member(path="./a", kind=Kind.FILE, xattrs={"user.a": b"x" * 60_000, "trusted.b": b"y"})
-    )
+    attributes = {"user.a": b"x" * 60_000, "btrfs.compression": b"zstd", "trusted.b": b"y"}
+    acls = {"access": ",".join(f"user:{uid}:r--" for uid in range(1500)), "default": "user::r--"}
+    (found,) = storable(Member(path="./a", kind=Kind.FILE, xattrs=attributes, acls=acls))
     assert found.xattrs == {"trusted.b": b"y"}
+    assert found.acls == {"default": "user::r--"}
 
 
 def test_a_huge_file_with_all_its_names() -> None:
@@ -52,3 +54,16 @@ def test_a_huge_file_with_all_its_names() -> None:
     again = Member(path="./c", kind=Kind.HARD, target="./b")
     other = Member(path="./d", kind=Kind.LINK, target="./a")
     assert storable(huge, link, again, other) == [other]
+
+
+def test_more_links_than_ext4_has() -> None:
+    file = Member(path="./a", kind=Kind.FILE)
+    links = [Member(path=f"./{number}", kind=Kind.HARD, target="./a") for number in range(70_000)]
+    assert len(storable(file, *links)) == 65_000
+
+
+def test_what_is_left_out_has_a_limit() -> None:
+    huge = Member(path="./a", kind=Kind.FILE, size_bytes=HUGE_BYTES)
+    links = [Member(path=f"./{number}", kind=Kind.HARD, target="./a") for number in range(20_000)]
+    with pytest.raises(BadInputError, match="more than 16384 files that ext4 cannot store"):
+        storable(huge, *links)

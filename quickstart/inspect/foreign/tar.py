@@ -30,9 +30,9 @@ _HEADER_BYTES, _SPARE_BYTES, _SHARE_BYTES = MIB, 16 * MIB, 2048
 # A record has 10 KiB as a rule.
 _PADDING_BYTES = 16 * MIB
 _NEGATIVE = tarfile.ReadError("a header has a negative size")
-# tarfile searches for "\d+ hdrcharset", and begins anew at each digit. A field of numbers has at most 155 of them.
-_PAX_TIME = re.compile(r"(-?[0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)
-_DIGITS = re.compile(rb"\d{200}")
+_PAX_TIME = re.compile(r"-?[0-9]{1,12}(?:\.[0-9]*)?", re.ASCII)
+# tarfile searches for "\d+ hdrcharset", and begins anew at each digit. A name has at most 255 of them.
+_DIGITS = re.compile(rb"\d{256}")
 
 
 class _Headers:
@@ -66,8 +66,8 @@ class _Headers:
         data = self.stream.read(count)
         if _DIGITS.search(data):
             raise BadInputError(
-                "cannot be unpacked whole: a header has 200 digits or more in a row",
-                hint="if it is a file's name, leave the file out, with `tar --exclude`",
+                "cannot be unpacked whole: a header has 256 digits or more in a row",
+                hint="if a symbolic link has such a target, remove the link",
             )
         return data
 
@@ -178,16 +178,15 @@ def _member(info: tarfile.TarInfo) -> Member:
     sparse: list[tuple[int, int]] | None = getattr(info, "sparse", None)
     segments = tuple((int(at), int(length)) for at, length in (sparse or [(0, info.size)]) if length)
     headers = info.pax_headers
-    # A pax time has a fraction. As a float, it would lose some of its nanoseconds.
-    whole, _, fraction = headers.get("mtime", str(int(info.mtime))).partition(".")
     return Member(
         path=info.name,
         kind=kind,
         mode=info.mode & 0o7777,
         uid=info.uid,
         gid=info.gid,
-        mtime_ns=int(whole) * 10**9 + int((fraction + "0" * 9)[:9]),
-        ctime_s=_whole_seconds(headers.get("ctime", "")),
+        mtime_ns=_time_ns(headers.get("mtime", str(int(info.mtime)))),
+        # Only an archive that the appliance has made needs it.
+        ctime_s=_time_ns(ctime) // 10**9 if _PAX_TIME.fullmatch(ctime := headers.get("ctime", "")) else 0,
         size_bytes=info.size if kind is Kind.FILE else 0,
         major=info.devmajor if kind in DEVICES else 0,
         minor=info.devminor if kind in DEVICES else 0,
@@ -202,11 +201,13 @@ def _member(info: tarfile.TarInfo) -> Member:
     )
 
 
-def _whole_seconds(text: str) -> int:
-    """A pax time without its fraction. The result is 0 for no such time: only an archive that the appliance has made
-    needs it.
+def _time_ns(text: str) -> int:
+    """A pax time, which has a fraction. As a float, it would lose some of its nanoseconds. In a time before 1970, the
+    sign belongs to the fraction, too: -1.5 is a second and a half.
     """
-    return int(found[1]) if (found := _PAX_TIME.fullmatch(text)) else 0
+    whole, _, fraction = text.partition(".")
+    fraction_ns = int((fraction + "0" * 9)[:9])
+    return int(whole) * 10**9 + (-fraction_ns if whole.startswith("-") else fraction_ns)
 
 
 def _plain(name: str) -> str:
