@@ -60,7 +60,7 @@ static: setup
 	find quickstart tracers tests -name '*.[ch]' -exec clang-format --dry-run -Werror {} +
 
 check: static
-	$(VENV)/bin/pytest -q tests/unit
+	$(VENV)/bin/pytest -q $(AT_ONCE) tests/unit
 
 contract: setup
 	$(VENV)/bin/pytest -q tests/contract
