@@ -19,6 +19,7 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import changed, digest_of_data
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.disk.own import esp_place, system_path
+from quickstart.inspect.disk.unified import append_archive
 from quickstart.launch.archive import agent_binary, launch_cpio
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import DISK_CONFIGURATIONS, STOCK_CONFIGURATIONS, Cell
@@ -125,14 +126,14 @@ def _files(image: ImageDisk, configuration: str, agent: bytes) -> dict[str, byte
     entry = image.found.entry
     if entry is None:
         raise AssertionError(f"{image.source} has no entry")
-    if entry.is_unified:
-        raise BadInputError(
-            "the bench cannot add its launch agent to a unified kernel image, so it does not measure this disk"
-        )
     stock: PurePosixPath = system_path(image.found, entry.initramfs[0])
-    return {
+    files: dict[str, bytes | Path] = {
         "measured": script_of("measured"),
         "launch.cpio": agent,
         "way": f"{configuration} {stock}\n".encode(),
         **esp_place(image.found),
     }
+    if image.unified:
+        files["unified"] = image.unified.with_name("with-agent")
+        append_archive(image.unified, agent, image.unified.with_name("with-agent"))
+    return files

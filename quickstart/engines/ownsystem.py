@@ -86,7 +86,8 @@ class OwnSystem:
 class ImageDisk:
     """A disk that was examined. ``source`` is the disk. ``path`` is our own copy of the disk, which nobody else can
     change. ``digest`` is the hash of the copy (see ``digest_of_data`` in host/unchanged.py). ``kernel`` and ``initrd``
-    are copies of the files that the disk's default entry starts.
+    are copies of the files that the disk's default entry starts. If these files are in a unified kernel image,
+    ``unified`` is a copy of this image.
     """
 
     source: Path
@@ -96,6 +97,7 @@ class ImageDisk:
     found: Inspected
     kernel: Path
     initrd: Path
+    unified: Path | None
 
     @property
     def root(self) -> Partition:
@@ -146,9 +148,16 @@ def examined(source: Path, context: Context, *, is_given: bool = False) -> Itera
             check_image_disk(source, found)
             _check_places(found, copy.stat().st_size)
             _check_superblock(source, copy, _partition(found, found.root))
-            kernel, initrd = _fetched(guest, found, work)
+            kernel, initrd, unified = _fetched(guest, found, work)
         yield ImageDisk(
-            source=source, seen=before, path=copy, digest=digest, found=found, kernel=kernel, initrd=initrd
+            source=source,
+            seen=before,
+            path=copy,
+            digest=digest,
+            found=found,
+            kernel=kernel,
+            initrd=initrd,
+            unified=unified,
         )
 
 
@@ -332,8 +341,8 @@ def execute_in(
         )
 
 
-def _fetched(guest: Executes, found: Inspected, work: Path) -> tuple[Path, Path]:
-    """Copy the kernel and the initramfs of the default entry into ``work``."""
+def _fetched(guest: Executes, found: Inspected, work: Path) -> tuple[Path, Path, Path | None]:
+    """Copy the kernel and the initramfs of the default entry into ``work``, and the unified kernel image that has both."""
     entry = found.entry
     if entry is None or len(entry.initramfs) != 1:
         raise BadInputError("the default entry of the disk has no single initramfs")
@@ -345,15 +354,14 @@ def _fetched(guest: Executes, found: Inspected, work: Path) -> tuple[Path, Path]
                 guest, _partition(found, entry.partition), entry.kernel, file, KERNEL_BYTES + _INITRAMFS_BYTES
             )
         divide(unified, kernel, initrd)
-        unified.unlink()
-        return kernel, initrd
+        return kernel, initrd, unified
     for path, copy, most_bytes in (
         (entry.kernel, kernel, KERNEL_BYTES),
         (entry.initramfs[0], initrd, _INITRAMFS_BYTES),
     ):
         with copy.open("xb") as file:
             fetch(guest, _partition(found, entry.partition), path, file, most_bytes)
-    return kernel, initrd
+    return kernel, initrd, None
 
 
 def script_of(name: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ import pytest
 from quickstart.errors import BadInputError
 from quickstart.inspect.disk.own import KERNEL_ON_ESP, has_entry, menu_entry
 from quickstart.inspect.disk.systemdboot import Menu, read_menu
-from quickstart.inspect.disk.unified import Section, command_line, divide, release, sections
+from quickstart.inspect.disk.unified import (
+    Section,
+    append_archive,
+    command_line,
+    divide,
+    release,
+    sections,
+)
 from quickstart.model.disk import BootEntry, Content
 from tests.unit.unifiedimage import RELEASE, SECTIONS, unified_image
 
@@ -57,6 +65,44 @@ def test_a_section_of_no_size_in_memory_has_its_size_in_the_file() -> None:
 def test_what_is_no_image(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         sections(data)
+
+
+@pytest.mark.parametrize("archive_bytes", [1, 511, 512, 5000])
+def test_an_archive_is_appended_to_the_initramfs(tmp_path: Path, archive_bytes: int) -> None:
+    """The other sections, and the flags of all, stay as they are."""
+    (tmp_path / "image").write_bytes(IMAGE)
+    archive = bytes(range(1, 101)) * (archive_bytes // 100) + b"x" * (archive_bytes % 100)
+    append_archive(tmp_path / "image", archive, tmp_path / "longer")
+    longer = (tmp_path / "longer").read_bytes()
+    initramfs = SECTIONS[".initrd"].ljust(512, b"\0") + archive
+    expected = unified_image({**SECTIONS, ".initrd": initramfs})
+    # The size in memory is rounded up to a page, as the firmware needs it.
+    assert longer[:0x80] + longer[0x80 + 24 + 60 :] == expected[:0x80] + expected[0x80 + 24 + 60 :]
+    (memory_bytes,) = struct.unpack_from("<I", longer, 0x80 + 24 + 56)
+    assert memory_bytes == 0x20000 + 4096 * (len(SECTIONS) - 1) + -(-len(initramfs) // 4096) * 4096
+
+
+_SIGNED = bytearray(IMAGE)
+struct.pack_into("<I", _SIGNED, 0x80 + 24 + 148, 512)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        bytes(_SIGNED),
+        IMAGE + bytes(512),
+        unified_image({**SECTIONS, ".last": b"x"}),
+        unified_image({name: SECTIONS[name] for name in SECTIONS if name != ".initrd"}),
+        unified_image(SECTIONS, optional_bytes=0),
+        unified_image(SECTIONS, optional_bytes=0)[:0x150],
+    ],
+    ids=["signed", "more behind it", "another section", "no initramfs", "no optional header", "cut"],
+)
+def test_an_initramfs_that_cannot_grow(tmp_path: Path, image: bytes) -> None:
+    (tmp_path / "image").write_bytes(image)
+    with pytest.raises(BadInputError, match="it is signed, or its initramfs is not its last section"):
+        append_archive(tmp_path / "image", b"archive", tmp_path / "longer")
+    assert not (tmp_path / "longer").exists()
 
 
 def test_the_fields_of_os_release() -> None:

@@ -1,11 +1,13 @@
-"""Read unified kernel images: programs for EFI with a kernel, an initramfs and a command line in sections of their own
-(systemd-stub(7), "Unified Kernel Image" of the UAPI group; Microsoft's "PE Format" for the table of sections).
+"""Read unified kernel images, and append to the initramfs of one. These images are programs for EFI with a kernel, an
+initramfs and a command line in sections of their own (systemd-stub(7), "Unified Kernel Image" of the UAPI group;
+Microsoft's "PE Format" for the table of sections).
 """
 
 from __future__ import annotations
 
+import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +16,21 @@ from quickstart.errors import BadInputError
 KERNEL, INITRAMFS = ".linux", ".initrd"
 _HEAD_BYTES, _PIECE_BYTES = 1 << 20, 1 << 20
 _DOS_MAGIC, _PE_MAGIC = b"MZ", b"PE\0\0"
-_X86_64 = 0x8664
+_X86_64, _PE32_PLUS = 0x8664, 0x20B
+# In the optional header of PE32+: the alignments in memory and in the file, the size in memory, and that of the signatures.
+_OPTIONAL = struct.Struct("<H30xII")
+_SIZE_IN_MEMORY_AT, _SIGNATURE_BYTES_AT = 56, 148
 # Where the DOS header says where the PE header is.
 _PE_OFFSET_AT = 0x3C
 # The PE header: magic, machine, number of sections, 12 bytes that do not matter here, size of the optional header, flags.
 _HEADER = struct.Struct("<4sHH12xHH")
 # Name, virtual size, virtual address, size in the file, offset in the file.
 _SECTION = struct.Struct("<8sIIII16x")
+_MEMORY_BYTES_AT, _FILE_BYTES_AT = 8, 16
 # systemd's stub has eight, and a unified kernel image of it has four more.
 _MOST_SECTIONS = 96
+# An archive in an initramfs begins at a multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
+_ARCHIVE_BYTES = 512
 _QUOTES = "\"'"
 
 
@@ -43,6 +51,18 @@ def sections(head: bytes) -> Mapping[str, Section]:
     """The sections of a program for x86-64, of which ``head`` is the beginning. When a name occurs twice, the first
     section counts, as it does for systemd-boot. Raises ValueError when ``head`` is not the beginning of such a program.
     """
+    found: dict[str, Section] = {}
+    for _, name, (memory_bytes, _, file_bytes, offset) in _table(head):
+        # In the file, a section may be filled up to the next multiple of the alignment.
+        size = min(memory_bytes, file_bytes) if memory_bytes else file_bytes
+        found.setdefault(name, Section(offset, size))
+    return found
+
+
+def _table(head: bytes) -> Iterator[tuple[int, str, tuple[int, int, int, int]]]:
+    """Each entry of the table of sections: its place, the section's name, and the section's size and address in memory, its
+    size in the file and its offset.
+    """
     if len(head) < _PE_OFFSET_AT + 4 or not head.startswith(_DOS_MAGIC):
         raise ValueError("it is no program for EFI")
     (at,) = struct.unpack_from("<I", head, _PE_OFFSET_AT)
@@ -54,13 +74,10 @@ def sections(head: bytes) -> Mapping[str, Section]:
     table = at + _HEADER.size + optional_bytes
     if count > _MOST_SECTIONS or table + count * _SECTION.size > len(head):
         raise ValueError("its table of sections is not at its beginning")
-    found: dict[str, Section] = {}
-    for number in range(count):
-        name, memory_bytes, _, file_bytes, offset = _SECTION.unpack_from(head, table + number * _SECTION.size)
-        # In the file, a section may be filled up to the next multiple of the alignment.
-        size = min(memory_bytes, file_bytes) if memory_bytes else file_bytes
-        found.setdefault(name.rstrip(b"\0").decode("latin-1"), Section(offset, size))
-    return found
+    for place in range(table, table + count * _SECTION.size, _SECTION.size):
+        name, *numbers = _SECTION.unpack_from(head, place)
+        memory_bytes, address, file_bytes, offset = numbers
+        yield place, name.rstrip(b"\0").decode("latin-1"), (memory_bytes, address, file_bytes, offset)
 
 
 def divide(image: Path, kernel: Path, initramfs: Path) -> None:
@@ -85,6 +102,58 @@ def divide(image: Path, kernel: Path, initramfs: Path) -> None:
             with target.open("xb") as out:
                 while left and (piece := file.read(min(left, _PIECE_BYTES))):
                     left -= out.write(piece)
+
+
+def append_archive(image: Path, archive: bytes, target: Path) -> None:
+    """Write a copy of the unified kernel image ``image``, whose initramfs has ``archive`` at its end, to the new file
+    ``target``. Raises BadInputError when the image is signed, or when the initramfs is not the last section. Debian's
+    objcopy(1) writes it there.
+    """
+    with image.open("rb") as file:
+        head = bytearray(file.read(_HEAD_BYTES))
+    try:
+        at_bytes, padded_bytes, count = _lengthened(head, len(archive), image.stat().st_size)
+    except (ValueError, StopIteration, struct.error) as error:
+        raise BadInputError(
+            "the launch agent cannot be added to the unified kernel image of the default entry: it is signed, or its "
+            "initramfs is not its last section"
+        ) from error
+    shutil.copyfile(image, target)
+    with target.open("r+b") as file:
+        file.write(head)
+        file.seek(at_bytes)
+        file.write(archive.rjust(count, b"\0").ljust(padded_bytes, b"\0"))
+
+
+def _lengthened(head: bytearray, archive_bytes: int, file_size: int) -> tuple[int, int, int]:
+    """Change ``head``, the beginning of a unified kernel image, so that the image has ``archive_bytes`` more of
+    initramfs. The result is where the new part begins in the file, its size there, and how much of it is initramfs: the
+    archive with zeros before it. Raises ValueError when the initramfs cannot grow.
+    """
+    table = list(_table(bytes(head)))
+    place, _, (old_bytes, address, old_file_bytes, offset) = next(it for it in table if it[1] == INITRAMFS)
+    (at,) = struct.unpack_from("<I", head, _PE_OFFSET_AT)
+    optional = at + _HEADER.size
+    magic, memory_alignment, file_alignment = _OPTIONAL.unpack_from(head, optional)
+    (signature_bytes,) = struct.unpack_from("<I", head, optional + _SIGNATURE_BYTES_AT)
+    is_last = all(other <= address and begin <= offset for _, _, (_, other, _, begin) in table)
+    ends = old_bytes <= old_file_bytes and offset + old_file_bytes == file_size
+    if magic != _PE32_PLUS or signature_bytes or not is_last or not ends:
+        raise ValueError("the initramfs cannot grow")
+    if not memory_alignment or not file_alignment:
+        raise ValueError("an alignment is 0")
+    new_bytes = old_bytes + -old_bytes % _ARCHIVE_BYTES + archive_bytes
+    padded_bytes = _aligned(new_bytes, file_alignment)
+    struct.pack_into("<I", head, place + _MEMORY_BYTES_AT, new_bytes)
+    struct.pack_into("<I", head, place + _FILE_BYTES_AT, padded_bytes)
+    struct.pack_into(
+        "<I", head, optional + _SIZE_IN_MEMORY_AT, _aligned(address + new_bytes, memory_alignment)
+    )
+    return offset + old_bytes, padded_bytes - old_bytes, new_bytes - old_bytes
+
+
+def _aligned(count: int, alignment: int) -> int:
+    return -(-count // alignment) * alignment
 
 
 def command_line(section: bytes) -> str:
