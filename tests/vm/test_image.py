@@ -11,7 +11,9 @@ import pytest
 
 from quickstart.artefact.directory import load
 from quickstart.host.door import tool_path
+from quickstart.launch import arguments
 from quickstart.model import MIB
+from quickstart.model.machine import Machine
 from quickstart.model.words import Firmware, ReadyKind
 from quickstart.profile import load_profile
 from quickstart.store.store import Store
@@ -20,8 +22,6 @@ from tests.images.lookalike import ROOT_MIB, look_alike
 from tests.vm.conftest import host, quickstart
 from tests.vm.imaging import Made, image_made
 from tests.vm.test_inspect import digest
-
-pytestmark = pytest.mark.full
 
 BUILD_S = 3600.0
 TRUNCATE = (
@@ -85,6 +85,30 @@ def test_it_boots_by_itself_fast_and_again(made: Made) -> None:
     made.execute(UNCHANGED_AND_LARGER)
 
 
+# What QEMU attaches the disk by, in place of virtio-blk; a firmware boots from each.
+CONTROLLERS = {
+    "nvme": ("nvme,drive=root,serial=1,addr=4,bootindex=0",),
+    "virtio-scsi": ("virtio-scsi-pci,id=scsi,addr=4", "scsi-hd,drive=root,bus=scsi.0,bootindex=0"),
+    "ahci": ("ahci,id=ahci,addr=4", "ide-hd,drive=root,bus=ahci.0,bootindex=0"),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_another_disk_controller(made: Made, controller: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part A has its driver, though no traced boot has needed it."""
+    plain = arguments._disk_arguments
+
+    def attached(machine: Machine, fd: int | None) -> tuple[str, ...]:
+        *drive, device, _ = plain(machine, fd)
+        return (*drive, *(word for each in CONTROLLERS[controller] for word in (device, each)))
+
+    monkeypatch.setattr(arguments, "_disk_arguments", attached)
+    made.boots_fast(Firmware.BIOS if controller == "virtio-scsi" else Firmware.UEFI)
+    assert made.state() == ""
+
+
+@pytest.mark.full
 def test_an_entry_that_is_broken_gives_way_to_the_stock_system(made: Made) -> None:
     """After one boot that fails, the stock system comes by itself. It comes to its end, so that GRUB tries once more;
     then it is off, until `quickstart enable`.
@@ -97,6 +121,7 @@ def test_an_entry_that_is_broken_gives_way_to_the_stock_system(made: Made) -> No
     assert states == [(False, "tried"), (True, "again"), (False, "retried"), (True, "off")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS)
 def test_after_one_boot_that_fails_the_stock_system_comes(made: Made, fault: str, tmp_path: Path) -> None:
     """Nobody does anything: the kernel or our init reboots the machine, and GRUB chooses."""
@@ -119,6 +144,7 @@ def initramfs(init: str, place: Path) -> bytes:
     return (place / "initramfs.img").read_bytes()
 
 
+@pytest.mark.full
 def test_a_rebuild_makes_the_disk_fast_again(made: Made) -> None:
     """It starts from the state that the tests above have left: GRUB does not try the entry any more. A second rebuild
     finds that nothing has changed.
@@ -136,6 +162,7 @@ def test_a_rebuild_makes_the_disk_fast_again(made: Made) -> None:
     made.execute("[ -e /srv/data ]")
 
 
+@pytest.mark.full
 def test_every_request_has_an_owner(made: Made) -> None:
     """In a boot from the whole disk, some requests are outside of the root volume."""
     called = quickstart("verify", made.artefact.directory, "--json")
@@ -145,6 +172,7 @@ def test_every_request_has_an_owner(made: Made) -> None:
     assert "outside of the root volume" in found["by_kind"]
 
 
+@pytest.mark.full
 def test_the_other_verbs(made: Made) -> None:
     called = quickstart("verify", made.artefact.directory, "--until-clean")
     assert called.status == 2
@@ -152,6 +180,7 @@ def test_the_other_verbs(made: Made) -> None:
     assert quickstart("ls", made.artefact.directory).status == 0
 
 
+@pytest.mark.full
 def test_a_profile_for_a_service_of_the_disk(made: Made, tmp_path: Path) -> None:
     """`profile new --image` finds the package and the readiness itself. What it writes is a profile for the disk."""
     disk = look_alike(made.context).disk
