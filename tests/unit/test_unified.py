@@ -82,6 +82,16 @@ def test_an_archive_is_appended_to_the_initramfs(tmp_path: Path, archive_bytes: 
     assert memory_bytes == 0x20000 + 4096 * (len(SECTIONS) - 1) + -(-len(initramfs) // 4096) * 4096
 
 
+def test_a_table_of_symbols_behind_the_initramfs_is_left_out(tmp_path: Path) -> None:
+    with_symbols = bytearray(IMAGE + b"symbols")
+    struct.pack_into("<II", with_symbols, 0x80 + 12, len(IMAGE), 7)
+    (tmp_path / "image").write_bytes(with_symbols)
+    append_archive(tmp_path / "image", b"x", tmp_path / "longer")
+    (tmp_path / "image").write_bytes(IMAGE)
+    append_archive(tmp_path / "image", b"x", tmp_path / "expected")
+    assert (tmp_path / "longer").read_bytes() == (tmp_path / "expected").read_bytes()
+
+
 _SIGNED = bytearray(IMAGE)
 struct.pack_into("<I", _SIGNED, 0x80 + 24 + 148, 512)
 

@@ -17,6 +17,8 @@ KERNEL, INITRAMFS = ".linux", ".initrd"
 _HEAD_BYTES, _PIECE_BYTES = 1 << 20, 1 << 20
 _DOS_MAGIC, _PE_MAGIC = b"MZ", b"PE\0\0"
 _X86_64, _PE32_PLUS = 0x8664, 0x20B
+# In the PE header: where the table of symbols is, and how many it has.
+_SYMBOLS_AT = 12
 # In the optional header of PE32+: the alignments in memory and in the file, the size in memory, and that of the signatures.
 _OPTIONAL = struct.Struct("<H30xII")
 _SIZE_IN_MEMORY_AT, _SIGNATURE_BYTES_AT = 56, 148
@@ -123,6 +125,7 @@ def append_archive(image: Path, archive: bytes, target: Path) -> None:
         file.write(head)
         file.seek(at_bytes)
         file.write(archive.rjust(count, b"\0").ljust(padded_bytes, b"\0"))
+        file.truncate()
 
 
 def _lengthened(head: bytearray, archive_bytes: int, file_size: int) -> tuple[int, int, int]:
@@ -137,13 +140,16 @@ def _lengthened(head: bytearray, archive_bytes: int, file_size: int) -> tuple[in
     magic, memory_alignment, file_alignment = _OPTIONAL.unpack_from(head, optional)
     (signature_bytes,) = struct.unpack_from("<I", head, optional + _SIGNATURE_BYTES_AT)
     is_last = all(other <= address and begin <= offset for _, _, (_, other, _, begin) in table)
-    ends = old_bytes <= old_file_bytes and offset + old_file_bytes == file_size
+    # objcopy(1) leaves the table of symbols of systemd's stub behind the last section. Nobody reads it.
+    (symbols,) = struct.unpack_from("<I", head, at + _SYMBOLS_AT)
+    ends = old_bytes <= old_file_bytes and offset + old_file_bytes in (file_size, symbols)
     if magic != _PE32_PLUS or signature_bytes or not is_last or not ends:
         raise ValueError("the initramfs cannot grow")
     if not memory_alignment or not file_alignment:
         raise ValueError("an alignment is 0")
     new_bytes = old_bytes + -old_bytes % _ARCHIVE_BYTES + archive_bytes
     padded_bytes = _aligned(new_bytes, file_alignment)
+    struct.pack_into("<II", head, at + _SYMBOLS_AT, 0, 0)
     struct.pack_into("<I", head, place + _MEMORY_BYTES_AT, new_bytes)
     struct.pack_into("<I", head, place + _FILE_BYTES_AT, padded_bytes)
     struct.pack_into(
