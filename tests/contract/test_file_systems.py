@@ -13,7 +13,7 @@ from quickstart.errors import ArtefactError
 from quickstart.image.superblock import read_superblock
 from quickstart.model import MIB
 from quickstart.model.words import FileSystem
-from tests.contract.test_command_line import said
+from tests.contract.firstbox import said
 
 UUID = "5a1f3a60-3f0e-4f6e-9d2f-5d1a7f3f0a01"
 PARTITION_BYTES = 3 * MIB
