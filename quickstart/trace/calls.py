@@ -39,7 +39,10 @@ _GROUPS = re.compile(
 # nscd(8) and unscd(8), which look up names, users and groups for a process.
 NAME_CACHE = "/run/nscd/socket"
 _TO_CACHE = re.compile(rf"[0-9]+(?:<[^>]*+>)?, \{{sa_family=AF_UNIX, sun_path=\"(?:/var)?{NAME_CACHE}\"\}}, ")
-_FORGETS = re.compile(r"systemctl\", \[\"[^\"]{0,4096}\", \"(?:unset-environment|reset-failed)\"")
+_NEEDLESS = re.compile(
+    r"systemctl\", \[\"[^\"]{0,4096}\", \"(?:(?:unset-environment|reset-failed)\""
+    r"|-p\", \"LoadState\", \"--value\", \"show\", \"[^\"]{1,255}\.service\"\])"
+)
 _OWN = re.compile(r"(?:::ffff:)?(?:127\..*|0\.0\.0\.0)|::1?")
 
 
@@ -82,13 +85,16 @@ def is_bare(call: Call) -> bool:
     return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
 
 
-def forgets(call: Call) -> bool:
-    """Whether ``call`` has executed a command of systemctl that makes systemd forget a variable or a failed start.
+def is_needless(call: Call) -> bool:
+    """Whether ``call`` has executed a command of systemctl that an early start, which comes before systemd, can do without.
 
-    In an early start, our init starts the unit before systemd runs. Then systemd has nothing to forget, so the command
-    would have no effect. The function is_needless_early in inspect/unit/commands.py finds such commands in unit files.
+    - A command makes systemd forget a variable or a failed start. In an early start, systemd has nothing to forget, so
+      the command would have no effect. The function is_needless_early in inspect/unit/commands.py finds such commands in
+      unit files.
+    - Debian's functions for init scripts (/lib/lsb/init-functions.d/40-systemd) ask systemd whether the script's unit is
+      masked. They do so only if systemd runs. An early start has compared the unit's masks before.
     """
-    return call.name in _EXECS and _FORGETS.search(call.arguments) is not None
+    return call.name in _EXECS and _NEEDLESS.search(call.arguments) is not None
 
 
 def gives_content(flags: str) -> bool:

@@ -77,8 +77,8 @@ class _Member:
     the process, a child of systemd, executes the unit's command. ``command`` is the path of the first program that the
     process or one of its ancestors in the unit executed.
 
-    ``bare`` says that the program was executed without the environment that systemd gives to the unit. ``forgets`` says
-    that the program is a command of systemctl that makes systemd forget something (see forgets in calls.py).
+    ``bare`` says that the program was executed without the environment that systemd gives to the unit. ``needless``
+    says that the program is a command of systemctl that an early start can do without (see is_needless in calls.py).
     """
 
     pid: int
@@ -87,7 +87,7 @@ class _Member:
     alive: bool = True
     bare: bool = False
     command: str = ""
-    forgets: bool = False
+    needless: bool = False
 
 
 @dataclass(kw_only=True)
@@ -149,7 +149,7 @@ class _Collector:
         else:
             name = item.path.rpartition("/")[2]
             if item.op is Op.EXEC and item.error is None and name != _EXECUTOR:
-                member.program, member.bare, member.forgets = name, item.bare, item.forgets
+                member.program, member.bare, member.needless = name, item.bare, item.needless
                 member.command = member.command or item.path
             if member.program:
                 self._keep(item, member)
@@ -218,7 +218,7 @@ class _Collector:
             self.network = True
         elif isinstance(item, Blind):
             self.blind[member.program] = None
-        elif not member.forgets:
+        elif not member.needless:
             self.peers.connected(Peer(item.path, member.program, member.command))
 
 

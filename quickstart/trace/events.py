@@ -24,9 +24,9 @@ from quickstart.trace.calls import (
     NAME_CACHE,
     OPENS,
     asks_cache,
-    forgets,
     gives_content,
     is_bare,
+    is_needless,
     operation,
     uses_network,
 )
@@ -74,7 +74,7 @@ class Seen(NamedTuple):
     of the opened file, or empty when the log does not have this name. ``makes`` says that the action gave the file
     new content, so the file no longer has the image's content. ``bare`` says that a program was executed without
     the environment that systemd gives to a unit. ``closes_on_exec`` says that a file was opened with O_CLOEXEC.
-    ``forgets`` says that a command of systemctl was executed that makes systemd forget a variable or a failed start.
+    ``needless`` says that a command of systemctl was executed that an early start can do without.
     """
 
     line: int
@@ -86,7 +86,7 @@ class Seen(NamedTuple):
     real: str = ""
     bare: bool = False
     closes_on_exec: bool = False
-    forgets: bool = False
+    needless: bool = False
 
 
 class Gone(NamedTuple):
@@ -313,7 +313,16 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
         op = operation(call.name, flags)
         closes = call.name in OPENS and "O_CLOEXEC" in flags
         yield Seen(
-            call.line, number, op, plain(path), call.error, makes, real, is_bare(call), closes, forgets(call)
+            call.line,
+            number,
+            op,
+            plain(path),
+            call.error,
+            makes,
+            real,
+            is_bare(call),
+            closes,
+            is_needless(call),
         )
 
 

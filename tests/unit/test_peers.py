@@ -88,10 +88,15 @@ def test_a_socket_beside_the_working_directory() -> None:
         ('"systemctl", "is-active", "b"', True),
         ('"systemctl", "unset-environment", "A"', False),
         ('"/bin/systemctl", "reset-failed", "b"', False),
+        ('"systemctl", "-p", "LoadState", "--value", "show", "b.service"', False),
+        ('"systemctl", "-p", "CanReload", "--value", "show", "b.service"', True),
+        ('"systemctl", "-p", "LoadState", "--value", "show", "b.service", "c.service"', True),
     ],
 )
 def test_a_program_in_a_script(words: str, counts: bool) -> None:
-    """MariaDB's and watchdog's own commands forget what systemd does not know yet."""
+    """MariaDB's and watchdog's own commands forget what systemd does not know yet. Debian's functions for init scripts
+    ask whether a unit is masked, where systemd runs.
+    """
     program = words.split('"')[1].rpartition("/")[2]
     rows = (
         f'12 execve("/usr/bin/{program}", [{words}], 0x1 /* 0 vars */) = 0',

@@ -186,7 +186,7 @@ def test_a_unit_that_cannot_start_early_is_refused_by_name_before_anything_boots
         (
             "nfs-kernel-server",
             "nfs-server",
-            "nfs-server.service cannot be started early: it needs nfs-mountd.service, which comes with systemd",
+            "nfs-server.service cannot be started early: it needs proc-fs-nfsd.mount, which comes with systemd",
         ),
     ],
 )
