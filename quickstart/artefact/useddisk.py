@@ -8,7 +8,6 @@ inspect/foreign). Device nodes, FIFOs and sockets are not copied.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,11 +19,13 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.files import remove_tree
 from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
 from quickstart.image.superblock import read_superblock
+from quickstart.inspect.foreign.attributes import permissions
 from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage, StartSet
 from quickstart.model.superblock import Superblock
+from quickstart.parse.printable import brief
 from quickstart.reference import entry
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
@@ -34,9 +35,7 @@ _LEAST_INODE_BYTES = 1024
 # The largest file of ext4, without its last block, and the times that it can store (inodes.rst, "Inode Timestamps").
 _LARGEST_FILE_BYTES = (16 << 40) - 4096
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34 - 1
-# EXT4_LINK_MAX in the kernel's fs/ext4/ext4.h is 65000. The file itself is one of them, and tar names it first.
-_MOST_LINKS = 64999
-# An entry of an ACL takes 8 bytes of an ext4 block, and 8 characters of text or more ("user::r--"). A file has up to two ACLs.
+# An entry of an ACL takes up to 8 bytes of an ext4 block, and 8 characters of text or more. A file has up to two ACLs.
 _ACL_CHARACTERS = 1024
 # A file or directory of btrfs that is to be compressed has btrfs.compression, which other file systems refuse.
 _OF_USERS = ("user.", "btrfs.")
@@ -74,28 +73,36 @@ class UsedDisk:
 
 def _storable(members: Members) -> Members:
     """The files of XFS or btrfs as ext4 can store them, on which the copy may lie. Every user of the machine can give a
-    file a time, a size, attributes or links that only the machine's file system can store. No packed file needs them.
-    Raises BadInputError when more than 16 384 files must be left out.
+    file a time, a size or attributes that only the machine's file system can store. No packed file needs them. A file
+    with a large ACL keeps a short one, because a file with an ACL is never packed. Raises BadInputError when more than
+    16 384 files are too large.
     """
-    left_out = set[str]()
-    links = Counter[str]()
+    too_large = set[str]()
     for member, data in members:
-        is_link = member.kind is Kind.HARD
-        if is_link:
-            links[member.target] += 1
-        is_lost = is_link and (member.target in left_out or links[member.target] > _MOST_LINKS)
-        if is_lost or member.size_bytes > _LARGEST_FILE_BYTES:
-            left_out.add(member.path)
-            if len(left_out) > _MOST_LEFT_OUT:
+        if member.size_bytes > _LARGEST_FILE_BYTES:
+            too_large.add(member.path)
+            if len(too_large) > _MOST_LEFT_OUT:
                 raise BadInputError(
-                    f"the disk has more than {_MOST_LEFT_OUT} files that ext4 cannot store",
-                    hint="remove files of more than 16 TiB, and links beyond 65000 to one file",
+                    f"the disk has more than {_MOST_LEFT_OUT} files of more than 16 TiB, the last one {brief(member.path)}",
+                    hint="remove such files in the machine",
                 )
+            continue
+        # In each link to a file, GNU tar names the first of the file's names.
+        if member.kind is Kind.HARD and member.target in too_large:
             continue
         time_ns = min(max(member.mtime_ns, _FIRST_TIME_S * 10**9), _LAST_TIME_S * 10**9)
         attributes = {name: value for name, value in member.xattrs.items() if not name.startswith(_OF_USERS)}
-        acls = {which: text for which, text in member.acls.items() if len(text) <= _ACL_CHARACTERS}
+        acls = {
+            which: text if len(text) <= _ACL_CHARACTERS else _short_acl(member.mode)
+            for which, text in member.acls.items()
+        }
         yield replace(member, mtime_ns=time_ns, xattrs=attributes, acls=acls), data
+
+
+def _short_acl(mode: int) -> str:
+    """An ACL with which a file has this mode (acl(5), "CORRESPONDENCE BETWEEN ACL ENTRIES AND FILE PERMISSION BITS")."""
+    owner, mask, others = (permissions(mode >> shift) for shift in (6, 3, 0))
+    return f"user::{owner}\nuser:0:---\ngroup::---\nmask::{mask}\nother::{others}"
 
 
 def examine_disk(path: Path, archive: Path | None = None) -> UsedDisk:
@@ -192,7 +199,10 @@ def _limits(disk: Path, planned_bytes: int) -> Limits:
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
     return Limits(
-        data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=_LARGEST_FILE_BYTES
+        data_bytes=data_bytes,
+        members=data_bytes // _LEAST_INODE_BYTES,
+        file_bytes=_LARGEST_FILE_BYTES,
+        drops_links=True,
     )
 
 

@@ -104,7 +104,12 @@ def _copies(artefact: Artefact, configuration: str, context: Context) -> _Copies
         "disk": digest,
         "configuration": configuration,
         "agent": hashlib.sha256(agent).hexdigest(),
-        "recipe": source_digest("quickstart.bench.disks", "quickstart.image.targets"),
+        "recipe": source_digest(
+            "quickstart.bench.disks",
+            "quickstart.engines.ownsystem",
+            "quickstart.image.targets",
+            "quickstart.inspect.disk",
+        ),
     }
 
     def make(place: Path) -> None:

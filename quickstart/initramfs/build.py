@@ -46,7 +46,7 @@ from quickstart.parse.printable import brief
 from quickstart.store.store import source_digest
 
 BUILD_DIGITS = 32
-_NO_EFFECT = ("auto", "nouser")
+_NO_EFFECT = ("auto", "nouser", "silent")
 # tmpfiles.d(5) of systemd's own: /run/nologin during a boot.
 _NOLOGIN = PurePosixPath("/usr/lib/tmpfiles.d/systemd-nologin.conf")
 # `quickstart disable` makes this link (reference/guestpkg/scripts/quickstart).
@@ -127,9 +127,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
     """The file system type and mount options of the root volume, from the image's fstab(5). The result does not have
-    the options that begin with ``x-``, because they are for programs such as systemd (mount(8)), nor ``auto`` and
-    ``nouser``, which have no effect on a root volume. BusyBox would pass such an option to the kernel, and the kernel
-    refuses the option.
+    the options that begin with ``x-``, because they are for programs such as systemd (mount(8)), nor ``auto``,
+    ``nouser`` and ``silent``, which have no effect on a root volume. BusyBox would pass such an option to the kernel,
+    and the kernel refuses the option.
 
     Raises StartSetError unless the type is ext4, XFS or btrfs.
     """

@@ -110,6 +110,10 @@ OTHERS = [
     b"\xeb\x52\x90NTFS    ",
     bytes(54) + b"FAT16   ",
     bytes(82) + b"FAT32   ",
+    b"\xeb\x76\x90EXFAT   ",
+    b"LUKS\xba\xbe",
+    b"hsqs",
+    bytes(1024) + b"\x10\x20\xf5\xf2",
 ]
 
 
@@ -203,7 +207,7 @@ def mounted(root: Path, script: str) -> list[str]:
     (root / "newroot/fast").mkdir(parents=True)
     for name in ("proc", "bin"):
         (root / name).mkdir()
-    for name in ("mkdir", "mount", "umount"):
+    for name in ("mkdir", "mount", "sleep", "umount", "usleep"):
         (root / "bin" / name).symlink_to("/busybox")
     given = "ROOT_FLAGS= DEVICE=none READ_ALONE= ROOT_FSTYPE=tmpfs Q=/q; mount -t proc none /proc"
     return (
@@ -223,13 +227,28 @@ def test_a_root_that_fstab_makes_read_only(tmp_path: Path, options: str, expecte
     assert mounted(tmp_path, f"ROOT_OPTIONS={options}; mount_volume")[0] == expected
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
-def test_a_stock_boot_has_no_options_of_the_build(tmp_path: Path, is_busy: bool) -> None:
-    """While a process uses the root volume, it cannot be mounted again."""
-    busy = "exec 3</newroot/fast" if is_busy else ":"
+@pytest.mark.parametrize(
+    ("user", "keeps"), [(":", False), ("sleep 0.3 <newroot/fast &", False), ("exec 3</newroot/fast", True)]
+)
+def test_a_stock_boot_has_no_options_of_the_build(tmp_path: Path, user: str, keeps: bool) -> None:
+    """While a program uses the root volume, it cannot be mounted again. Init waits for a second."""
     stubs = "give_back_network() { :; }; usual_waits() { :; }; read_ahead_again() { :; }; say() { :; }; all_loaded() { :; }"
-    stop = "wants_own_initramfs() { grep ' /newroot ' /proc/mounts; exit; }"
-    build = "mount -t tmpfs -o nosuid none /newroot; mkdir /newroot/fast; MOUNTED=yes stock_mode=ro"
-    found = mounted(tmp_path, f"{stubs}; {stop}; {build}; {busy}; boot_stock why")
+    stop = "note() { :; }; wants_own_initramfs() { grep ' /newroot ' /proc/mounts; exit; }"
+    build = (
+        "mount -t tmpfs -o nosuid none /newroot; mkdir /newroot/fast; MOUNTED=yes stock_mode=ro; cd /newroot"
+    )
+    found = mounted(
+        tmp_path, f"{stubs}; {stop}; {build}; cd /; {user} {'' if user.endswith('&') else ';'} boot_stock why"
+    )
     assert found[0] == "ro"
-    assert ("nosuid" in found) is is_busy
+    assert ("nosuid" in found) is keeps
+
+
+def test_a_stock_boot_waits_for_what_unpacks_part_b(tmp_path: Path) -> None:
+    """It reads its file from the root volume, until it is told to end."""
+    stubs = "give_back_network() { :; }; usual_waits() { :; }; read_ahead_again() { :; }; say() { :; }; all_loaded() { :; }"
+    stop = "note() { :; }; wants_own_initramfs() { grep ' /newroot ' /proc/mounts; exit; }"
+    build = "mount -t tmpfs -o nosuid none /newroot; mkdir /newroot/fast; MOUNTED=yes stock_mode=ro"
+    reads = "trap 'usleep 1500000; exit 1' TERM; exec 3</newroot/fast; while :; do usleep 10000; done"
+    script = f"{stubs}; {stop}; {build}; ({reads}) & CHECKER=$!; usleep 200000; boot_stock why"
+    assert "nosuid" not in mounted(tmp_path, script)

@@ -15,7 +15,7 @@ from quickstart.host.progress import Quiet
 from quickstart.model import MIB, StartSet
 from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.contract.test_ext4 import CAPABILITY
+from tests.contract.test_ext4 import ACL, CAPABILITY
 from tests.contract.test_file_systems import UUID, made
 from tests.contract.usedtree import write_tree
 from tests.unit.startfiles import start_file
@@ -64,3 +64,13 @@ def test_the_tree_is_as_on_the_disk(tree: Path, tmp_path: Path) -> None:
     assert os.getxattr(image.tree / "usr/bin/able", "security.capability") == CAPABILITY
     assert (image.tree / "usr/bin/link").readlink() == Path("plain")
     assert (image.tree / "usr/bin/second").samefile(image.tree / "usr/bin/plain")
+
+
+def test_what_every_user_can_give_a_file_stays_on_the_disk(tree: Path, tmp_path: Path) -> None:
+    """btrfs alone takes the attribute for its compression, so another one of users stands for it. ACLs come home."""
+    os.setxattr(tree / "usr/bin/plain", "user.btrfs", b"x" * 1000)
+    os.setxattr(tree / "usr/bin/plain", "system.posix_acl_access", ACL)
+    with Store(tmp_path / "store") as store:
+        image = reference_of_disk(used(tree, tmp_path), "root", 64 * MIB, Context(store, Quiet()))
+    assert b"SCHILY.xattr.user" not in (tmp_path / "root.tar").read_bytes()
+    assert os.listxattr(image.tree / "usr/bin/plain") == ["system.posix_acl_access"]

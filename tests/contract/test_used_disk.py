@@ -6,7 +6,7 @@ import os
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -17,10 +17,11 @@ from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import write_disk
 from quickstart.inspect.foreign.home import Members
 from quickstart.inspect.foreign.members import Kind, Member
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, MIB, StartSet
 from quickstart.store.context import Context
 from quickstart.store.store import Store
-from tests.contract.test_ext4 import CAPABILITY
+from tests.contract.test_ext4 import ACL, CAPABILITY
 from tests.contract.usedtree import write_tree
 from tests.unit.startfiles import start_file
 
@@ -52,6 +53,20 @@ def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
     assert os.listxattr(image.tree / "usr/bin/plain") == []
     assert (image.tree / "usr/bin/link").readlink() == Path("plain")
     assert sorted(path.name for path in image.tree.parent.iterdir()) == ["entry.json", "image.json", "root"]
+
+
+def test_files_and_directories_keep_their_acls(tmp_path: Path) -> None:
+    """A rebuild must not pack what an ACL closes to some users."""
+    write_tree(tmp_path / "tree", ())
+    closed = ("usr/bin/plain", "usr/bin", "etc")
+    for name in closed:
+        os.setxattr(tmp_path / "tree" / name, "system.posix_acl_access", ACL)
+    write_disk(tmp_path / "tree", tmp_path / "disk", 64, UUID, "root")
+    with Store(tmp_path / "store") as store:
+        image = reference_of_disk(examine_disk(tmp_path / "disk"), "root", 64 * MIB, Context(store, Quiet()))
+    root = ImageRoot(image.tree)
+    assert [name for name in (*closed, "usr") if root.has_acl(PurePosixPath("/", name))] == list(closed)
+    assert os.getxattr(image.tree / "etc", "system.posix_acl_access") == ACL
 
 
 def test_times_are_the_volumes(disk: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError
 from quickstart.inspect.foreign import tar
-from quickstart.inspect.foreign.attributes import acl_attribute, attributes_in
+from quickstart.inspect.foreign.attributes import acl_attribute, acl_text, attributes_in
 from quickstart.inspect.foreign.members import Kind, Member, read_members
 from quickstart.inspect.foreign.reader import tell
 from quickstart.inspect.foreign.tar import read_archive
@@ -115,6 +115,7 @@ def headed(kind: bytes, data: bytes) -> bytes:
 )
 def test_headers_of_members_have_a_limit(headers: bytes, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tar, "_SPARE_BYTES", 2 * MIB)
+    monkeypatch.setattr(tar, "_BEGINS_ANEW", True)
     archive = b"".join(headers + headed(b"5", b"") for _ in range(20))
     with bounded(), pytest.raises(BadInputError, match=said):
         list(read_archive(io.BytesIO(archive + bytes(1024))))
@@ -149,6 +150,18 @@ def test_a_header_whose_numbers_are_none(records: bytes) -> None:
         BadInputError, match="a header has a number, a pax record or a map of holes that is none"
     ):
         list(read_archive(io.BytesIO(archive)))
+
+
+def test_a_link_to_a_name_of_digits_only() -> None:
+    """Each user of a machine can make one. Debian 12's tarfile takes no time for it."""
+    target = "1" * 4000
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("link")
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        archive.addfile(info)
+    ((member, _),) = list(read_archive(io.BytesIO(packed.getvalue())))
+    assert member.target == target
 
 
 @pytest.mark.parametrize(
@@ -231,6 +244,23 @@ def test_an_acl_is_the_attribute_that_the_kernel_has() -> None:
 def test_what_is_no_acl(text: str) -> None:
     with pytest.raises(BadInputError):
         acl_attribute(text)
+
+
+# What debugfs(8) says that ext4 has for ACL: the entries without a user or group have no number.
+STORED = bytes.fromhex("010000000100060002000400e8030000040004001000040020000000")
+
+
+def test_an_acl_of_ext4() -> None:
+    assert acl_text(STORED) == "user::rw-\nuser:1000:r--\ngroup::r--\nmask::r--\nother::---"
+    assert acl_attribute(acl_text(STORED)) == ACL
+
+
+@pytest.mark.parametrize(
+    "stored", [b"", b"\2" + STORED[1:], STORED[:-1], STORED[:10], STORED + b"\x40\0\0\0"]
+)
+def test_what_is_no_acl_of_ext4(stored: bytes) -> None:
+    with pytest.raises(BadInputError, match="its ACLs"):
+        acl_text(stored)
 
 
 @given(st.binary(max_size=200), st.integers(0, 40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -47,6 +48,24 @@ def test_a_path_that_is_refused(tmp_path: Path, path: str) -> None:
 def test_a_limit(tmp_path: Path, members: list[tuple[Member, bytes]]) -> None:
     with pytest.raises(BadInputError, match="does not fit on the disk"):
         home(tmp_path / "tree", *members)
+
+
+@pytest.mark.parametrize("drops_links", [False, True])
+def test_more_links_than_the_host_s_file_system_has(
+    tmp_path: Path, drops_links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise OSError(errno.EMLINK, "Too many links")
+
+    monkeypatch.setattr(os, "link", link)
+    limits = replace(ROOM, drops_links=drops_links)
+    members = (file("a"), (mine("b", Kind.HARD, target="a"), b""), file("c"))
+    if drops_links:
+        home(tmp_path / "tree", *members, limits=limits)
+        assert sorted(each.name for each in (tmp_path / "tree").iterdir()) == ["a", "c"]
+    else:
+        with pytest.raises(BadInputError, match="Too many links"):
+            home(tmp_path / "tree", *members, limits=limits)
 
 
 @pytest.mark.parametrize(

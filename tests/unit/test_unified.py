@@ -92,26 +92,41 @@ def test_a_table_of_symbols_behind_the_initramfs_is_left_out(tmp_path: Path) -> 
     assert (tmp_path / "longer").read_bytes() == (tmp_path / "expected").read_bytes()
 
 
-_SIGNED = bytearray(IMAGE)
-struct.pack_into("<I", _SIGNED, 0x80 + 24 + 148, 512)
+def changed(at: int, value: int) -> bytes:
+    """IMAGE with another number behind the beginning of its PE header."""
+    data = bytearray(IMAGE)
+    struct.pack_into("<I", data, 0x80 + at, value)
+    return bytes(data)
+
+
+_OPTIONAL_AT = 24
+_INITRD_AT = _OPTIONAL_AT + 240 + 40 * list(SECTIONS).index(".initrd")
 
 
 @pytest.mark.parametrize(
-    "image",
+    ("image", "why"),
     [
-        bytes(_SIGNED),
-        IMAGE + bytes(512),
-        unified_image({**SECTIONS, ".last": b"x"}),
-        unified_image({name: SECTIONS[name] for name in SECTIONS if name != ".initrd"}),
-        unified_image(SECTIONS, optional_bytes=0),
-        unified_image(SECTIONS, optional_bytes=0)[:0x150],
+        (changed(_OPTIONAL_AT + 148, 512), "it is signed"),
+        (IMAGE + bytes(512), "its initramfs is not its last section"),
+        # Without a symbol, it is something else.
+        (changed(12, len(IMAGE)) + bytes(512), "its initramfs is not its last section"),
+        (unified_image({**SECTIONS, ".last": b"x"}), "its initramfs is not its last section"),
+        (
+            unified_image({name: SECTIONS[name] for name in SECTIONS if name != ".initrd"}),
+            "it has 0 sections",
+        ),
+        (changed(_OPTIONAL_AT + 32, 0), "its optional header is not that of PE32"),
+        (changed(_OPTIONAL_AT + 36, 1 << 30), "its optional header is not that of PE32"),
+        (changed(_OPTIONAL_AT, 0x10B), "its optional header is not that of PE32"),
+        (changed(_INITRD_AT + 8, 0), "the size of its initramfs in memory is not that in the file"),
+        (changed(_INITRD_AT + 8, 1 << 31), "the size of its initramfs in memory is not that in the file"),
     ],
-    ids=["signed", "more behind it", "another section", "no initramfs", "no optional header", "cut"],
 )
-def test_an_initramfs_that_cannot_grow(tmp_path: Path, image: bytes) -> None:
+def test_an_initramfs_that_cannot_grow(tmp_path: Path, image: bytes, why: str) -> None:
     (tmp_path / "image").write_bytes(image)
-    with pytest.raises(BadInputError, match="it is signed, or its initramfs is not its last section"):
+    with pytest.raises(BadInputError, match=why) as caught:
         append_archive(tmp_path / "image", b"archive", tmp_path / "longer")
+    assert caught.value.hint
     assert not (tmp_path / "longer").exists()
 
 

@@ -32,7 +32,10 @@ _MEMORY_BYTES_AT, _FILE_BYTES_AT = 8, 16
 # systemd's stub has eight, and a unified kernel image of it has four more.
 _MOST_SECTIONS = 96
 # An archive in an initramfs begins at a multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
-_ARCHIVE_BYTES = 512
+# cpio(1) fills an archive up to a block of 512 bytes.
+_ARCHIVE_ALIGNMENT = 512
+# PE Format: "a power of 2 between 512 and 64 K, inclusive".
+_FILE_ALIGNMENTS = frozenset(1 << bits for bits in range(9, 17))
 _QUOTES = "\"'"
 
 
@@ -115,10 +118,11 @@ def append_archive(image: Path, archive: bytes, target: Path) -> None:
         head = bytearray(file.read(_HEAD_BYTES))
     try:
         at_bytes, padded_bytes, count = _lengthened(head, len(archive), image.stat().st_size)
-    except (ValueError, StopIteration, struct.error) as error:
+    except (ValueError, struct.error) as error:
+        reason = "its header is cut off" if isinstance(error, struct.error) else error
         raise BadInputError(
-            "the launch agent cannot be added to the unified kernel image of the default entry: it is signed, or its "
-            "initramfs is not its last section"
+            f"the launch agent cannot be added to the unified kernel image of the default entry: {reason}",
+            hint="make the image with objcopy or ukify, with its initramfs as the last section and without a signature",
         ) from error
     shutil.copyfile(image, target)
     with target.open("r+b") as file:
@@ -134,27 +138,32 @@ def _lengthened(head: bytearray, archive_bytes: int, file_size: int) -> tuple[in
     archive with zeros before it. Raises ValueError when the initramfs cannot grow.
     """
     table = list(_table(bytes(head)))
-    place, _, (old_bytes, address, old_file_bytes, offset) = next(it for it in table if it[1] == INITRAMFS)
+    found = [(place, numbers) for place, name, numbers in table if name == INITRAMFS]
+    if len(found) != 1:
+        raise ValueError(f"it has {len(found)} sections {INITRAMFS}")
+    ((place, (old_bytes, address, old_file_bytes, offset)),) = found
     (at,) = struct.unpack_from("<I", head, _PE_OFFSET_AT)
     optional = at + _HEADER.size
     magic, memory_alignment, file_alignment = _OPTIONAL.unpack_from(head, optional)
-    (signature_bytes,) = struct.unpack_from("<I", head, optional + _SIGNATURE_BYTES_AT)
-    is_last = all(other <= address and begin <= offset for _, _, (_, other, _, begin) in table)
+    if magic != _PE32_PLUS or not memory_alignment or file_alignment not in _FILE_ALIGNMENTS:
+        raise ValueError("its optional header is not that of PE32+")
+    if struct.unpack_from("<I", head, optional + _SIGNATURE_BYTES_AT) != (0,):
+        raise ValueError("it is signed")
     # objcopy(1) leaves the table of symbols of systemd's stub behind the last section. Nobody reads it.
-    (symbols,) = struct.unpack_from("<I", head, at + _SYMBOLS_AT)
-    ends = old_bytes <= old_file_bytes and offset + old_file_bytes in (file_size, symbols)
-    if magic != _PE32_PLUS or signature_bytes or not is_last or not ends:
-        raise ValueError("the initramfs cannot grow")
-    if not memory_alignment or not file_alignment:
-        raise ValueError("an alignment is 0")
-    new_bytes = old_bytes + -old_bytes % _ARCHIVE_BYTES + archive_bytes
+    symbols, symbol_count = struct.unpack_from("<II", head, at + _SYMBOLS_AT)
+    end = offset + old_file_bytes
+    is_last = all(other <= address and begin <= offset for _, _, (_, other, _, begin) in table)
+    if not is_last or not (end == file_size or (symbol_count and end == symbols)):
+        raise ValueError("its initramfs is not its last section")
+    if not 0 < old_bytes <= old_file_bytes:
+        raise ValueError("the size of its initramfs in memory is not that in the file")
+    new_bytes = old_bytes + -old_bytes % _ARCHIVE_ALIGNMENT + archive_bytes
     padded_bytes = _aligned(new_bytes, file_alignment)
     struct.pack_into("<II", head, at + _SYMBOLS_AT, 0, 0)
     struct.pack_into("<I", head, place + _MEMORY_BYTES_AT, new_bytes)
     struct.pack_into("<I", head, place + _FILE_BYTES_AT, padded_bytes)
-    struct.pack_into(
-        "<I", head, optional + _SIZE_IN_MEMORY_AT, _aligned(address + new_bytes, memory_alignment)
-    )
+    memory_bytes = _aligned(address + new_bytes, memory_alignment)
+    struct.pack_into("<I", head, optional + _SIZE_IN_MEMORY_AT, memory_bytes)
     return offset + old_bytes, padded_bytes - old_bytes, new_bytes - old_bytes
 
 

@@ -11,8 +11,11 @@ import struct
 from quickstart.errors import BadInputError
 
 ATTRIBUTES_MAGIC = (0xEA020000).to_bytes(4, "little")
-# attributes.rst: e_name_index. ACLs (2, 3) are stored in another form, which this module does not read.
-_PREFIXES = {1: "user.", 4: "trusted.", 6: "security."}
+# The attribute with a file's ACL. It is stored in a form of its own (fs/ext4/acl.h in the kernel).
+ACCESS = "system.posix_acl_access"
+# attributes.rst: e_name_index. This module does not read the ACL that new files in a directory get (3).
+_PREFIXES = {1: "user.", 2: ACCESS, 4: "trusted.", 6: "security."}
+_EXT4_ACL_VERSION, _EXT4_ACL_ENTRY, _EXT4_ACL_ID = 1, struct.Struct("<HH"), struct.Struct("<I")
 _ENTRY = struct.Struct("<BBHIII")
 
 # linux/posix_acl_xattr.h and linux/posix_acl.h
@@ -42,6 +45,32 @@ def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
     return found
 
 
+def acl_text(stored: bytes) -> str:
+    """acl(5)'s text form of an ACL, with numbers for users and groups. ``stored`` is the value that ext4 has on the disk
+    (fs/ext4/acl.h in the kernel). Raises BadInputError for any other value.
+    """
+    words = {tag: (kind, is_named) for (kind, is_named), tag in _TAGS.items()}
+    lines, at = [], 4
+    try:
+        if struct.unpack_from("<I", stored) != (_EXT4_ACL_VERSION,):
+            raise ValueError("another version")
+        while at < len(stored):
+            tag, bits = _EXT4_ACL_ENTRY.unpack_from(stored, at)
+            kind, is_named = words[tag]
+            at += _EXT4_ACL_ENTRY.size
+            name = str(_EXT4_ACL_ID.unpack_from(stored, at)[0]) if is_named else ""
+            at += _EXT4_ACL_ID.size if is_named else 0
+            lines.append(f"{kind}:{name}:{permissions(bits)}")
+    except (ValueError, KeyError, struct.error) as error:
+        raise BadInputError("is no whole ext4 file system: its ACLs") from error
+    return "\n".join(lines)
+
+
+def permissions(bits: int) -> str:
+    """The three letters of acl(5) for the lowest three bits of ``bits``."""
+    return "".join(letter if bits & bit else "-" for letter, bit in (("r", 4), ("w", 2), ("x", 1)))
+
+
 def acl_attribute(text: str) -> bytes:
     """The value of system.posix_acl_access or system.posix_acl_default for an ACL in acl(5)'s text form.
     Raises BadInputError for any other text.
@@ -54,11 +83,11 @@ def acl_attribute(text: str) -> bytes:
         if words == [""]:
             continue
         # star(1) adds the id to a name: user:alice:rwx:1000.
-        kind, name, permissions = (*words, "", "")[:3]
+        kind, name, letters = (*words, "", "")[:3]
         tag = _TAGS.get((kind, bool(name)))
-        if tag is None or len(words) not in (3, 4) or set(permissions) - set("rwx-"):
+        if tag is None or len(words) not in (3, 4) or set(letters) - set("rwx-"):
             raise BadInputError(f"has an ACL that is none: {line.strip()[:80]!r}")
-        bits = sum(bit for letter, bit in (("r", 4), ("w", 2), ("x", 1)) if letter in permissions)
+        bits = sum(bit for letter, bit in (("r", 4), ("w", 2), ("x", 1)) if letter in letters)
         number = words[3] if len(words) == 4 else name
         entries.append((tag, bits, _id_of(kind, number) if name else _NO_ID))
     ordered = sorted(entries, key=lambda entry: (entry[0], entry[2]))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from quickstart.errors import BadInputError
-from quickstart.inspect.foreign.attributes import ATTRIBUTES_MAGIC, attributes_in
+from quickstart.inspect.foreign.attributes import ACCESS, ATTRIBUTES_MAGIC, acl_text, attributes_in
 from quickstart.inspect.foreign.members import CHUNK_BYTES, PATH_BYTES, Kind, Member
 from quickstart.parse.printable import brief
 
@@ -199,6 +199,7 @@ def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
     segments = (
         tuple((offset, length) for offset, length, _ in _pieces(volume, inode)) if kind is Kind.FILE else ()
     )
+    attributes = _attributes(volume, inode) if kind in (Kind.FILE, Kind.DIRECTORY) else {}
     return Member(
         path=path,
         kind=kind,
@@ -210,7 +211,9 @@ def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
         size_bytes=inode.size_bytes if kind is Kind.FILE else 0,
         segments=segments,
         target=_target(volume, inode, path) if kind is Kind.LINK else "",
-        xattrs=_xattrs(volume, inode) if kind is Kind.FILE else {},
+        # QuickStart does not pack a file with one of these attributes, because the initramfs cannot carry the attribute.
+        xattrs={name: value for name, value in attributes.items() if name.startswith("security.")},
+        acls={"access": acl_text(attributes[ACCESS])} if ACCESS in attributes else {},
     )
 
 
@@ -235,10 +238,8 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
     return (seconds + ((extra & 3) << 32)) * 10**9 + min(extra >> 2, 10**9 - 1)
 
 
-def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The inode's extended attributes in the namespace `security`. QuickStart does not pack a file with such an
-    attribute, because the initramfs cannot carry the attribute.
-    """
+def _attributes(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
+    """The inode's extended attributes."""
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
     if _extra_bytes(raw) and raw[begin : begin + 4] == ATTRIBUTES_MAGIC:
@@ -248,7 +249,7 @@ def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
         if block[:4] != ATTRIBUTES_MAGIC:
             raise damaged(f"inode {inode.number} has no attributes where it says")
         found.update(attributes_in(block, 32))
-    return {name: value for name, value in found.items() if name.startswith("security.")}
+    return found
 
 
 def _target(volume: _Volume, inode: _Inode, path: str) -> str:

@@ -56,12 +56,14 @@ def _limited() -> tuple[str, ...]:
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of an import: the number of bytes in the data and extended attributes of all members together, the
-    number of members, and the size of one file including its holes.
+    number of members, and the size of one file including its holes. With ``drops_links``, hard links beyond what the
+    target's file system allows for one file are left out. Otherwise, such a link is an error.
     """
 
     data_bytes: int
     members: int
     file_bytes: int
+    drops_links: bool = False
 
 
 @dataclass(frozen=True)
@@ -347,6 +349,8 @@ class _Home:
             try:
                 os.link(target[-1], parts[-1], src_dir_fd=other, dst_dir_fd=directory, follow_symlinks=False)
             except OSError as error:
+                if error.errno == errno.EMLINK and self._limits.drops_links:
+                    return
                 raise self._refused(
                     member.path, f"is a hard link to {_quoted(member.target)}: {error.strerror}"
                 ) from error

@@ -31,7 +31,9 @@ _HEADER_BYTES, _SPARE_BYTES, _SHARE_BYTES = MIB, 16 * MIB, 2048
 _PADDING_BYTES = 16 * MIB
 _NEGATIVE = tarfile.ReadError("a header has a negative size")
 _PAX_TIME = re.compile(r"-?[0-9]{1,12}(?:\.[0-9]*)?", re.ASCII)
-# tarfile searches for "\d+ hdrcharset", and begins anew at each digit. A name has at most 255 of them.
+# Before CVE-2024-6232 was mended, tarfile searched for "\d+ hdrcharset", and began anew at each digit. A name has at most
+# 255 digits, but a link's target may have more. A mended tarfile has this pattern.
+_BEGINS_ANEW = not hasattr(tarfile, "_header_length_prefix_re")
 _DIGITS = re.compile(rb"\d{256}")
 
 
@@ -64,10 +66,10 @@ class _Headers:
                 hint="make it without extended attributes, with `tar --no-xattrs`",
             )
         data = self.stream.read(count)
-        if _DIGITS.search(data):
+        if _BEGINS_ANEW and _DIGITS.search(data):
             raise BadInputError(
                 "cannot be unpacked whole: a header has 256 digits or more in a row",
-                hint="if a symbolic link has such a target, remove the link",
+                hint="use a Python in which CVE-2024-6232 is mended, as in Debian 12",
             )
         return data
 
