@@ -11,8 +11,9 @@ from quickstart.cli.firmware import free_port
 from quickstart.cli.output import Display, Plain
 from quickstart.engines.boot import machine_of
 from quickstart.engines.image import ImageOptions, build_image
-from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_into
+from quickstart.engines.ownsystem import ImageDisk, examined, execute_in, look_into, prepared
 from quickstart.host import door
+from quickstart.host.files import remove_tree
 from quickstart.inspect.disk.systemdboot import ENTRIES
 from quickstart.launch.forward import status_line
 from quickstart.model import Artefact
@@ -163,5 +164,10 @@ def image_made(store: Store, place: Path, layout: Layout) -> Iterator[Made]:
     built = build_image(load_profile(str(place)), options, context)
     assert not build_image(load_profile(str(place)), options, context).made
     with examined(disk, context, is_given=True) as image:
-        yield Made(built.artefact, image, store)
+        entry = prepared(image, context).path.parent
+        try:
+            yield Made(built.artefact, image, store)
+        finally:
+            # A copy of a whole disk, which no other test needs.
+            remove_tree(entry)
     assert digest(disk) == before
