@@ -312,18 +312,8 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
         real = call.result_path if call.name in OPENS and call.result_path.startswith("/") else ""
         op = operation(call.name, flags)
         closes = call.name in OPENS and "O_CLOEXEC" in flags
-        yield Seen(
-            call.line,
-            number,
-            op,
-            plain(path),
-            call.error,
-            makes,
-            real,
-            is_bare(call),
-            closes,
-            is_needless(call),
-        )
+        kind = (is_bare(call), closes, is_needless(call))
+        yield Seen(call.line, number, op, plain(path), call.error, makes, real, *kind)
 
 
 def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:

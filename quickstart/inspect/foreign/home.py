@@ -1,6 +1,5 @@
 """Write members into a new directory, within limits. A member is one file of any kind that the reader finds in a
 foreign source (an archive or a disk). Each member is created relative to an open directory, by a name without a slash.
-
 Another process (module ``reader``) parses the source, so a fault of the parser cannot harm the host.
 """
 
@@ -35,8 +34,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_BYTES, _TARGET_BYTES = 255, 4095
 # Devices and sockets, which are kept in memory. A machine has some hundred.
 _MOST_LEFT_OUT = 16384
-# CPU time of the writer, which is several times what a busy host needs. Most of it is for each member, whatever the
-# member is.
+# CPU time of the writer, which is several times what a busy host needs. Most of it is for each member.
 _CPU_S, _CPU_S_PER_MEMBER, _CPU_S_PER_BYTE = 30.0, 0.003, 30 / (1 << 30)
 _NO_ID = 0xFFFFFFFF
 # inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
@@ -44,8 +42,7 @@ _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
 # The device numbers that ext4 and the kernel can store (kernel: include/linux/kdev_t.h, new_encode_dev).
 _MAJORS, _MINORS = 1 << 12, 1 << 20
 _TYPES = {Kind.CHARACTER: stat.S_IFCHR, Kind.BLOCK: stat.S_IFBLK}
-# Limits for the decompressor, whose output is not trusted. Its user has no other process, and it starts few
-# processes.
+# Limits for the decompressor, whose output is not trusted. Its user has no other process, and it starts few processes.
 _LIMITS = ("--as=1073741824", "--fsize=0", "--cpu=1800", "--nproc=16")
 
 
@@ -56,8 +53,8 @@ def _limited() -> tuple[str, ...]:
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of an import: the number of bytes in the data and extended attributes of all members together, the
-    number of members, and the size of one file including its holes. With ``drops_links``, hard links beyond what the
-    target's file system allows for one file are left out. Otherwise, such a link is an error.
+    number of members, and the size of one file including its holes. With ``drops_links``, hard links that the target's
+    file system does not allow are left out.
     """
 
     data_bytes: int
@@ -351,9 +348,8 @@ class _Home:
             except OSError as error:
                 if error.errno == errno.EMLINK and self._limits.drops_links:
                     return
-                raise self._refused(
-                    member.path, f"is a hard link to {_quoted(member.target)}: {error.strerror}"
-                ) from error
+                why = f"is a hard link to {_quoted(member.target)}: {error.strerror}"
+                raise self._refused(member.path, why) from error
 
     def _write(self, directory: int, name: str, member: Member, data: Iterator[bytes]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
