@@ -108,7 +108,7 @@ def watched(
     # Every entry of a compared directory is compared already.
     others = tuple(path for path in own_drop_ins(root).files if path.parent not in decisive.places)
     everything = decisive + Deciding((*others, *sorted(absent)))
-    found = replace(everything, places=tuple(path for path in everything.places if _is_sayable(path)))
+    found = replace(everything, places=tuple(path for path in everything.places if _is_listed(root, path)))
     names = tuple(path for path in found.files if path not in {file.path for file in served})
     entries = (
         place / name for place in found.places if _is_directory(root, place) for name in root.names(place)
@@ -157,6 +157,14 @@ def _is_sayable(place: PurePosixPath) -> bool:
     paths relative to /, without the leading slash.
     """
     return place.parts[1][0] not in "-!(),"
+
+
+def _is_listed(root: ImageRoot, place: PurePosixPath) -> bool:
+    """Whether init is to list the entries of ``place``. For a file that is no directory, find(1) would print its name a
+    second time. /usr/bin/x86_64, where the loader may look for libraries beside /usr/bin/java, leads to such a file.
+    """
+    is_other = root.resolve(place).canonical is not None and not _is_directory(root, place)
+    return _is_sayable(place) and not is_other
 
 
 def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]) -> Deciding:

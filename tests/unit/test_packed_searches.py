@@ -92,6 +92,17 @@ def test_a_program_s_own_directories_are_looked_into_first(root: ImageRoot, entr
     assert not [name for name in names if name.startswith("/run/")]
 
 
+def test_a_file_in_a_directory_s_place_is_compared_once(root: ImageRoot) -> None:
+    """/usr/bin/java is a link, and java's DT_RUNPATH is $ORIGIN: the loader looks into /usr/bin/x86_64, util-linux's link."""
+    put(root.base, "/usr/bin/setarch", "")
+    (root.base / "usr/bin/x86_64").symlink_to("setarch")
+    packed = (start_file("/usr/lib/x86_64-linux-gnu/liba.so.1", FileKind.FILE, 0o100644),)
+    found = watched(root, ("app.service",), StartSet(packed, ()), (), searched=[P("/usr/bin")])
+    assert {"/usr/bin/setarch", "/usr/bin/x86_64"} <= set(map(str, found.names))
+    assert "/usr/bin/haswell" in set(map(str, found.places))
+    assert not {"/usr/bin/setarch", "/usr/bin/x86_64"} & set(map(str, found.places))
+
+
 def test_libraries_times_directories_have_a_limit(root: ImageRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """60 programs with 64 directories each, and 2000 empty files lib*.so, were 8 million names."""
     monkeypatch.setattr(facts, "_MOST_NAMES", 100)

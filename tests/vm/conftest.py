@@ -38,7 +38,7 @@ EARLY = ("--when", "ready")
 # Whether UNIT's process is that of the early start; behind tests/vm/guest/settled.sh.
 ADOPTED = """\
 # A service may answer before it says that it is ready.
-until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
+for _ in $(seq 3000); do [ ! -s /run/quickstart/main.pid ] || break; sleep 0.1; done
 early=$(cat /run/quickstart/main.pid)
 wait_settled
 systemctl is-system-running --wait

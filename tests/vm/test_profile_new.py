@@ -104,7 +104,7 @@ def test_an_init_script_without_a_unit_file_is_handed_over(store: Store, tmp_pat
     verified = quickstart("verify", out, "--json", timeout_s=BUILD_S)
     assert (verified.status, verified.result["fallback"]) == (0, ""), verified.err
     ask = f"""{SETTLED}
-until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
+for _ in $(seq 3000); do [ ! -s /run/quickstart/main.pid ] || break; sleep 0.1; done
 early=$(cat /run/quickstart/main.pid)
 wait_settled
 systemctl is-system-running --wait

@@ -10,6 +10,6 @@ wait_settled() {
 
 # The process of the early start. Init has its number when ExecStartPost is done, which may be after the first answer.
 early_process() {
-	until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
+	for _ in $(seq 3000); do [ ! -s /run/quickstart/main.pid ] || break; sleep 0.1; done
 	cat /run/quickstart/main.pid
 }
