@@ -219,6 +219,8 @@ def test_in_a_rescue_shell_the_application_does_not_run(store: Store, artefact: 
     # A bounded wait for what has to come, and for no more than that.
     command = (
         "for _ in $(seq 240); do systemctl is-active -q emergency.service && ! pgrep -x nginx >/dev/null && break; sleep 1; done; "
+        # It says so when its other work is done.
+        "for _ in $(seq 240); do pgrep -f '[s]ettle rescue' >/dev/null || break; sleep 1; done; "
         "systemctl is-active emergency.service nginx.service; pgrep -c nginx"
     )
     ended = boot(store, artefact, hook=hook, command=command)
