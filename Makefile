@@ -16,7 +16,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
 	@echo "demo       setup; build nginx, boot it, show its times beside the stock boot's"
-	@echo "check      ruff, mypy --strict, shellcheck, clang-format, unit tests (about 5 minutes)"
+	@echo "check      ruff, mypy --strict, shellcheck, clang-format, unit tests (about 2 minutes)"
 	@echo "test       setup; check, contract tests, tests in VMs (30 to 90 minutes)"
 	@echo "test-full  test, and what takes longer; goes on where it was interrupted; SHARD=1/3: a third of it"
 	@echo "fuzz-c     our C programs under libFuzzer for FUZZ_C_S seconds (needs clang; 10 minutes)"

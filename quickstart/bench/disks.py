@@ -139,6 +139,7 @@ def _files(image: ImageDisk, configuration: str, agent: bytes) -> dict[str, byte
         **esp_place(image.found),
     }
     if image.unified:
-        files["unified"] = image.unified.with_name("with-agent")
-        append_archive(image.unified, agent, image.unified.with_name("with-agent"))
+        with_agent = image.unified.with_name("with-agent")
+        append_archive(image.unified, agent, with_agent)
+        files["unified"] = with_agent
     return files

@@ -227,28 +227,39 @@ def test_a_root_that_fstab_makes_read_only(tmp_path: Path, options: str, expecte
     assert mounted(tmp_path, f"ROOT_OPTIONS={options}; mount_volume")[0] == expected
 
 
+# A root volume with an option of the build, and a stock boot that goes as far as its mount.
+_FALLS_BACK = """\
+for name in give_back_network usual_waits read_ahead_again say note all_loaded; do eval "$name() { :; }"; done
+wants_own_initramfs() { grep ' /newroot ' /proc/mounts; exit; }
+mount -t tmpfs -o nosuid none /newroot
+mkdir /newroot/fast
+MOUNTED=yes stock_mode=ro
+{}
+boot_stock why
+"""
+
+
+def falls_back(root: Path, meanwhile: str) -> list[str]:
+    return mounted(root, _FALLS_BACK.replace("{}\n", f"{meanwhile}\n"))
+
+
 @pytest.mark.parametrize(
-    ("user", "keeps"), [(":", False), ("sleep 0.3 <newroot/fast &", False), ("exec 3</newroot/fast", True)]
+    ("user", "keeps"),
+    [
+        (":", False),
+        ("cd /newroot", False),
+        ("sleep 0.3 <newroot/fast &", False),
+        ("exec 3</newroot/fast", True),
+    ],
 )
 def test_a_stock_boot_has_no_options_of_the_build(tmp_path: Path, user: str, keeps: bool) -> None:
     """While a program uses the root volume, it cannot be mounted again. Init waits for a second."""
-    stubs = "give_back_network() { :; }; usual_waits() { :; }; read_ahead_again() { :; }; say() { :; }; all_loaded() { :; }"
-    stop = "note() { :; }; wants_own_initramfs() { grep ' /newroot ' /proc/mounts; exit; }"
-    build = (
-        "mount -t tmpfs -o nosuid none /newroot; mkdir /newroot/fast; MOUNTED=yes stock_mode=ro; cd /newroot"
-    )
-    found = mounted(
-        tmp_path, f"{stubs}; {stop}; {build}; cd /; {user} {'' if user.endswith('&') else ';'} boot_stock why"
-    )
+    found = falls_back(tmp_path, user)
     assert found[0] == "ro"
     assert ("nosuid" in found) is keeps
 
 
 def test_a_stock_boot_waits_for_what_unpacks_part_b(tmp_path: Path) -> None:
     """It reads its file from the root volume, until it is told to end."""
-    stubs = "give_back_network() { :; }; usual_waits() { :; }; read_ahead_again() { :; }; say() { :; }; all_loaded() { :; }"
-    stop = "note() { :; }; wants_own_initramfs() { grep ' /newroot ' /proc/mounts; exit; }"
-    build = "mount -t tmpfs -o nosuid none /newroot; mkdir /newroot/fast; MOUNTED=yes stock_mode=ro"
     reads = "trap 'usleep 1500000; exit 1' TERM; exec 3</newroot/fast; while :; do usleep 10000; done"
-    script = f"{stubs}; {stop}; {build}; ({reads}) & CHECKER=$!; usleep 200000; boot_stock why"
-    assert "nosuid" not in mounted(tmp_path, script)
+    assert "nosuid" not in falls_back(tmp_path, f"({reads}) & CHECKER=$!; usleep 200000")
