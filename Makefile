@@ -4,7 +4,7 @@ VENV := .venv
 QUICKSTART := $(VENV)/bin/quickstart
 PACKAGES := quickstart/host/packages.txt
 SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/artefact/run.sh quickstart/volume/nfs/serve.sh \
-	quickstart/shell/in-overlay.sh tests/contract/starterbox.sh tracers/strace-init tracers/strace-stop tracers/ldd-all tracers/maps-all tracers/units-all tracers/units-started tracers/reads-all \
+	quickstart/cli/shells/in-overlay.sh tests/contract/starterbox.sh tracers/strace-init tracers/strace-stop tracers/ldd-all tracers/maps-all tracers/units-all tracers/units-started tracers/reads-all \
 	$(wildcard quickstart/reference/guestpkg/scripts/*) $(wildcard quickstart/launch/appliance/guest/*) \
 	$(filter-out %.service %.conf %.py %__pycache__,$(wildcard quickstart/image/targets/disk/*)) $(wildcard tests/vm/guest/*.sh)
 # A guest and its volume take a core; `make test AT_ONCE=` is one after the other.

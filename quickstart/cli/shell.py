@@ -19,6 +19,8 @@ from quickstart.cli.completion import artefacts_here
 from quickstart.cli.firmware import free_port, shut_down
 from quickstart.cli.options import boot_options, profile_option
 from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.shells import places, terminal
+from quickstart.cli.shells.reference import find_tree, run_shell
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import BadInputError, GuestError
@@ -27,8 +29,6 @@ from quickstart.model import Artefact, Network, ReadyStamp
 from quickstart.profile import load_profile
 from quickstart.reference.confine import confiner
 from quickstart.reference.debootstrap import reference_inputs
-from quickstart.shell import places, terminal
-from quickstart.shell.reference import find_tree, run_shell
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 

@@ -25,7 +25,7 @@ RUN_SHELL = """
 import sys
 from pathlib import Path
 from quickstart.errors import QuickStartError
-from quickstart.shell.reference import run_shell
+from quickstart.cli.shells.reference import run_shell
 try:
     sys.exit(run_shell(Path(sys.argv[1]), Path(sys.argv[2])))
 except QuickStartError as error:

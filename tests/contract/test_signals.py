@@ -20,7 +20,7 @@ import os, signal, sys, time
 from pathlib import Path
 from quickstart.cli.main import handle_signals
 from quickstart.cli.output import run_verb
-from quickstart.shell import terminal
+from quickstart.cli.shells import terminal
 def work(verb):
     try:
         with terminal.raw(terminal.local(0, 1)):

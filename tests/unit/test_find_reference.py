@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.cli.shells.reference import find_tree
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.reference.rootfs import Rootfs, rootfs_inputs
-from quickstart.shell.reference import find_tree
 from quickstart.store.store import Store
 
 

@@ -20,7 +20,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("guest", "host", "parse"),
     ("store",),
     ("inspect", "profile"),
-    ("image", "initramfs", "reference", "shell", "trace"),
+    ("image", "initramfs", "reference", "trace"),
     ("artefact", "launch", "volume"),
     ("measure", "pack"),
     ("doctor", "engines", "report"),

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.cli.shells import places
+from quickstart.cli.shells.terminal import Local, Outcome, connect, join, local, raw, skip_to, window_size
 from quickstart.errors import GuestError
-from quickstart.shell import places
-from quickstart.shell.terminal import Local, Outcome, connect, join, local, raw, skip_to, window_size
 
 
 class Line:

@@ -65,7 +65,7 @@ def run_shell(tree: Path, confiner: Path) -> int:
     door.need_root("a shell in a reference image (mount, chroot)")
     door.need_tools("unshare")
     bash = ImageRoot(tree).resolve(PurePosixPath("/bin/bash")).canonical is not None
-    ours = resources.files("quickstart.shell").joinpath("in-overlay.sh")
+    ours = resources.files("quickstart.cli.shells").joinpath("in-overlay.sh")
     with workspace("quickstart-shell-") as work, resources.as_file(ours) as script:
 
         def command(terminal: bool) -> Sequence[str | Path]:
