@@ -55,12 +55,12 @@ def damaged(source: str, what: str) -> ArtefactError:
     return ArtefactError(f"{source} is damaged: {what}", hint="fsck it, or build it again")
 
 
-def read_layout(file: BinaryIO, source: str) -> Layout:
-    """The layout of the image in ``file``. Raises ArtefactError for a file that is not an ext4 image, is
-    inconsistent, or has the feature meta_bg.
+def read_layout(file: BinaryIO, source: str, at_bytes: int = 0) -> Layout:
+    """The layout of the file system that begins at ``at_bytes`` in ``file``. Raises ArtefactError when this is no ext4
+    file system, is inconsistent, or has the feature meta_bg.
     """
-    size_bytes = file.seek(0, os.SEEK_END)
-    file.seek(SUPERBLOCK_AT)
+    size_bytes = file.seek(0, os.SEEK_END) - at_bytes
+    file.seek(at_bytes + SUPERBLOCK_AT)
     block = file.read(SUPERBLOCK_BYTES)
     if len(block) < SUPERBLOCK_BYTES or struct.unpack_from("<H", block, 0x38)[0] != _MAGIC:
         raise ArtefactError(f"{source} has no ext4 superblock", hint="is the image truncated?")
@@ -90,7 +90,7 @@ def read_layout(file: BinaryIO, source: str) -> Layout:
     if not 0 < groups <= _MAX_GROUPS or inodes != groups * inodes_per_group:
         raise damaged(source, f"{inodes} inodes in {groups} groups of {inodes_per_group}")
     descriptor_bytes, inode_bytes = _sizes(block, wide, block_bytes, source)
-    file.seek((first_block + 1) * block_bytes)
+    file.seek(at_bytes + (first_block + 1) * block_bytes)
     descriptors = file.read(groups * descriptor_bytes)
     if len(descriptors) < groups * descriptor_bytes:
         raise damaged(source, "its group descriptors are cut")
