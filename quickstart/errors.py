@@ -29,6 +29,9 @@
     │   ├── GuestEndedError                  the guest shut down or rebooted before it was ready
     │   ├── NotSettledError                  the guest was ready, but the distribution's boot did not finish
     │   └── UntraceableError                 the guest's kernel cannot trace block requests
+    ├── CloudError                  exit 1   AWS refused a call, or did not answer
+    │   ├── DeniedError                      the account has no permission for a call
+    │   └── UnavailableError                 AWS did not answer, or was busy for too long
     ├── VolumeError                 exit 1   the volume's server died or gave a wrong answer
     └── MeasurementError            exit 4   the measured numbers are wrong and must not be shown
         ├── MixedClocksError                 times of two clocks in one table
@@ -254,6 +257,30 @@ class UntraceableError(GuestError):
 
     def __init__(self, message: str, *, hint: str = HINT, details: Sequence[str] = ()) -> None:
         super().__init__(message, hint=hint, details=details)
+
+
+class CloudError(QuickStartError):
+    """AWS refused a call, or did not answer. ``code`` is AWS's code of the error, and empty when there was no answer."""
+
+    def __init__(self, message: str, *, code: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class DeniedError(CloudError):
+    """The account has no permission for a call. ``action`` is the permission, as a policy of IAM names it."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(
+            f"the account has no permission for {action}",
+            code="AccessDenied",
+            hint="`quickstart ami policy` prints a policy with all that is needed",
+        )
+        self.action = action
+
+
+class UnavailableError(CloudError):
+    """AWS did not answer, was busy for too long, or did not complete a thing in time. The same call may succeed later."""
 
 
 class VolumeError(QuickStartError):

@@ -10,12 +10,14 @@ from types import FrameType
 import click
 
 from quickstart import __version__
+from quickstart.cli.ami import ami
 from quickstart.cli.audit import audit
 from quickstart.cli.bench import bench
 from quickstart.cli.build import build
 from quickstart.cli.cache import cache
 from quickstart.cli.completion import completion
 from quickstart.cli.doctor import doctor
+from quickstart.cli.ec2 import ec2
 from quickstart.cli.inside import cat, diff, list_members, why
 from quickstart.cli.inspect import inspect
 from quickstart.cli.profile import profile
@@ -60,6 +62,8 @@ group.add_command(why)
 group.add_command(diff)
 group.add_command(audit)
 group.add_command(inspect)
+group.add_command(ami)
+group.add_command(ec2)
 group.add_command(cache)
 group.add_command(completion)
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,8 +19,8 @@ from typing import Any
 
 from rich.cells import chop_cells
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from quickstart.artefact import output
@@ -112,6 +113,32 @@ class Display:
             self._console.print(
                 Text.assemble(f"  {shown(name)}  ", (f"{elapsed_s:.1f} s", "dim")), soft_wrap=True
             )
+
+    @contextmanager
+    def counted(self, name: str, total: int) -> Iterator[Callable[[], None]]:
+        """A step with a bar. Without a terminal, a line is printed after each tenth of the pieces."""
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+        )
+        silent = not self._console.is_terminal
+        began, lock, pieces = time.monotonic(), threading.Lock(), 0
+        with Bar(*columns, console=self._console, transient=True, disable=silent) as bar:
+            task = bar.add_task(shown(name), total=total)
+
+            def advance() -> None:
+                nonlocal pieces
+                with lock:
+                    pieces += 1
+                    is_tenth = pieces * 10 // total > (pieces - 1) * 10 // total
+                    bar.advance(task)
+                    if silent and is_tenth and pieces < total:
+                        self.note(f"{name}  {pieces} of {total}")
+
+            yield advance
+        self.note(f"{name}  {total} in {time.monotonic() - began:.1f} s")
 
     def note(self, text: str) -> None:
         say(self._console, f"  {text}")

@@ -4,7 +4,7 @@ that use QuickStart as a library, may ignore the progress.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -20,6 +20,12 @@ class Progress(Protocol):
         """
         ...
 
+    def counted(self, name: str, total: int) -> AbstractContextManager[Callable[[], None]]:
+        """A context manager for one step of ``total`` like pieces. The work calls its value after each piece, from any
+        thread.
+        """
+        ...
+
     def note(self, text: str) -> None:
         """Show one line, which stays visible."""
         ...
@@ -31,6 +37,10 @@ class Quiet:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         yield
+
+    @contextmanager
+    def counted(self, name: str, total: int) -> Iterator[Callable[[], None]]:
+        yield lambda: None
 
     def note(self, text: str) -> None:
         pass

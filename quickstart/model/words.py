@@ -108,3 +108,12 @@ class ImageSource(enum.StrEnum):
     PACKAGES = ""
     ROOTFS = "--rootfs"
     DISK = "--image"
+
+
+class BootMode(enum.StrEnum):
+    """The firmware with which a machine of an AMI starts (Amazon EC2 User Guide, "Boot modes")."""
+
+    LEGACY_BIOS = "legacy-bios"
+    UEFI = "uefi"
+    UEFI_PREFERRED = "uefi-preferred"
+    """UEFI where the instance type has it, otherwise a BIOS."""

@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("inspect", "profile"),
     ("image", "initramfs", "reference", "trace"),
     ("artefact", "launch", "volume"),
-    ("measure", "pack"),
+    ("ec2", "measure", "pack"),
     ("doctor", "engines", "report"),
     ("verify",),
     ("bench", "newprofile"),
@@ -49,8 +49,8 @@ IMPORTS_NOTHING_OF_OURS = (
     "host/walk.py",
 )
 # What the date is may change at any moment, so it is asked for by these only: file times of a reference, the age of store entries,
-# and when a bench began.
-ASKS_FOR_THE_DATE = {"reference/debootstrap.py", "cli/cache.py", "cli/bench.py"}
+# when a bench began, and when a thing of the emulated EC2 was made.
+ASKS_FOR_THE_DATE = {"reference/debootstrap.py", "cli/cache.py", "cli/bench.py", "ec2/emulator/account.py"}
 DATES = {
     ("time", "time"),
     ("time", "time_ns"),

@@ -1,0 +1,375 @@
+"""`quickstart ami`: make images for EC2 (AMIs) of artefacts, and manage these images."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
+from quickstart.cli.options import JSON
+from quickstart.cli.output import Verb, run_verb, say
+from quickstart.ec2 import create as creation
+from quickstart.ec2 import images
+from quickstart.ec2.aws import Aws, Place, connected
+from quickstart.ec2.plan import Plan, planned
+from quickstart.ec2.policy import policy
+from quickstart.ec2.upload import DEFAULT_WORKERS
+from quickstart.engines.ownsystem import look_into
+from quickstart.errors import BadInputError
+from quickstart.model import MIB, Artefact
+from quickstart.model.disk import Inspected, Loader
+from quickstart.model.words import BootMode, DiskFormat, Target
+from quickstart.parse.printable import brief
+from quickstart.store.context import Context
+from quickstart.store.store import Store, default_root
+
+_AUTO = "auto"
+
+
+def _place(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which AWS is meant."""
+    for option in (
+        click.option("--endpoint-url", default="", metavar="URL", help="The address of EC2 [AWS's own]."),
+        click.option(
+            "--aws-profile", default="", metavar="NAME", help="The profile in ~/.aws [AWS_PROFILE]."
+        ),
+        click.option(
+            "--region", default="", metavar="REGION", help="The region [AWS_REGION, or the profile's]."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def ami() -> None:
+    """Make images for EC2 of artefacts, and manage these images.
+
+    Credentials, region and endpoint come from where every tool for AWS takes them: the environment and ~/.aws.
+    """
+
+
+@ami.command("create")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--name", required=True, help="The name of the image, which is unique in the account and region."
+)
+@_place
+@click.option(
+    "--boot-mode",
+    type=click.Choice([_AUTO, *(each.value for each in BootMode)]),
+    default=_AUTO,
+    show_default=True,
+    help="The firmware of the machines. auto: what the disk's boot loaders can do, UEFI first. legacy-bios also lets "
+    "types of machines without UEFI start the image.",
+)
+@click.option(
+    "--tpm",
+    is_flag=True,
+    help="Give the machines a TPM 2.0. The firmware then measures what it starts, which takes time. Needs the boot "
+    "mode uefi.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=DEFAULT_WORKERS,
+    show_default=True,
+    help="How many blocks are sent at once. More are faster on a fast network, and AWS may throttle them.",
+)
+@click.option("--resume", is_flag=True, help="Continue a call that was killed or got no answer.")
+@click.option("--dry-run", is_flag=True, help="Print the calls and the needed policy, and call nothing.")
+@JSON
+def create(
+    out: Path,
+    name: str,
+    region: str,
+    aws_profile: str,
+    endpoint_url: str,
+    boot_mode: str,
+    tpm: bool,
+    workers: int,
+    resume: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make the image NAME of the artefact OUT, which boots by itself (`build --image`, `build --target disk`).
+
+    The disk becomes a snapshot, which is compared with the disk, and then an image. A second call with the same OUT and
+    NAME changes nothing. AWS charges for the calls and for the snapshot's storage.
+    """
+    place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
+
+    def work(verb: Verb) -> int:
+        with ExitStack() as stack:
+            directory = out.absolute()
+            stack.enter_context(output.in_use(directory))
+            artefact = artefacts.load(directory)
+            _check_artefact(artefact)
+            images.check_name(name)
+            # What is missing is said before the disk is read.
+            aws = None if dry_run else connected(place, workers)
+            if aws is not None:
+                verb.display().note(aws.name)
+            wanted = creation.Wanted(
+                name=name,
+                source=creation.Source(
+                    out=directory,
+                    disk=artefact.disk,
+                    root_at_bytes=artefact.root_at_bytes,
+                    profile=artefact.profile_name,
+                ),
+                boot_mode=_boot_mode(boot_mode, artefact, verb),
+                tpm=tpm,
+                workers=workers,
+            )
+            if aws is None:
+                return _tell(verb, wanted)
+            began_s = time.monotonic()
+            made = creation.create(aws, wanted, verb.display(), resume=resume)
+            _show_created(verb, aws, wanted, made, time.monotonic() - began_s)
+        return 0
+
+    sys.exit(run_verb("ami create", as_json, work, as_root=True))
+
+
+def _check_artefact(artefact: Artefact) -> None:
+    if artefact.target is not Target.DISK or artefact.disk_format is not DiskFormat.RAW:
+        raise BadInputError(
+            f"{artefact.directory} has no raw disk that boots by itself",
+            hint="build it with `--target disk`, or with `--image`",
+        )
+    if not artefacts.is_as_built(artefact):
+        raise BadInputError(
+            f"a machine has written to the disk of {artefact.directory}, so each machine of the image would have its data",
+            hint="build it again, or rebuild it",
+        )
+
+
+def _boot_mode(asked: str, artefact: Artefact, verb: Verb) -> BootMode:
+    if asked != _AUTO:
+        return BootMode(asked)
+    with Store(default_root(), verb.display().note) as store:
+        return boot_mode_of(look_into(artefact.disk, Context(store, verb.display())))
+
+
+def boot_mode_of(found: Inspected) -> BootMode:
+    """The boot mode for a disk with these boot loaders (pure)."""
+    has_bios = Loader.GRUB_BIOS in found.loaders
+    has_uefi = bool(set(found.loaders) - {Loader.GRUB_BIOS})
+    if has_bios and has_uefi:
+        return BootMode.UEFI_PREFERRED
+    if not has_bios and not has_uefi:
+        raise BadInputError("the disk has no boot loader", hint="choose the --boot-mode")
+    return BootMode.LEGACY_BIOS if has_bios else BootMode.UEFI
+
+
+def _tell(verb: Verb, wanted: creation.Wanted) -> int:
+    """Print what `create` would do."""
+    plan = planned(wanted.source.disk, wanted.source.root_at_bytes)
+    registration = images.registration(
+        name=wanted.name,
+        snapshot_id="snap-…",
+        boot_mode=wanted.boot_mode,
+        tpm=wanted.tpm,
+        manifest_sha256=creation.manifest_sha256(wanted.source.out),
+        description=wanted.description,
+    )
+    calls: tuple[tuple[str, object], ...] = (
+        ("ebs:StartSnapshot", {"VolumeSize": plan.volume_gib, "Description": wanted.description}),
+        ("ebs:PutSnapshotBlock", {"calls": len(plan.written)}),
+        ("ebs:CompleteSnapshot", {"ChangedBlocksCount": len(plan.written)}),
+        ("ebs:GetSnapshotBlock", {"calls": len(plan.written)}),
+        ("ec2:RegisterImage", registration),
+    )
+
+    def text(console: Console) -> None:
+        say(console, _plan_line(plan))
+        for action, parameters in calls:
+            say(console, f"{action} {json.dumps(parameters, ensure_ascii=False)}")
+        for line in json.dumps(policy(), indent=1).splitlines():
+            say(console, line)
+
+    document = {"plan": _plan_document(plan), "calls": [list(call) for call in calls], "policy": policy()}
+    verb.result(document, text)
+    return 0
+
+
+def _plan_document(plan: Plan) -> dict[str, object]:
+    return {
+        "disk_bytes": plan.disk_bytes,
+        "volume_gib": plan.volume_gib,
+        "blocks": plan.blocks,
+        "written_blocks": len(plan.written),
+        "written_bytes": plan.written_bytes,
+    }
+
+
+def _plan_line(plan: Plan) -> str:
+    return (
+        f"{len(plan.written)} of {plan.blocks} blocks, {plan.written_bytes / MIB:.0f} MiB of a disk of "
+        f"{plan.disk_bytes / MIB:.0f} MiB"
+    )
+
+
+def _show_created(
+    verb: Verb, aws: Aws, wanted: creation.Wanted, made: creation.Created, took_s: float
+) -> None:
+    document = {
+        "image_id": made.image_id,
+        "snapshot_id": made.snapshot_id,
+        "name": wanted.name,
+        "region": aws.region,
+        "account": aws.account,
+        "boot_mode": wanted.boot_mode.value,
+        "new": made.is_new,
+        "sent_blocks": made.sent_blocks,
+        "took_s": round(took_s, 3),
+        "plan": _plan_document(made.plan),
+    }
+
+    def text(console: Console) -> None:
+        say(console, f"{made.image_id}  {wanted.name}{'' if made.is_new else '  (was there already)'}")
+        if made.is_new:
+            say(console, f"sent {made.sent_blocks} blocks; {_plan_line(made.plan)}; {took_s:.1f} s")
+
+    verb.result(document, text)
+
+
+@ami.command("list")
+@_place
+@JSON
+def list_images(region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
+    """List the images of the account that QuickStart has made, and snapshots of which no image was made."""
+    place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
+
+    def work(verb: Verb) -> int:
+        aws = connected(place, 1)
+        found = images.ours(aws)
+        of_images = {identifier for image in found for identifier in image.snapshot_ids}
+        left = [each for each in images.our_snapshots(aws) if each.id not in of_images]
+
+        def text(console: Console) -> None:
+            for image in found:
+                say(
+                    console,
+                    f"{image.id}  {image.state:10} {image.boot_mode:14} {image.created}  {brief(image.name)}",
+                )
+            for snapshot in left:
+                say(
+                    console,
+                    f"{snapshot.id}  without an image ({snapshot.state})  {brief(snapshot.image_name)}",
+                )
+            say(console, f"{aws.name}: {len(found)} images")
+
+        document = {"images": [_image_document(each) for each in found], "snapshots": _snapshot_rows(left)}
+        verb.result(document, text)
+        return 0
+
+    sys.exit(run_verb("ami list", as_json, work))
+
+
+def _image_document(image: images.Image) -> dict[str, object]:
+    return {
+        "image_id": image.id,
+        "name": image.name,
+        "state": image.state,
+        "created": image.created,
+        "boot_mode": image.boot_mode,
+        "manifest_sha256": image.manifest_sha256,
+        "snapshot_ids": list(image.snapshot_ids),
+    }
+
+
+def _snapshot_rows(snapshots: Iterable[images.Snapshot]) -> list[dict[str, object]]:
+    return [
+        {"snapshot_id": each.id, "name": each.image_name, "state": each.state, "size_gib": each.size_gib}
+        for each in snapshots
+    ]
+
+
+@ami.command("show")
+@click.argument("name")
+@_place
+@JSON
+def show(name: str, region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
+    """Show the image NAME."""
+    place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
+
+    def work(verb: Verb) -> int:
+        aws = connected(place, 1)
+        document = _image_document(_ours_named(aws, name))
+
+        def text(console: Console) -> None:
+            for key, value in document.items():
+                say(console, f"{key:16}{brief(' '.join(value) if isinstance(value, list) else str(value))}")
+
+        verb.result(document, text)
+        return 0
+
+    sys.exit(run_verb("ami show", as_json, work))
+
+
+def _ours_named(aws: Aws, name: str) -> images.Image:
+    images.check_name(name)
+    image = images.named(aws, name)
+    if image is None or not image.manifest_sha256:
+        raise BadInputError(
+            f"QuickStart has made no image {name} in {aws.name}", hint="`quickstart ami list`"
+        )
+    return image
+
+
+@ami.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_place
+@JSON
+def delete(name: str, yes: bool, region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
+    """Delete the image NAME and its snapshots, also those that an interrupted `ami create` has left.
+
+    Only what QuickStart has made is deleted. Running machines are not touched.
+    """
+    place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
+
+    def work(verb: Verb) -> int:
+        images.check_name(name)
+        aws = connected(place, 1)
+        image = images.named(aws, name)
+        own = image if image is not None and image.manifest_sha256 else None
+        snapshots = sorted(
+            {*(each.id for each in images.our_snapshots(aws, name)), *(own.snapshot_ids if own else ())}
+        )
+        doomed = [*([own.id] if own else []), *snapshots]
+        if not doomed:
+            raise BadInputError(
+                f"QuickStart has made no image {name} in {aws.name}", hint="`quickstart ami list`"
+            )
+        _ask(verb, aws, name, doomed, yes)
+        if own:
+            images.deregister(aws, own.id)
+        for identifier in snapshots:
+            images.delete_snapshot(aws, identifier)
+        verb.result({"deleted": doomed}, lambda console: say(console, f"deleted {' '.join(doomed)}"))
+        return 0
+
+    sys.exit(run_verb("ami delete", as_json, work))
+
+
+def _ask(verb: Verb, aws: Aws, name: str, doomed: Sequence[str], yes: bool) -> None:
+    say(verb.console, f"{aws.name}: {brief(name)}: {' '.join(doomed)}")
+    if not yes and not (sys.stdin.isatty() and click.confirm("Delete these?", err=True)):
+        raise BadInputError(f"{name} was not deleted", hint="--yes deletes it without a question")
+
+
+@ami.command("policy")
+def show_policy() -> None:
+    """Print a policy of IAM with the permissions that `quickstart ami` needs."""
+    click.echo(json.dumps(policy(), indent=2))

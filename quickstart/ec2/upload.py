@@ -1,0 +1,149 @@
+"""Send the blocks of a disk to a snapshot, and compare the blocks of a snapshot with a disk. Several threads do so, and
+at most one block per thread is in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from quickstart.ec2.aws import Aws
+from quickstart.ec2.plan import BLOCK_BYTES, Plan
+from quickstart.errors import BadInputError, CloudError
+
+DEFAULT_WORKERS = 32
+_ALGORITHM = "SHA256"
+
+
+def block_at(fd: int, number: int) -> bytes:
+    """Block ``number`` of the disk ``fd``. Behind the end of the disk there are zeros."""
+    parts, begin, missing = [], number * BLOCK_BYTES, BLOCK_BYTES
+    while missing and (part := os.pread(fd, missing, begin)):
+        parts.append(part)
+        begin, missing = begin + len(part), missing - len(part)
+    return b"".join(parts).ljust(BLOCK_BYTES, b"\0")
+
+
+def put_blocks(
+    aws: Aws,
+    snapshot_id: str,
+    fd: int,
+    numbers: Iterable[int],
+    workers: int,
+    put: Callable[[int, bytes], None],
+) -> None:
+    """Write the blocks ``numbers`` of the disk ``fd`` to the snapshot. ``put`` is called for each block that AWS has
+    taken, with its number and SHA-256, by several threads.
+    """
+
+    def send(number: int) -> None:
+        data = block_at(fd, number)
+        digest = hashlib.sha256(data).digest()
+        aws.call(
+            "ebs",
+            "put_snapshot_block",
+            SnapshotId=snapshot_id,
+            BlockIndex=number,
+            BlockData=data,
+            DataLength=BLOCK_BYTES,
+            Checksum=base64.b64encode(digest).decode("ascii"),
+            ChecksumAlgorithm=_ALGORITHM,
+        )
+        put(number, digest)
+
+    _in_threads(send, numbers, workers)
+
+
+def linear_checksum(digests: Iterable[bytes]) -> str:
+    """The checksum of a whole snapshot: SHA-256 of the blocks' SHA-256, in the order of their numbers (EBS direct APIs,
+    CompleteSnapshot, "LINEAR"). In Base64.
+    """
+    return base64.b64encode(hashlib.sha256(b"".join(digests)).digest()).decode("ascii")
+
+
+def compare_blocks(
+    aws: Aws, snapshot_id: str, fd: int, plan: Plan, workers: int, compared: Callable[[], None]
+) -> None:
+    """Read the snapshot back. ``compared`` is called for each block. Raises CloudError when the snapshot has other
+    blocks than ``plan``, or another content than the disk ``fd``.
+    """
+    tokens = dict(_listed(aws, snapshot_id))
+    if differing := sorted(set(plan.written) ^ set(tokens)):
+        raise CloudError(
+            f"{snapshot_id} has {len(tokens)} blocks and not {len(plan.written)}: block {differing[0]} is the first "
+            "that differs",
+            code="",
+        )
+
+    def compare(number: int) -> None:
+        data = aws.read(
+            "ebs",
+            "get_snapshot_block",
+            "BlockData",
+            BLOCK_BYTES + 1,
+            SnapshotId=snapshot_id,
+            BlockIndex=number,
+            BlockToken=tokens[number],
+        )
+        if data != block_at(fd, number):
+            raise CloudError(f"block {number} of {snapshot_id} is not the disk's", code="")
+        compared()
+
+    _in_threads(compare, plan.written, workers)
+
+
+def _listed(aws: Aws, snapshot_id: str) -> Iterator[tuple[int, str]]:
+    """The blocks of the snapshot, as (number, token)."""
+    position: dict[str, object] = {}
+    while True:
+        page = aws.call("ebs", "list_snapshot_blocks", SnapshotId=snapshot_id, **position)
+        if page["BlockSize"] != BLOCK_BYTES:
+            raise CloudError(f"{snapshot_id} has blocks of {page['BlockSize']} bytes", code="")
+        for block in page.get("Blocks", ()):
+            yield int(block["BlockIndex"]), str(block["BlockToken"])
+        if not page.get("NextToken"):
+            return
+        position = {"NextToken": page["NextToken"]}
+
+
+def check_block_size(answered: int) -> None:
+    """Raise CloudError when the snapshot has other blocks than ours."""
+    if answered != BLOCK_BYTES:
+        raise CloudError(f"AWS wants blocks of {answered} bytes, and not of {BLOCK_BYTES}", code="")
+
+
+def _in_threads(work: Callable[[int], None], numbers: Iterable[int], workers: int) -> None:
+    """Call ``work`` for each number, in ``workers`` threads. After the first error, and after an interruption, no
+    further call begins, and the calls that run end before this function does.
+    """
+    if workers < 1:
+        raise BadInputError(f"{workers} workers", hint="choose 1 or more")
+    stop = threading.Event()
+
+    def unless_stopped(number: int) -> None:
+        if not stop.is_set():
+            work(number)
+
+    waiting: set[Future[None]] = set()
+    with ThreadPoolExecutor(workers, thread_name_prefix="ec2") as pool:
+        try:
+            for number in numbers:
+                if len(waiting) >= 2 * workers:
+                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    _raise_first(done)
+                waiting.add(pool.submit(unless_stopped, number))
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                _raise_first(done)
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _raise_first(done: Iterable[Future[None]]) -> None:
+    for each in done:
+        each.result()
