@@ -262,19 +262,27 @@ class UntraceableError(GuestError):
 class CloudError(QuickStartError):
     """AWS refused a call, or did not answer. ``code`` is AWS's code of the error, and empty when there was no answer."""
 
-    def __init__(self, message: str, *, code: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self, message: str, *, code: str, hint: str | None = None, details: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, hint=hint, details=details)
         self.code = code
 
 
 class DeniedError(CloudError):
-    """The account has no permission for a call. ``action`` is the permission, as a policy of IAM names it."""
+    """The account has no permission for a call. ``action`` is the permission, as a policy of IAM names it. ``said`` are
+    AWS's own words.
+    """
 
-    def __init__(self, action: str) -> None:
+    def __init__(self, action: str, said: str) -> None:
+        encrypts = action.startswith("kms:")
         super().__init__(
             f"the account has no permission for {action}",
             code="AccessDenied",
-            hint="`quickstart ami policy` prints a policy with all that is needed",
+            hint="the account encrypts all snapshots: allow the use of its key in the key's policy"
+            if encrypts
+            else "`quickstart ami policy` prints a policy with all that is needed",
+            details=(said,) if said else (),
         )
         self.action = action
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,16 +14,18 @@ from rich.console import Console
 
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
+from quickstart.artefact.manifest import read_manifest
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.ec2 import create as creation
 from quickstart.ec2 import images
 from quickstart.ec2.aws import Aws, Place, connected
-from quickstart.ec2.plan import Plan, planned
+from quickstart.ec2.plan import Plan
 from quickstart.ec2.policy import policy
 from quickstart.ec2.upload import DEFAULT_WORKERS
 from quickstart.engines.ownsystem import look_into
 from quickstart.errors import BadInputError
+from quickstart.host.unchanged import seen
 from quickstart.model import MIB, Artefact
 from quickstart.model.disk import Inspected, Loader
 from quickstart.model.words import BootMode, DiskFormat, Target
@@ -32,12 +34,16 @@ from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 _AUTO = "auto"
+# libblkid's word.
+_FAT = "vfat"
 
 
 def _place(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which AWS is meant."""
     for option in (
-        click.option("--endpoint-url", default="", metavar="URL", help="The address of EC2 [AWS's own]."),
+        click.option(
+            "--endpoint-url", default="", metavar="URL", help="The URL of EC2, EBS and STS [AWS's own]."
+        ),
         click.option(
             "--aws-profile", default="", metavar="NAME", help="The profile in ~/.aws [AWS_PROFILE]."
         ),
@@ -112,24 +118,33 @@ def create(
             directory = out.absolute()
             stack.enter_context(output.in_use(directory))
             artefact = artefacts.load(directory)
+            before = seen(artefact.disk)
             _check_artefact(artefact)
             images.check_name(name)
             # What is missing is said before the disk is read.
             aws = None if dry_run else connected(place, workers)
             if aws is not None:
                 verb.display().note(aws.name)
+            found = _examined(artefact, verb)
             wanted = creation.Wanted(
                 name=name,
                 source=creation.Source(
                     out=directory,
                     disk=artefact.disk,
+                    seen=before,
                     root_at_bytes=artefact.root_at_bytes,
                     profile=artefact.profile_name,
+                    fats=tuple(
+                        (each.begin_bytes, each.size_bytes)
+                        for each in found.facts.partitions
+                        if each.kind == _FAT
+                    ),
                 ),
-                boot_mode=_boot_mode(boot_mode, artefact, verb),
+                boot_mode=boot_mode_of(found.loaders, boot_mode),
                 tpm=tpm,
                 workers=workers,
             )
+            creation.check_tpm(wanted)
             if aws is None:
                 return _tell(verb, wanted)
             began_s = time.monotonic()
@@ -146,48 +161,51 @@ def _check_artefact(artefact: Artefact) -> None:
             f"{artefact.directory} has no raw disk that boots by itself",
             hint="build it with `--target disk`, or with `--image`",
         )
-    if not artefacts.is_as_built(artefact):
+    # A rebuilt disk has the data of its machine, too.
+    if artefacts.may_be_used(artefact):
         raise BadInputError(
-            f"a machine has written to the disk of {artefact.directory}, so each machine of the image would have its data",
-            hint="build it again, or rebuild it",
+            f"a machine has run from the disk of {artefact.directory}, so each machine of the image would have its data",
+            hint="build it again",
         )
+    if artefact.disk.stat().st_size != read_manifest(artefact.directory).disk.size_bytes:
+        raise BadInputError(f"the disk of {artefact.directory} has another size now", hint="build it again")
 
 
-def _boot_mode(asked: str, artefact: Artefact, verb: Verb) -> BootMode:
-    if asked != _AUTO:
-        return BootMode(asked)
+def _examined(artefact: Artefact, verb: Verb) -> Inspected:
     with Store(default_root(), verb.display().note) as store:
-        return boot_mode_of(look_into(artefact.disk, Context(store, verb.display())))
+        return look_into(artefact.disk, Context(store, verb.display()))
 
 
-def boot_mode_of(found: Inspected) -> BootMode:
-    """The boot mode for a disk with these boot loaders (pure)."""
-    has_bios = Loader.GRUB_BIOS in found.loaders
-    has_uefi = bool(set(found.loaders) - {Loader.GRUB_BIOS})
-    if has_bios and has_uefi:
-        return BootMode.UEFI_PREFERRED
-    if not has_bios and not has_uefi:
-        raise BadInputError("the disk has no boot loader", hint="choose the --boot-mode")
-    return BootMode.LEGACY_BIOS if has_bios else BootMode.UEFI
+def boot_mode_of(loaders: Collection[Loader], asked: str) -> BootMode:
+    """The boot mode ``asked`` for a disk with these boot loaders, or with ``auto`` the best one (pure). Raises
+    BadInputError when no boot loader of the disk can start with it.
+    """
+    has_bios = Loader.GRUB_BIOS in loaders
+    has_uefi = bool(set(loaders) - {Loader.GRUB_BIOS})
+    possible = {
+        BootMode.UEFI_PREFERRED: has_bios and has_uefi,
+        BootMode.UEFI: has_uefi,
+        BootMode.LEGACY_BIOS: has_bios,
+    }
+    modes = [mode for mode, is_possible in possible.items() if is_possible]
+    if not modes:
+        raise BadInputError("the disk has no boot loader", hint="`quickstart inspect` shows what it has")
+    if asked != _AUTO and asked not in modes:
+        raise BadInputError(
+            f"the disk has no boot loader for the boot mode {asked}", hint=f"--boot-mode {modes[0]}"
+        )
+    return modes[0] if asked == _AUTO else BootMode(asked)
 
 
 def _tell(verb: Verb, wanted: creation.Wanted) -> int:
     """Print what `create` would do."""
-    plan = planned(wanted.source.disk, wanted.source.root_at_bytes)
-    registration = images.registration(
-        name=wanted.name,
-        snapshot_id="snap-…",
-        boot_mode=wanted.boot_mode,
-        tpm=wanted.tpm,
-        manifest_sha256=creation.manifest_sha256(wanted.source.out),
-        description=wanted.description,
-    )
+    plan = wanted.source.plan
     calls: tuple[tuple[str, object], ...] = (
         ("ebs:StartSnapshot", {"VolumeSize": plan.volume_gib, "Description": wanted.description}),
         ("ebs:PutSnapshotBlock", {"calls": len(plan.written)}),
         ("ebs:CompleteSnapshot", {"ChangedBlocksCount": len(plan.written)}),
         ("ebs:GetSnapshotBlock", {"calls": len(plan.written)}),
-        ("ec2:RegisterImage", registration),
+        ("ec2:RegisterImage", wanted.registration("snap-…")),
     )
 
     def text(console: Console) -> None:
@@ -344,9 +362,8 @@ def delete(name: str, yes: bool, region: str, aws_profile: str, endpoint_url: st
         aws = connected(place, 1)
         image = images.named(aws, name)
         own = image if image is not None and image.manifest_sha256 else None
-        snapshots = sorted(
-            {*(each.id for each in images.our_snapshots(aws, name)), *(own.snapshot_ids if own else ())}
-        )
+        snapshots = [each.id for each in images.our_snapshots(aws, name)]
+        kept = [each for each in (own.snapshot_ids if own else ()) if each not in snapshots]
         doomed = [*([own.id] if own else []), *snapshots]
         if not doomed:
             raise BadInputError(
@@ -357,7 +374,10 @@ def delete(name: str, yes: bool, region: str, aws_profile: str, endpoint_url: st
             images.deregister(aws, own.id)
         for identifier in snapshots:
             images.delete_snapshot(aws, identifier)
-        verb.result({"deleted": doomed}, lambda console: say(console, f"deleted {' '.join(doomed)}"))
+        if kept:
+            verb.display().note(f"kept, because QuickStart has not made them: {' '.join(kept)}")
+        document = {"deleted": doomed, "kept": kept}
+        verb.result(document, lambda console: say(console, f"deleted {' '.join(doomed)}"))
         return 0
 
     sys.exit(run_verb("ami delete", as_json, work))

@@ -10,27 +10,41 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from quickstart import __version__
 from quickstart.ec2.refusals import Refusal, is_transient, refused, unanswered, unusable
-from quickstart.errors import BadInputError, HostLacksError
+from quickstart.errors import BadInputError, CloudError, HostLacksError, UnavailableError
+from quickstart.host import door
+from quickstart.parse.printable import brief
 
+_T = TypeVar("_T")
 _CONNECT_S, _READ_S = 10, 30
 _FIRST_TRIES = 4
 _SERVICES = ("ec2", "ebs", "sts")
+_AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 _INSTALL = "pip install --upgrade 'quickstart-boot[ec2]'"
+# A thousand pages have a million images.
+_MOST_PAGES = 1000
+# Another refusal after which the same call may succeed later.
+Also = Callable[[Refusal], bool]
+
+
+def _no_other(refusal: Refusal) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
 class Patience:
     """How often a call is made until it succeeds. The waits in between are random, up to ``base_s`` doubled with each
-    wait, and at most ``most_s`` ("full jitter"; AWS Architecture Blog, "Exponential Backoff And Jitter").
+    wait, and at most ``most_s`` ("full jitter"; AWS Architecture Blog, "Exponential Backoff And Jitter"). With the
+    defaults, a call ends after one and a half to three minutes of waits: for so long, EC2 may not know a new snapshot.
     """
 
-    tries: int = 9
+    tries: int = 14
     base_s: float = 0.4
     most_s: float = 20.0
 
@@ -53,35 +67,100 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Aws:
-    """An account of AWS in one region. ``endpoint`` is the URL that the calls go to, if it is not AWS's own."""
+    """An account of AWS in one region. ``endpoint`` has the URLs that the calls go to, if they are not AWS's own.
+    ``sleep`` waits, and returns a true value when no further call is wanted.
+    """
 
     account: str
     region: str
     endpoint: str
     clients: Mapping[str, Any]
     patience: Patience
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
 
-    def call(self, service: str, operation: str, **parameters: object) -> dict[str, Any]:
-        """The answer to a call, for example of the operation ``describe_images`` of the service ``ec2``.
+    def call(
+        self, service: str, operation: str, *, also: Also = _no_other, **parameters: object
+    ) -> dict[str, Any]:
+        """The answer to a call, for example of the operation ``describe_images`` of the service ``ec2``. After a
+        refusal for which ``also`` returns True, the call is repeated, too.
 
         Raises CloudError when AWS refuses the call, or when it is still busy after the last try. Raises BadInputError
         when the credentials are wrong.
         """
-        return _call(self.clients[service], operation, self.patience, self.sleep, parameters)
+        return self._repeated(service, operation, also, parameters, lambda answer: answer)
 
-    def read(self, service: str, operation: str, body: str, most_bytes: int, **parameters: object) -> bytes:
+    def read(
+        self,
+        service: str,
+        operation: str,
+        body: str,
+        most_bytes: int,
+        *,
+        also: Also = _no_other,
+        **parameters: object,
+    ) -> bytes:
         """The bytes of the answer's member ``body``, which comes as a stream. Bytes behind ``most_bytes`` are left out.
         The call is repeated when the stream breaks off. Raises the errors of `call`.
         """
 
-        def taken(answer: dict[str, Any]) -> dict[str, Any]:
+        def taken(answer: dict[str, Any]) -> bytes:
             with answer[body] as stream:
-                return {body: stream.read(most_bytes)}
+                return bytes(stream.read(most_bytes))
 
+        return self._repeated(service, operation, also, parameters, taken)
+
+    def pages(
+        self, service: str, operation: str, member: str, *, also: Also = _no_other, **parameters: object
+    ) -> Iterator[Any]:
+        """The items of the list ``member`` in all pages of the answer. Raises the errors of `call`."""
+        position: dict[str, object] = {}
+        for _ in range(_MOST_PAGES):
+            page = self.call(service, operation, also=also, **parameters, **position)
+            items = page.get(member, [])
+            yield from items if isinstance(items, list) else []
+            if not page.get("NextToken"):
+                return
+            position = {"NextToken": page["NextToken"]}
+        raise CloudError(f"the answer to {service}:{operation} has no end", code="")
+
+    def _repeated(
+        self,
+        service: str,
+        operation: str,
+        also: Also,
+        parameters: Mapping[str, object],
+        taken: Callable[[dict[str, Any]], _T],
+    ) -> _T:
         client = self.clients[service]
-        data: bytes = _call(client, operation, self.patience, self.sleep, parameters, taken)[body]
-        return data
+        _, botocore = libraries()
+        errors = botocore.exceptions
+        action = f"{client.meta.service_model.signing_name}:{client.meta.method_to_api_mapping[operation]}"
+        failed = 0
+        while True:
+            failed += 1
+            is_last = failed >= self.patience.tries
+            try:
+                return taken(getattr(client, operation)(**parameters))
+            except errors.ClientError as error:
+                refusal = _refusal(action, error)
+                if is_last or not (is_transient(refusal) or also(refusal)):
+                    raise refused(refusal, failed) from error
+            except (
+                errors.HTTPClientError,
+                errors.ConnectionError,
+                errors.IncompleteReadError,
+                botocore.parsers.ResponseParserError,
+            ) as error:
+                if is_last:
+                    raise unanswered(action, str(client.meta.endpoint_url), error) from error
+            except errors.BotoCoreError as error:
+                raise unusable(error) from error
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                # botocore, about an answer of another form than AWS's.
+                kind = type(error).__name__
+                raise CloudError(f"the answer to {action} cannot be read ({kind})", code="") from error
+            if self.sleep(self.patience.wait_s(failed)):
+                raise UnavailableError(f"{action} was given up", code="")
 
     @property
     def name(self) -> str:
@@ -90,14 +169,32 @@ class Aws:
         return f"account {self.account}, region {self.region}{where}"
 
 
+def _refusal(action: str, error: Any) -> Refusal:
+    said, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+    return Refusal(
+        action=action,
+        code=str(said.get("Code", "")),
+        message=str(said.get("Message", "")),
+        reason=str(error.response.get("Reason", "")),
+        status=int(meta.get("HTTPStatusCode", 0)),
+    )
+
+
+def member(answer: Mapping[str, Any], name: str) -> str:
+    """The text ``name`` of an answer. Raises CloudError when the answer has none."""
+    text = answer.get(name)
+    if not isinstance(text, str) or not text:
+        raise CloudError(f"the answer of AWS has no {name}", code="")
+    return text
+
+
 def connected(place: Place, connections: int, patience: Patience | None = None) -> Aws:
     """The account to which the user's credentials belong. At most ``connections`` calls run at once.
 
-    Raises BadInputError when the region or the credentials are missing or wrong, and CloudError when AWS does not
-    answer.
+    Raises BadInputError when the region, the endpoint or the credentials are missing or wrong, and CloudError when AWS
+    does not answer.
     """
-    boto3, botocore = _libraries()
-    patience = patience or Patience()
+    boto3, botocore = libraries()
     config = botocore.config.Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_READ_S,
@@ -105,9 +202,10 @@ def connected(place: Place, connections: int, patience: Patience | None = None) 
         max_pool_connections=connections,
         user_agent_extra=f"quickstart/{__version__}",
     )
+    _settle_home()
+    # boto3 itself reads AWS_DEFAULT_REGION only, and all other tools for AWS read AWS_REGION first.
+    region = place.region or os.environ.get("AWS_REGION") or None
     try:
-        # boto3 itself reads AWS_DEFAULT_REGION only, and all other tools for AWS read AWS_REGION first.
-        region = place.region or os.environ.get("AWS_REGION") or None
         session = boto3.Session(profile_name=place.profile or None, region_name=region)
         if not session.region_name:
             raise BadInputError("no region of AWS is chosen", hint="--region eu-central-1, or set AWS_REGION")
@@ -115,28 +213,59 @@ def connected(place: Place, connections: int, patience: Patience | None = None) 
             name: session.client(name, config=config, endpoint_url=place.endpoint or None)
             for name in _SERVICES
         }
+        if (credentials := session.get_credentials()) is not None:
+            credentials.get_frozen_credentials()
     except botocore.exceptions.BotoCoreError as error:
         raise unusable(error) from error
+    except ValueError as error:
+        raise BadInputError(
+            brief(f"the endpoint or the credentials cannot be used: {error}"),
+            hint="--endpoint-url http://…, or see ~/.aws/config",
+        ) from error
     _check_boto(clients["ec2"], str(boto3.__version__))
+    endpoint = _endpoint(str(client.meta.endpoint_url) for client in clients.values())
+    patience = patience or Patience()
     # A region or an endpoint that is not there will not be there after a minute.
-    first = replace(patience, tries=min(_FIRST_TRIES, patience.tries))
-    identity = _call(clients["sts"], "get_caller_identity", first, time.sleep, {})
-    url = str(clients["ec2"].meta.endpoint_url)
-    return Aws(
-        account=str(identity["Account"]),
+    first = Aws(
+        account="",
         region=session.region_name,
-        endpoint="" if ".amazonaws.com" in url else url,
+        endpoint=endpoint,
         clients=clients,
-        patience=patience,
+        patience=replace(patience, tries=min(_FIRST_TRIES, patience.tries)),
     )
+    account = member(first.call("sts", "get_caller_identity"), "Account")
+    if not account.isdecimal():
+        raise CloudError(f"AWS names the account {brief(account)!r}", code="")
+    return replace(first, account=account, patience=patience)
 
 
-def _libraries() -> tuple[Any, Any]:
+def _settle_home() -> None:
+    """Keep boto3 from obeying the files of another user, for example under sudo: ~/.aws/config may name programs."""
+    home = door.environment()["HOME"]
+    if home != os.environ.get("HOME"):
+        os.environ["HOME"] = home
+
+
+def _endpoint(urls: Iterator[str]) -> str:
+    """The URLs that are not AWS's own, with those that are, if there are others. Raises BadInputError for one with a
+    password, which would be shown.
+    """
+    different = list(dict.fromkeys(urls))
+    for url in different:
+        if "@" in urlsplit(url).netloc:
+            raise BadInputError("the endpoint's URL has a user name or password", hint="leave it out")
+    if all((urlsplit(url).hostname or "").endswith(_AWS_DOMAINS) for url in different):
+        return ""
+    return ", ".join(different)
+
+
+def libraries() -> tuple[Any, Any]:
     """boto3 and botocore. Raises HostLacksError when they are not installed."""
     try:
         import boto3
         import botocore.config
         import botocore.exceptions
+        import botocore.parsers
     except ImportError as error:
         raise HostLacksError("boto3 is not installed", hint=_INSTALL) from error
     return boto3, botocore
@@ -149,39 +278,3 @@ def _check_boto(client: Any, version: str) -> None:
     members = client.meta.service_model.shape_for("EbsBlockDevice").members
     if "VolumeInitializationRate" not in members:
         raise HostLacksError(f"boto3 {version} is too old", hint=_INSTALL)
-
-
-def _call(
-    client: Any,
-    operation: str,
-    patience: Patience,
-    sleep: Callable[[float], None],
-    parameters: Mapping[str, object],
-    taken: Callable[[dict[str, Any]], dict[str, Any]] = lambda answer: answer,
-) -> dict[str, Any]:
-    _, botocore = _libraries()
-    errors = botocore.exceptions
-    name = str(client.meta.method_to_api_mapping[operation])
-    service = str(client.meta.service_model.signing_name)
-    failed = 0
-    while True:
-        try:
-            return taken(getattr(client, operation)(**parameters))
-        except errors.ClientError as error:
-            refusal = Refusal(
-                action=f"{service}:{name}",
-                code=str(error.response.get("Error", {}).get("Code", "")),
-                message=str(error.response.get("Error", {}).get("Message", "")),
-                reason=str(error.response.get("Reason", "")),
-                status=int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)),
-            )
-            failed += 1
-            if not is_transient(refusal) or failed == patience.tries:
-                raise refused(refusal, failed) from error
-        except (errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError) as error:
-            failed += 1
-            if failed == patience.tries:
-                raise unanswered(f"{service}:{name}", str(client.meta.endpoint_url), error) from error
-        except botocore.exceptions.BotoCoreError as error:
-            raise unusable(error) from error
-        sleep(patience.wait_s(failed))

@@ -1,7 +1,7 @@
 """Make an AMI of an artefact: its disk becomes a snapshot, and the snapshot an image.
 
-A call that was killed can be continued (state.py). A call that fails removes what it has made in the account, unless
-it could be continued: then its record stays.
+A call that was killed can be continued (state.py). A call that AWS refuses removes what it has made in the account.
+Nothing else is removed: a snapshot has to have the tags of this image and of this artefact.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,14 +17,17 @@ from quickstart.artefact.manifest import MANIFEST
 from quickstart.ec2 import images, state, upload
 from quickstart.ec2.aws import Aws
 from quickstart.ec2.plan import Plan, planned
-from quickstart.errors import BadInputError, CloudError, UnavailableError
+from quickstart.errors import BadInputError, CloudError, QuickStartError, UnavailableError
 from quickstart.host.beneath import opened_regular, read_bounded
 from quickstart.host.progress import Progress
+from quickstart.host.unchanged import Seen, check_unchanged
 from quickstart.model import MIB
 from quickstart.model.words import BootMode
+from quickstart.parse.printable import command
 
 _DESCRIPTION = "made by QuickStart from profile {}"
-_START_TIMEOUT_MINUTES = 60
+# For so long after its last block, AWS waits for the rest of a snapshot.
+_START_TIMEOUT_MINUTES = 24 * 60
 # How long AWS may take to complete a snapshot of which it already has everything.
 _COMPLETED_S = 300.0
 # What AWS says of a snapshot that is closed already.
@@ -33,14 +36,21 @@ _NOT_PENDING = "ValidationException"
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The artefact of an AMI. ``disk`` is a raw image in ``out`` whose root volume begins at ``root_at_bytes``.
-    ``profile`` is the name of the profile.
+    """The artefact of an AMI. ``disk`` is a raw image in ``out`` whose root volume begins at ``root_at_bytes``, and
+    ``seen`` its state before the caller has checked that no machine has written to it. ``fats`` are its partitions with
+    FAT file systems, as (offset, size) in bytes. ``profile`` is the name of the profile.
     """
 
     out: Path
     disk: Path
+    seen: Seen
     root_at_bytes: int
     profile: str
+    fats: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        return planned(self.disk, self.root_at_bytes, self.fats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +68,17 @@ class Wanted:
     def description(self) -> str:
         return _DESCRIPTION.format(self.source.profile)
 
+    def registration(self, snapshot_id: str) -> dict[str, object]:
+        """The parameters of RegisterImage."""
+        return images.registration(
+            name=self.name,
+            snapshot_id=snapshot_id,
+            boot_mode=self.boot_mode,
+            tpm=self.tpm,
+            manifest_sha256=manifest_sha256(self.source.out),
+            description=self.description,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Created:
@@ -70,205 +91,214 @@ class Created:
     sent_blocks: int
 
 
+@dataclass(frozen=True)
+class _Call:
+    """What all steps of one call use."""
+
+    aws: Aws
+    wanted: Wanted
+    files: state.Files
+    progress: Progress
+
+    @property
+    def delete_command(self) -> str:
+        return command("quickstart", "ami", "delete", self.wanted.name) or "quickstart ami delete NAME"
+
+
 def manifest_sha256(out: Path) -> str:
     """What names the artefact in the account."""
     return hashlib.sha256(read_bounded(out / MANIFEST, MIB)).hexdigest()
+
+
+def check_tpm(wanted: Wanted) -> None:
+    """Raise BadInputError for a TPM that no machine of the image can have."""
+    if wanted.tpm and wanted.boot_mode is not BootMode.UEFI:
+        raise BadInputError("an image has a TPM only with the boot mode uefi", hint="--boot-mode uefi")
 
 
 def create(aws: Aws, wanted: Wanted, progress: Progress, *, resume: bool) -> Created:
     """Make the AMI. With ``resume``, continue a call that was killed. The caller keeps OUT from being replaced
     (``output.in_use``).
 
-    Raises BadInputError when the account has another image of this name, or when a record of a killed call exists and
-    ``resume`` is not set. Raises CloudError when AWS refuses a call.
+    Raises BadInputError when the account has another image of this name, when the disk changes meanwhile, or when a
+    killed call has left something and ``resume`` is not set. Raises CloudError when AWS refuses a call.
     """
-    out, name = wanted.source.out, wanted.name
-    images.check_name(name)
-    if wanted.tpm and wanted.boot_mode is not BootMode.UEFI:
-        raise BadInputError("an image has a TPM only with the boot mode uefi", hint="--boot-mode uefi")
-    digest = manifest_sha256(out)
-    files = state.files_of(out, name, aws.account, aws.region)
-    record = state.read_record(files)
-    plan = _plan(wanted.source, progress)
-    if (present := images.named(aws, name)) is not None:
-        _check_same(present, digest)
-        images.wait_for_image(aws, present.id, wanted.waiting)
-        state.remove_record(files)
-        return Created(
-            image_id=present.id,
-            snapshot_id=present.snapshot_ids[0],
-            is_new=False,
-            plan=plan,
-            sent_blocks=0,
-        )
-    record = _begun(aws, record, files, name, digest, resume)
-    with _rolled_back(aws, files):
-        return _made(aws, wanted, plan, files, record, progress)
+    images.check_name(wanted.name)
+    check_tpm(wanted)
+    digest = manifest_sha256(wanted.source.out)
+    with state.locked(wanted.source.out, wanted.name, aws.account, aws.region, aws.endpoint) as files:
+        call = _Call(aws, wanted, files, progress)
+        with progress.step("look for the disk's blocks"):
+            plan = wanted.source.plan
+        if (present := images.named(aws, wanted.name)) is not None:
+            return _was_there(call, present, digest, plan)
+        record = _begun(call, digest, resume)
+        return _made(call, plan, record)
 
 
-def _plan(source: Source, progress: Progress) -> Plan:
-    with progress.step("look for the disk's blocks"):
-        return planned(source.disk, source.root_at_bytes)
-
-
-def _check_same(present: images.Image, digest: str) -> None:
-    if present.manifest_sha256 != digest:
+def _was_there(call: _Call, present: images.Image, digest: str, plan: Plan) -> Created:
+    wanted = call.wanted
+    if present.manifest_sha256 != digest or not present.snapshot_ids:
         raise BadInputError(
             f"the account has another image of the name {present.name} ({present.id})",
-            hint=f"choose another --name, or `quickstart ami delete '{present.name}'`",
+            hint=f"choose another --name, or `{call.delete_command}`",
         )
+    if (present.boot_mode, present.has_tpm) != (wanted.boot_mode, wanted.tpm):
+        raise BadInputError(
+            f"the account has the image {present.name} ({present.id}) with the boot mode {present.boot_mode} and "
+            f"{'a' if present.has_tpm else 'no'} TPM",
+            hint=f"choose another --name, or `{call.delete_command}`",
+        )
+    images.wait_for_image(call.aws, present.id, wanted.waiting)
+    state.remove_record(call.files)
+    return Created(
+        image_id=present.id, snapshot_id=present.snapshot_ids[0], is_new=False, plan=plan, sent_blocks=0
+    )
 
 
-def _begun(
-    aws: Aws, record: state.Record | None, files: state.Files, name: str, digest: str, resume: bool
-) -> state.Record:
+def _begun(call: _Call, digest: str, resume: bool) -> state.Record:
     """The record of this call: the one that a killed call has left, or a new one."""
-    if record is not None and not resume:
-        if images.our_snapshots(aws, name):
+    record = state.read_record(call.files)
+    if record is not None and record.name == call.wanted.name:
+        left = _left(call, record, resume)
+        if left is not None and not resume:
             raise BadInputError(
-                f"an earlier call has not made {name} to its end",
-                hint=f"--resume continues it, `quickstart ami delete '{name}'` removes what it has made",
+                f"an earlier call has not made {record.name} to its end",
+                hint=f"--resume continues it, `{call.delete_command}` removes what it has made",
             )
-        # What the earlier call had made was removed.
-        state.remove_record(files)
-        record = None
-    if record is not None:
-        if record.manifest_sha256 != digest or record.endpoint != aws.endpoint:
+        if left is not None and left.manifest_sha256 != digest:
             raise BadInputError(
-                f"the earlier call for {name} was for another artefact or endpoint",
-                hint=f"`quickstart ami delete '{name}'` removes what it has made",
+                f"the earlier call for {record.name} was for another artefact",
+                hint=f"`{call.delete_command}` removes what it has made",
             )
-        return record
-    state.remove_record(files)
+        if resume and record.manifest_sha256 == digest and (left is not None or not record.snapshot_id):
+            return record
+    # What the earlier call had made was removed, or it had made nothing.
+    state.remove_record(call.files)
     record = state.Record(
-        name=name,
-        account=aws.account,
-        region=aws.region,
-        endpoint=aws.endpoint,
+        name=call.wanted.name,
+        account=call.aws.account,
+        region=call.aws.region,
         manifest_sha256=digest,
         # The hash of the artefact alone would return a snapshot that was deleted meanwhile.
         token=digest[:40] + secrets.token_hex(8),
     )
-    state.write_record(files, record)
+    state.write_record(call.files, record)
     return record
 
 
-@contextmanager
-def _rolled_back(aws: Aws, files: state.Files) -> Iterator[None]:
-    """When AWS refuses a call in the ``with`` block, remove what the record names from the account. When the work is
-    only interrupted, or the removal fails, the record stays, so that the work can be continued.
+def _left(call: _Call, record: state.Record, resume: bool) -> images.Snapshot | None:
+    """The snapshot of an earlier call that is still in the account, if it can be completed. A record alone proves
+    nothing, so the snapshot has to have its tags.
     """
-    try:
-        yield
-    except UnavailableError:
-        raise
-    except CloudError:
-        record = state.read_record(files)
-        with suppress(CloudError, BadInputError):
-            if record is not None and record.snapshot_id:
-                _remove(aws, record.name, record.snapshot_id)
-            state.remove_record(files)
-        raise
+    found: Sequence[images.Snapshot | None] = images.our_snapshots(call.aws, record.name)
+    if resume and record.snapshot_id and not found:
+        found = [images.snapshot_of(call.aws, record.snapshot_id, call.wanted.waiting)]
+    for snapshot in found:
+        if snapshot is None or snapshot.image_name != record.name:
+            continue
+        if snapshot.id != record.snapshot_id and record.snapshot_id:
+            continue
+        if snapshot.state == "error":
+            images.delete_snapshot(call.aws, snapshot.id)
+            continue
+        return snapshot
+    return None
 
 
-def _remove(aws: Aws, name: str, snapshot_id: str) -> None:
-    """Remove the image ``name``, if it is of this snapshot, and the snapshot."""
-    present = images.named(aws, name)
-    if present is not None and snapshot_id in present.snapshot_ids:
-        images.deregister(aws, present.id)
-    images.delete_snapshot(aws, snapshot_id)
-
-
-def _made(
-    aws: Aws,
-    wanted: Wanted,
-    plan: Plan,
-    files: state.Files,
-    record: state.Record,
-    progress: Progress,
-) -> Created:
+def _made(call: _Call, plan: Plan, record: state.Record) -> Created:
+    aws, wanted = call.aws, call.wanted
     if not record.snapshot_id:
-        record = _started(aws, wanted, plan, files, record)
-    with opened_regular(wanted.source.disk) as fd:
+        record = _started(call, plan, record)
+    with _rolled_back(call, record), opened_regular(wanted.source.disk) as fd:
         sent = 0
         if not record.is_sent:
-            sent = _sent(aws, wanted, plan, files, record, fd, progress)
+            sent = _sent(call, plan, record, fd)
             record = record.model_copy(update={"is_sent": True})
-            state.write_record(files, record)
-        with progress.step("wait for the snapshot"):
+            state.write_record(call.files, record)
+        with call.progress.step("wait for the snapshot"):
             images.wait_for_snapshot(aws, record.snapshot_id, wanted.waiting)
-        with progress.counted("read the snapshot back", len(plan.written)) as advance:
+        with call.progress.counted("read the snapshot back", len(plan.written)) as advance:
             upload.compare_blocks(aws, record.snapshot_id, fd, plan, wanted.workers, advance)
-    with progress.step("register the image"):
-        image_id = images.register(
-            aws,
-            name=wanted.name,
-            snapshot_id=record.snapshot_id,
-            boot_mode=wanted.boot_mode,
-            tpm=wanted.tpm,
-            manifest_sha256=record.manifest_sha256,
-            description=wanted.description,
-        )
-        images.wait_for_image(aws, image_id, wanted.waiting)
-    state.remove_record(files)
+        # What was left out is not compared.
+        check_unchanged(wanted.source.disk, wanted.source.seen)
+        with call.progress.step("register the image"):
+            image_id = images.register(aws, wanted.waiting, wanted.registration(record.snapshot_id))
+            images.wait_for_image(aws, image_id, wanted.waiting)
+    state.remove_record(call.files)
     return Created(
         image_id=image_id, snapshot_id=record.snapshot_id, is_new=True, plan=plan, sent_blocks=sent
     )
 
 
-def _started(aws: Aws, wanted: Wanted, plan: Plan, files: state.Files, record: state.Record) -> state.Record:
-    answer = aws.call("ebs", "start_snapshot", **start_parameters(wanted, plan, record))
-    upload.check_block_size(answer["BlockSize"])
-    record = record.model_copy(update={"snapshot_id": str(answer["SnapshotId"])})
-    state.write_record(files, record)
+@contextmanager
+def _rolled_back(call: _Call, record: state.Record) -> Iterator[None]:
+    """When AWS refuses a call in the ``with`` block, or the disk changes, remove the snapshot of ``record`` and its image
+    from the account. When AWS does not answer, and when the removal fails, the record stays.
+    """
+    try:
+        yield
+    except (UnavailableError, KeyboardInterrupt):
+        call.progress.note(f"--resume continues, `{call.delete_command}` removes what was made")
+        raise
+    except (CloudError, BadInputError):
+        try:
+            present = images.named(call.aws, record.name)
+            if present is not None and record.snapshot_id in present.snapshot_ids:
+                images.deregister(call.aws, present.id)
+            images.delete_snapshot(call.aws, record.snapshot_id, is_new=True)
+            state.remove_record(call.files)
+        except QuickStartError as failure:
+            call.progress.note(
+                f"{record.snapshot_id} could not be removed ({failure.message}): `{call.delete_command}`"
+            )
+        raise
+
+
+def _started(call: _Call, plan: Plan, record: state.Record) -> state.Record:
+    """Begin the snapshot. Its id is in the record before anything else is done with it."""
+    answer = call.aws.call(
+        "ebs",
+        "start_snapshot",
+        VolumeSize=plan.volume_gib,
+        Description=call.wanted.description,
+        ClientToken=record.token,
+        Timeout=_START_TIMEOUT_MINUTES,
+        Tags=images.tags(record.name, record.manifest_sha256),
+    )
+    record = record.model_copy(update={"snapshot_id": images.identifier(answer.get("SnapshotId"))})
+    state.write_record(call.files, record)
+    with _rolled_back(call, record):
+        upload.check_block_size(answer)
     return record
 
 
-def start_parameters(wanted: Wanted, plan: Plan, record: state.Record) -> dict[str, object]:
-    """The parameters of StartSnapshot."""
-    return {
-        "VolumeSize": plan.volume_gib,
-        "Description": wanted.description,
-        "ClientToken": record.token,
-        "Timeout": _START_TIMEOUT_MINUTES,
-        "Tags": images.tags(record.name, record.manifest_sha256),
-    }
-
-
-def _sent(
-    aws: Aws,
-    wanted: Wanted,
-    plan: Plan,
-    files: state.Files,
-    record: state.Record,
-    fd: int,
-    progress: Progress,
-) -> int:
+def _sent(call: _Call, plan: Plan, record: state.Record, fd: int) -> int:
     """Send the blocks that AWS does not have yet, and complete the snapshot. The result is their number."""
-    planned_numbers = set(plan.written)
-    digests = {number: each for number, each in state.read_done(files).items() if number in planned_numbers}
+    wanted = set(plan.written)
+    noted = state.read_done(call.files, plan.blocks)
+    digests = {number: each for number, each in noted.items() if number in wanted}
     missing = [number for number in plan.written if number not in digests]
-    with (
-        state.opened_done(files) as noted,
-        progress.counted("send the disk", len(missing)) as advance,
-    ):
+    state.begin_notes(call.files)
+    with call.progress.counted("send the disk", len(missing)) as advance:
 
         def put(number: int, digest: bytes) -> None:
             digests[number] = digest
-            state.note_done(noted, number, digest)
+            state.note_done(call.files, number, digest)
             advance()
 
-        upload.put_blocks(aws, record.snapshot_id, fd, missing, wanted.workers, put)
-    _completed(aws, wanted, record.snapshot_id, [digests[number] for number in plan.written])
+        upload.put_blocks(call.aws, record.snapshot_id, fd, missing, call.wanted.workers, put)
+    _completed(call, record.snapshot_id, [digests[number] for number in plan.written])
     return len(missing)
 
 
-def _completed(aws: Aws, wanted: Wanted, snapshot_id: str, digests: Sequence[bytes]) -> None:
+def _completed(call: _Call, snapshot_id: str, digests: Sequence[bytes]) -> None:
     """Complete the snapshot. If an earlier call has done so, and its answer was lost, AWS refuses to do it again."""
     try:
-        aws.call(
+        call.aws.call(
             "ebs",
             "complete_snapshot",
+            also=upload.is_unknown,
             SnapshotId=snapshot_id,
             ChangedBlocksCount=len(digests),
             Checksum=upload.linear_checksum(digests),
@@ -278,8 +308,10 @@ def _completed(aws: Aws, wanted: Wanted, snapshot_id: str, digests: Sequence[byt
     except CloudError as refusal:
         if refusal.code != _NOT_PENDING:
             raise
-        limit_s = min(_COMPLETED_S, wanted.waiting.limit_s)
+        waiting = call.wanted.waiting
         try:
-            images.wait_for_snapshot(aws, snapshot_id, replace(wanted.waiting, limit_s=limit_s))
+            images.wait_for_snapshot(
+                call.aws, snapshot_id, replace(waiting, limit_s=min(_COMPLETED_S, waiting.limit_s))
+            )
         except CloudError:
             raise refusal from None

@@ -2,7 +2,7 @@
 KiB, and a block that was never written is left out).
 
 A volume that is made from a snapshot may have any content in a block that was left out. So a block is left out only if
-it has nothing but zeros, and the file system says that it is free.
+it has nothing but zeros, and a file system says that it is free.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from quickstart.errors import ArtefactError
+from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host.beneath import opened_regular
 from quickstart.host.holes import data_chunks
 from quickstart.image.ext4layout import read_layout
+from quickstart.image.fatfree import free_clusters
 from quickstart.image.superblock import read_superblock
 from quickstart.image.unused import free_ranges
 from quickstart.model.words import FileSystem
 
 BLOCK_BYTES = 512 * 1024
 _GIB = 1 << 30
+# A plan names each block. EC2 itself has volumes of 64 TiB, and nobody's image is so large.
+_MOST_BYTES = 2 << 40
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,18 @@ def blocks_of(disk_bytes: int) -> int:
     return -(-disk_bytes // BLOCK_BYTES)
 
 
-def planned(disk: Path, root_at_bytes: int) -> Plan:
-    """The plan for ``disk``, a raw image whose root volume begins at ``root_at_bytes``."""
+def planned(disk: Path, root_at_bytes: int, fats: Iterable[tuple[int, int]] = ()) -> Plan:
+    """The plan for ``disk``, a raw image whose root volume begins at ``root_at_bytes``. ``fats`` are the partitions with
+    FAT file systems, as (offset, size) in bytes. Raises BadInputError for a disk of more than 2 TiB.
+    """
     with opened_regular(disk) as fd, open(fd, "rb", closefd=False) as file:
         disk_bytes = file.seek(0, 2)
+        if disk_bytes > _MOST_BYTES:
+            raise BadInputError(f"{disk} has {disk_bytes} bytes, and an AMI gets at most {_MOST_BYTES}")
         with_data = {offset // BLOCK_BYTES for offset, _ in data_chunks(fd, disk_bytes)}
         free = set(_within(_free(disk, root_at_bytes), disk_bytes))
+        for at_bytes, size_bytes in fats:
+            free |= set(_within(free_clusters(file, at_bytes, size_bytes), disk_bytes))
     blocks = range(blocks_of(disk_bytes))
     return Plan(disk_bytes, tuple(index for index in blocks if index in with_data or index not in free))
 

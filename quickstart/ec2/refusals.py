@@ -57,7 +57,7 @@ def refused(refusal: Refusal, tries: int) -> QuickStartError:
     if code in _DENIED:
         # A call may need more than one permission.
         named = _MISSING.search(refusal.message)
-        return DeniedError(named[1] if named else refusal.action)
+        return DeniedError(named[1] if named else refusal.action, said)
     if code in _EXPIRED:
         return BadInputError("the credentials for AWS have expired", hint=_CREDENTIALS_HINT)
     if code in _UNKNOWN:

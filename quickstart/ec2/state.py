@@ -1,7 +1,9 @@
 """Record how far `ami create` has come, so that a killed call can be continued. The record lies beside OUT: one file
-says what is made, and another one has a line for each block that AWS has taken.
+says what is made, and another one has a line for each block that AWS has taken. The second one is also the lock by which
+only one call works at an image.
 
-A record never has credentials.
+A record never has credentials. Nothing is deleted in the account because a record says so: the caller first asks the
+account whether the snapshot is the one that the record means.
 """
 
 from __future__ import annotations
@@ -16,19 +18,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from quickstart.errors import BadInputError
-from quickstart.host.beneath import open_regular, read_bounded
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host.beneath import open_regular, opened_regular, read_bounded
 from quickstart.host.files import sync_directory
 from quickstart.host.holes import write_at
+from quickstart.host.locks import EXCLUSIVE, try_lock
+from quickstart.host.places import fault_of
 from quickstart.parse import jsondoc
 from quickstart.parse.faults import Table, faults
 
 _RECORD_BYTES = 1 << 16
-# A line has at most 8 digits, a blank and 64 hexadecimal digits. 64 TiB have 2**27 blocks.
+# A line has at most 8 digits, a blank and 64 hexadecimal digits.
 _LINE_BYTES = 80
-_MOST_BLOCKS = 1 << 27
+# Calls that were killed may have noted a block twice.
+_SPARE = 4
 _KEY_DIGITS = 12
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRIES = 100
 SnapshotId = Annotated[str, StringConstraints(pattern=r"^snap-[0-9a-f]{8,32}$")]
 
 
@@ -42,7 +48,6 @@ class Record(Table):
     name: Annotated[str, StringConstraints(max_length=128)]
     account: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]
     region: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,40}$")]
-    endpoint: Annotated[str, StringConstraints(max_length=2048)]
     manifest_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     token: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]
     snapshot_id: Literal[""] | SnapshotId = ""
@@ -51,21 +56,71 @@ class Record(Table):
 
 @dataclass(frozen=True)
 class Files:
-    """The two files of a record."""
+    """The two files of a record, and the descriptor of the second one, which is locked."""
 
     record: Path
     blocks: Path
+    fd: int
 
 
-def files_of(out: Path, name: str, account: str, region: str) -> Files:
-    """The files for the image ``name``. An image's name may have characters that a file's name must not have."""
-    key = hashlib.sha256("\0".join((name, account, region)).encode()).hexdigest()[:_KEY_DIGITS]
-    return Files(out.with_name(f"{out.name}.ami-{key}.json"), out.with_name(f"{out.name}.ami-{key}.blocks"))
+@contextmanager
+def locked(out: Path, *words: str) -> Iterator[Files]:
+    """A context with the files of the record for ``words``: an image's name, and where it is made. An image's name may
+    have characters that a file's name must not have. Without a record at the end, no file is left.
+
+    Raises HostLacksError when another call works at the same image, and BadInputError when a file of the record belongs
+    to somebody else.
+    """
+    key = hashlib.sha256("\0".join(words).encode()).hexdigest()[:_KEY_DIGITS]
+    record, blocks = (
+        out.with_name(f"{out.name}.ami-{key}.json"),
+        out.with_name(f"{out.name}.ami-{key}.blocks"),
+    )
+    fd = _locked(blocks)
+    try:
+        yield Files(record, blocks, fd)
+    finally:
+        if not record.exists():
+            blocks.unlink(missing_ok=True)
+        os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    for _ in range(_TRIES):
+        with suppress(FileExistsError):
+            os.close(os.open(path, _NEW, 0o600))
+        try:
+            fd = open_regular(path, writable=True)
+        except FileNotFoundError:
+            continue
+        try:
+            _check_own(fd, path)
+            if not try_lock(fd, EXCLUSIVE, str(path), "choose an OUT on a local one"):
+                raise HostLacksError(
+                    f"another `ami create` works at this image ({path.name})", hint="wait until it ends"
+                )
+            # Meanwhile, the other call may have removed the file.
+            with suppress(FileNotFoundError):
+                status, now = os.fstat(fd), path.lstat()
+                if (status.st_dev, status.st_ino) == (now.st_dev, now.st_ino):
+                    return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+    raise HostLacksError(f"{path} does not stay", hint="end what removes it")
+
+
+def _check_own(fd: int, path: Path) -> None:
+    if said := fault_of(fd, path):
+        raise BadInputError(f"{path} {said}", hint="remove it, or use an OUT in a directory of yours")
 
 
 def read_record(files: Files) -> Record | None:
-    """The record, or None when there is none. Raises BadInputError when it is damaged."""
+    """The record, or None when there is none. Raises BadInputError when it is damaged or somebody else's."""
     try:
+        with opened_regular(files.record) as fd:
+            _check_own(fd, files.record)
         data = read_bounded(files.record, _RECORD_BYTES)
     except FileNotFoundError:
         return None
@@ -75,7 +130,7 @@ def read_record(files: Files) -> Record | None:
         lines = faults(error, Record) if isinstance(error, ValidationError) else [str(error)]
         raise BadInputError(
             f"{files.record} is damaged: {lines[0]}",
-            hint="remove it; `ami list` shows what is in the account",
+            hint="remove it; `quickstart ami list` shows what is in the account",
         ) from error
 
 
@@ -94,44 +149,34 @@ def write_record(files: Files, record: Record) -> None:
 
 
 def remove_record(files: Files) -> None:
-    files.blocks.unlink(missing_ok=True)
+    """Forget what was made. The lock stays."""
     files.record.unlink(missing_ok=True)
+    os.ftruncate(files.fd, 0)
 
 
-def read_done(files: Files) -> dict[int, bytes]:
+def read_done(files: Files, most_blocks: int) -> dict[int, bytes]:
     """The SHA-256 of each block that AWS has taken, by the block's number. A line that was cut by a crash is left out,
-    so its block is sent once more.
+    so its block is sent once more. A file that is larger than ``most_blocks`` blocks need is not ours, and counts as
+    empty.
     """
-    try:
-        data = read_bounded(files.blocks, _LINE_BYTES * _MOST_BLOCKS)
-    except FileNotFoundError:
+    most_bytes = _SPARE * _LINE_BYTES * (most_blocks + 1)
+    if os.fstat(files.fd).st_size > most_bytes:
         return {}
-    done: dict[int, bytes] = {}
+    data, done = os.pread(files.fd, most_bytes, 0), {}
     for line in data.splitlines(keepends=True):
         number, _, digest = line.strip().partition(b" ")
         if line.endswith(b"\n") and number.isdigit() and len(number) <= 9 and len(digest) == 64:
-            try:
-                done[int(number)] = bytes.fromhex(digest.decode("ascii"))
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                done[int(number)] = bytes.fromhex(digest.decode("ascii", "replace"))
     return done
 
 
-@contextmanager
-def opened_done(files: Files) -> Iterator[int]:
-    """A context with a descriptor of the file of blocks, for `note_done`."""
-    with suppress(FileExistsError):
-        os.close(os.open(files.blocks, _NEW, 0o600))
-    fd = open_regular(files.blocks, writable=True)
-    try:
-        # A cut last line must not run into the next one.
-        os.lseek(fd, 0, os.SEEK_END)
-        os.write(fd, b"\n")
-        yield fd
-    finally:
-        os.close(fd)
+def begin_notes(files: Files) -> None:
+    """Let the next notes begin on a line of their own, behind a last line that may be cut."""
+    os.lseek(files.fd, 0, os.SEEK_END)
+    os.write(files.fd, b"\n")
 
 
-def note_done(fd: int, number: int, digest: bytes) -> None:
+def note_done(files: Files, number: int, digest: bytes) -> None:
     """Note that AWS has taken a block. One write(2), so lines of several threads do not mix."""
-    os.write(fd, f"{number} {digest.hex()}\n".encode())
+    os.write(files.fd, f"{number} {digest.hex()}\n".encode())

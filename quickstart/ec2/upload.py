@@ -8,15 +8,34 @@ import base64
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
-from quickstart.ec2.aws import Aws
+from quickstart.ec2.aws import Aws, member
 from quickstart.ec2.plan import BLOCK_BYTES, Plan
+from quickstart.ec2.refusals import Refusal
 from quickstart.errors import BadInputError, CloudError
 
 DEFAULT_WORKERS = 32
 _ALGORITHM = "SHA256"
+# A block may come damaged once.
+_READS = 3
+_NOT_FOUND, _INVALID, _CLOSED = "ResourceNotFoundException", "ValidationException", "INVALID_SNAPSHOT_ID"
+
+
+def is_unknown(refusal: Refusal) -> bool:
+    """Whether the EBS direct APIs do not know a snapshot. A new snapshot may be unknown for up to two minutes
+    (awslabs/coldsnap, src/upload.rs).
+    """
+    return refusal.code == _NOT_FOUND
+
+
+def _may_be_put_again(refusal: Refusal) -> bool:
+    """A block that was damaged on its way, or is being put a second time after an answer was lost, is refused with
+    ValidationException and several reasons. Only a closed snapshot stays closed.
+    """
+    return is_unknown(refusal) or (refusal.code == _INVALID and refusal.reason != _CLOSED)
 
 
 def block_at(fd: int, number: int) -> bytes:
@@ -40,12 +59,13 @@ def put_blocks(
     taken, with its number and SHA-256, by several threads.
     """
 
-    def send(number: int) -> None:
+    def send(own: Aws, number: int) -> None:
         data = block_at(fd, number)
         digest = hashlib.sha256(data).digest()
-        aws.call(
+        own.call(
             "ebs",
             "put_snapshot_block",
+            also=_may_be_put_again,
             SnapshotId=snapshot_id,
             BlockIndex=number,
             BlockData=data,
@@ -55,7 +75,7 @@ def put_blocks(
         )
         put(number, digest)
 
-    _in_threads(send, numbers, workers)
+    _in_threads(aws, send, numbers, workers)
 
 
 def linear_checksum(digests: Iterable[bytes]) -> str:
@@ -71,7 +91,7 @@ def compare_blocks(
     """Read the snapshot back. ``compared`` is called for each block. Raises CloudError when the snapshot has other
     blocks than ``plan``, or another content than the disk ``fd``.
     """
-    tokens = dict(_listed(aws, snapshot_id))
+    tokens = _tokens(aws, snapshot_id)
     if differing := sorted(set(plan.written) ^ set(tokens)):
         raise CloudError(
             f"{snapshot_id} has {len(tokens)} blocks and not {len(plan.written)}: block {differing[0]} is the first "
@@ -79,54 +99,60 @@ def compare_blocks(
             code="",
         )
 
-    def compare(number: int) -> None:
-        data = aws.read(
-            "ebs",
-            "get_snapshot_block",
-            "BlockData",
-            BLOCK_BYTES + 1,
-            SnapshotId=snapshot_id,
-            BlockIndex=number,
-            BlockToken=tokens[number],
+    def compare(own: Aws, number: int) -> None:
+        wanted = block_at(fd, number)
+        for _ in range(_READS):
+            data = own.read(
+                "ebs",
+                "get_snapshot_block",
+                "BlockData",
+                BLOCK_BYTES + 1,
+                also=is_unknown,
+                SnapshotId=snapshot_id,
+                BlockIndex=number,
+                BlockToken=tokens[number],
+            )
+            if data == wanted:
+                compared()
+                return
+        raise CloudError(f"block {number} of {snapshot_id} is not the disk's", code="")
+
+    _in_threads(aws, compare, plan.written, workers)
+
+
+def _tokens(aws: Aws, snapshot_id: str) -> dict[int, str]:
+    """The token of each block of the snapshot, by the block's number. Even a complete snapshot may be unknown for a
+    while.
+    """
+    tokens: dict[int, str] = {}
+    for block in aws.pages("ebs", "list_snapshot_blocks", "Blocks", SnapshotId=snapshot_id, also=is_unknown):
+        number = block.get("BlockIndex")
+        if not isinstance(number, int):
+            raise CloudError(f"{snapshot_id} has a block without a number", code="")
+        tokens[number] = member(block, "BlockToken")
+    return tokens
+
+
+def check_block_size(answer: Mapping[str, object]) -> None:
+    """Raise CloudError when the answer of StartSnapshot says that the snapshot has other blocks than ours."""
+    if answer.get("BlockSize") != BLOCK_BYTES:
+        raise CloudError(
+            f"AWS wants blocks of {answer.get('BlockSize')} bytes, and not of {BLOCK_BYTES}", code=""
         )
-        if data != block_at(fd, number):
-            raise CloudError(f"block {number} of {snapshot_id} is not the disk's", code="")
-        compared()
-
-    _in_threads(compare, plan.written, workers)
 
 
-def _listed(aws: Aws, snapshot_id: str) -> Iterator[tuple[int, str]]:
-    """The blocks of the snapshot, as (number, token)."""
-    position: dict[str, object] = {}
-    while True:
-        page = aws.call("ebs", "list_snapshot_blocks", SnapshotId=snapshot_id, **position)
-        if page["BlockSize"] != BLOCK_BYTES:
-            raise CloudError(f"{snapshot_id} has blocks of {page['BlockSize']} bytes", code="")
-        for block in page.get("Blocks", ()):
-            yield int(block["BlockIndex"]), str(block["BlockToken"])
-        if not page.get("NextToken"):
-            return
-        position = {"NextToken": page["NextToken"]}
-
-
-def check_block_size(answered: int) -> None:
-    """Raise CloudError when the snapshot has other blocks than ours."""
-    if answered != BLOCK_BYTES:
-        raise CloudError(f"AWS wants blocks of {answered} bytes, and not of {BLOCK_BYTES}", code="")
-
-
-def _in_threads(work: Callable[[int], None], numbers: Iterable[int], workers: int) -> None:
+def _in_threads(aws: Aws, work: Callable[[Aws, int], None], numbers: Iterable[int], workers: int) -> None:
     """Call ``work`` for each number, in ``workers`` threads. After the first error, and after an interruption, no
-    further call begins, and the calls that run end before this function does.
+    further call begins, no call is repeated, and the calls that run end before this function does.
     """
     if workers < 1:
         raise BadInputError(f"{workers} workers", hint="choose 1 or more")
     stop = threading.Event()
+    own = replace(aws, sleep=stop.wait)
 
     def unless_stopped(number: int) -> None:
         if not stop.is_set():
-            work(number)
+            work(own, number)
 
     waiting: set[Future[None]] = set()
     with ThreadPoolExecutor(workers, thread_name_prefix="ec2") as pool:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from quickstart.image.ext4layout import Layout, damaged, has_superblock
 
 _BLOCK_UNINIT = 0x2
+_RO_COMPAT_GDT_CSUM, _RO_COMPAT_BIGALLOC, _RO_COMPAT_METADATA_CSUM = 0x10, 0x200, 0x400
 _FREE = re.compile(b"0+")
 
 
@@ -31,11 +32,18 @@ class _Group:
 
 def free_ranges(file: BinaryIO, layout: Layout, at_bytes: int, source: str) -> Iterator[tuple[int, int]]:
     """The ranges of free blocks, as (begin, end) in bytes of ``file``, in order. ``at_bytes`` is the place of the file
-    system in ``file``. ``source`` names the file in messages.
+    system in ``file``. ``source`` names the file in messages. A file system
+    with bigalloc has none.
 
     Raises ArtefactError for a file system that is inconsistent.
     """
-    groups = [_group(layout, index, source) for index in range(layout.groups)]
+    (ro_compat,) = struct.unpack_from("<I", layout.superblock, 0x64)
+    if ro_compat & _RO_COMPAT_BIGALLOC:
+        # The bits of its bitmaps are clusters of blocks.
+        return
+    # Without checksums, the kernel does not look at this flag (ext4_has_group_desc_csum).
+    has_flags = bool(ro_compat & (_RO_COMPAT_GDT_CSUM | _RO_COMPAT_METADATA_CSUM))
+    groups = [_group(layout, index, has_flags, source) for index in range(layout.groups)]
     metadata = _metadata(layout, groups)
     begin = end = 0
     for index, group in enumerate(groups):
@@ -49,7 +57,7 @@ def free_ranges(file: BinaryIO, layout: Layout, at_bytes: int, source: str) -> I
         yield at_bytes + begin, at_bytes + end
 
 
-def _group(layout: Layout, index: int, source: str) -> _Group:
+def _group(layout: Layout, index: int, has_flags: bool, source: str) -> _Group:
     at = index * layout.descriptor_bytes
     places = list(struct.unpack_from("<3I", layout.descriptors, at))
     if layout.wide:
@@ -60,7 +68,7 @@ def _group(layout: Layout, index: int, source: str) -> _Group:
     for place, blocks in zip(places, lengths, strict=True):
         if not layout.first_block < place <= layout.blocks - blocks:
             raise damaged(source, f"block group {index} has metadata in block {place}")
-    return _Group(places[0], places[1], places[2], not flags & _BLOCK_UNINIT)
+    return _Group(places[0], places[1], places[2], not (has_flags and flags & _BLOCK_UNINIT))
 
 
 def _table_blocks(layout: Layout) -> int:

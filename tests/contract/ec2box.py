@@ -14,6 +14,7 @@ from quickstart.ec2.emulator.faults import Trouble
 from quickstart.ec2.emulator.server import Emulator, Settings, serving
 from quickstart.ec2.emulator.signature import Key
 from quickstart.ec2.images import Waiting
+from quickstart.host.unchanged import seen
 from quickstart.model import MIB
 from quickstart.model.words import BootMode
 
@@ -22,7 +23,7 @@ DISK_MIB, ROOT_MIB = 132, 127
 REGION = "eu-central-1"
 # No test waits longer than it has to.
 PATIENCE = Patience(tries=9, base_s=0.001, most_s=0.01)
-WAITING = Waiting(poll_s=0.02, limit_s=20.0)
+WAITING = Waiting(poll_s=0.02, limit_s=20.0, unknown_s=2.0)
 
 
 def made_source(place: Path) -> Source:
@@ -38,7 +39,7 @@ def made_source(place: Path) -> Source:
         file.write(b"boot code")
     run("dd", f"if={root}", f"of={disk}", "bs=1M", f"seek={ROOT_AT_BYTES // MIB}", "conv=notrunc,sparse")
     (out / "manifest.json").write_text('{"schema": 1}\n')
-    return Source(out=out, disk=disk, root_at_bytes=ROOT_AT_BYTES, profile="nginx")
+    return Source(out=out, disk=disk, seen=seen(disk), root_at_bytes=ROOT_AT_BYTES, profile="nginx")
 
 
 def run(*words: str | Path) -> None:
@@ -64,7 +65,7 @@ def emulated(
 
 def environment(emulator: Emulator, key: Key | None = None) -> dict[str, str]:
     """The environment of a client, without anything of the user's own."""
-    key = key or Key()
+    key = key or emulator.key
     return {
         "AWS_ACCESS_KEY_ID": key.id,
         "AWS_SECRET_ACCESS_KEY": key.secret,

@@ -6,17 +6,22 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from quickstart.ec2.create import create
+from quickstart.ec2.emulator.images import _like
 from quickstart.ec2.emulator.server import Emulator
-from quickstart.ec2.emulator.signature import EXPIRED_KEY_ID, Key
+from quickstart.ec2.emulator.signature import EXPIRED_KEY_ID
 from quickstart.host.progress import Quiet
 from tests.contract.ec2box import client, emulated, environment, made_source, wanted
 
@@ -69,6 +74,21 @@ def test_list_show_and_delete(tmp_path: Path, emulator: Emulator, monkeypatch: p
     assert "has made no image web 1" in again.stderr
 
 
+def test_a_snapshot_of_somebody_else_stays(
+    tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in an image of ours, and has not our tags."""
+    variables = environment(emulator)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    made = create(client(emulator), wanted(made_source(tmp_path)), Quiet(), resume=False)
+    emulator.account.snapshots[made.snapshot_id].tags.clear()
+    called = quickstart(tmp_path, ["ami", "delete", "web 1", "--yes"], variables)
+    assert called.returncode == 0
+    assert f"kept, because QuickStart has not made them: {made.snapshot_id}" in called.stderr
+    assert [*emulator.account.snapshots] == [made.snapshot_id]
+
+
 def test_an_image_of_somebody_else_stays(
     tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +130,105 @@ def test_a_wrong_account(
     assert said in first
     assert hint in " ".join(rest)
     assert "Traceback" not in called.stderr
-    assert Key().secret not in called.stderr
+    assert emulator.key.secret not in called.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("foo", "the endpoint"),
+        ("http://[::1", "the endpoint"),
+        ("http://joe:hunter2@127.0.0.1:9", "user name or password"),
+    ],
+)
+def test_an_endpoint_that_is_none(tmp_path: Path, emulator: Emulator, url: str, said: str) -> None:
+    called = quickstart(tmp_path, ["ami", "list", "--endpoint-url", url], environment(emulator))
+    assert called.returncode == 2, called.stderr
+    assert said in called.stderr
+    assert "hunter2" not in called.stderr
+    assert "Traceback" not in called.stderr
+
+
+class Odd(BaseHTTPRequestHandler):
+    """Answers that AWS never gives."""
+
+    answers: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+IDENTITY = (
+    b"<R><GetCallerIdentityResult><Account>%s</Account></GetCallerIdentityResult>"
+    b"<ResponseMetadata><RequestId>0</RequestId></ResponseMetadata></R>"
+)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([b"<html>not you"], id="a page"),
+        pytest.param([b"<R><ResponseMetadata/></R>"], id="no account"),
+        pytest.param([IDENTITY % b"a\x1b[2J"], id="an odd account"),
+        pytest.param(
+            [IDENTITY % b"1", b"<R><imagesSet><item><imageId>x</imageId></item></imagesSet></R>"],
+            id="an odd id",
+        ),
+        pytest.param([IDENTITY % b"1", b"<R><imagesSet><item/></imagesSet></R>"], id="no id"),
+        pytest.param([IDENTITY % b"1", b"<R><nextToken>1</nextToken></R>"], id="no end"),
+    ],
+)
+def test_odd_answers(tmp_path: Path, emulator: Emulator, answers: list[bytes]) -> None:
+    Odd.answers = list(answers)
+    server = HTTPServer(("127.0.0.1", 0), Odd)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        called = quickstart(tmp_path, ["ami", "list"], {**environment(emulator), "AWS_ENDPOINT_URL": url})
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert called.returncode == 1, called.stderr
+    assert "Traceback" not in called.stderr
+    assert "\x1b" not in called.stderr
+
+
+def test_the_emulator_is_for_its_user_only(tmp_path: Path, emulator: Emulator) -> None:
+    """Each emulator has its own key. Nothing is read of a body without a length, or with a large one."""
+    with emulated(tmp_path) as other:
+        assert other.key != emulator.key
+    port = int(emulator.url.rpartition(":")[2])
+    for header in (b"Transfer-Encoding: chunked", b"Content-Length: 9000000000"):
+        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as connection:
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 411 ")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        ("web*", "web 1", True),
+        ("w?b 1", "web 1", True),
+        ("*1", "web 1", True),
+        ("web", "web 1", False),
+        ("we\\*", "web", False),
+        ("we\\*", "we*", True),
+        ("a\\\\b", "a\\b", True),
+        ("*a" * 30 + "b", "a" * 200, False),
+        ("", "", True),
+        ("*", "", True),
+    ],
+)
+def test_patterns_of_filters(pattern: str, text: str, fits: bool) -> None:
+    assert _like(pattern, text) is fits
 
 
 def test_nobody_answers(tmp_path: Path, emulator: Emulator) -> None:

@@ -95,11 +95,26 @@ def test_noise_in_what_is_free(tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "tree/large").read_bytes()
 
 
-def test_clusters(tmp_path: Path) -> None:
-    """The bits of bigalloc are of clusters of blocks."""
-    disk = in_partition(made(tmp_path, "-O", "bigalloc"))
-    with pytest.raises(ArtefactError, match="blocks and"):
-        ranges(disk)
+@pytest.mark.parametrize("options", [(), ("-C", "16384", "-g", "8192")])
+def test_clusters(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """The bits of bigalloc are of clusters of blocks. Nothing is free, or the layout is refused."""
+    disk = in_partition(made(tmp_path, "-O", "bigalloc", *options))
+    try:
+        assert ranges(disk) == []
+    except ArtefactError as error:
+        assert "blocks and" in error.message
+
+
+def test_a_flag_that_does_not_count(tmp_path: Path) -> None:
+    """Without checksums of the groups, the kernel reads each bitmap, whatever the flag BLOCK_UNINIT says."""
+    volume = made(tmp_path, "-b", "4096", "-O", "^64bit,^metadata_csum,^uninit_bg")
+    expected = ranges(in_partition(volume))
+    disk = volume.with_name("disk")
+    with disk.open("r+b") as file:
+        for group in range(5):
+            file.seek(AT_BYTES + 4096 + group * 32 + 0x12)
+            file.write(struct.pack("<H", 2))
+    assert ranges(disk) == expected
 
 
 @pytest.mark.parametrize(("at", "place"), [(0x0, 0), (0x4, 0xFFFFFFFF), (0x8, 153_599)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import os
 import random
 import secrets
@@ -39,8 +40,12 @@ class Snapshot:
     began: datetime
     blocks: Path
     digests: dict[int, bytes] = field(default_factory=dict)
-    tokens: dict[str, int] = field(default_factory=dict)
     closed_at_s: float | None = None
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def block_token(self, number: int) -> str:
+        """The token with which a client gets a block."""
+        return hmac.digest(self.secret, str(number).encode(), "sha256").hex()
 
 
 @dataclass(kw_only=True)
@@ -67,6 +72,7 @@ class Account:
         self.lock = threading.RLock()
         self.snapshots: dict[str, Snapshot] = {}
         self.images: dict[str, Image] = {}
+        self.released: dict[str, dict[str, float]] = {}
         # Not for secrets: the same seed has to give the same failures.
         self._random = random.Random(trouble.seed)  # noqa: S311
 
@@ -138,11 +144,13 @@ class Account:
 
     def delete_snapshot(self, identifier: str) -> None:
         snapshot = self.snapshot(identifier)
-        for image in self.images.values():
-            if identifier in snapshots_of(image.given):
-                raise ApiError(
-                    "InvalidSnapshot.InUse", f"The snapshot {identifier} is currently in use by {image.id}"
-                )
+        using = [each.id for each in self.images.values() if identifier in snapshots_of(each.given)]
+        # EC2 forgets an image later than it answers.
+        using += [each for each, until_s in self.released.get(identifier, {}).items() if self.now() < until_s]
+        if using:
+            raise ApiError(
+                "InvalidSnapshot.InUse", f"The snapshot {identifier} is currently in use by {using[0]}"
+            )
         snapshot.blocks.unlink()
         del self.snapshots[identifier]
 

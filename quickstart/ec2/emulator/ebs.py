@@ -54,8 +54,8 @@ _ROUTES = (
     ("POST", re.compile(r"/snapshots"), "StartSnapshot"),
     ("POST", re.compile(rf"/snapshots/completion/{_ID}"), "CompleteSnapshot"),
     ("GET", re.compile(rf"/snapshots/{_ID}/blocks"), "ListSnapshotBlocks"),
-    ("PUT", re.compile(rf"/snapshots/{_ID}/blocks/(?P<number>[0-9]+)"), "PutSnapshotBlock"),
-    ("GET", re.compile(rf"/snapshots/{_ID}/blocks/(?P<number>[0-9]+)"), "GetSnapshotBlock"),
+    ("PUT", re.compile(rf"/snapshots/{_ID}/blocks/(?P<number>[0-9]{{1,10}})"), "PutSnapshotBlock"),
+    ("GET", re.compile(rf"/snapshots/{_ID}/blocks/(?P<number>[0-9]{{1,10}})"), "GetSnapshotBlock"),
 )
 
 
@@ -73,7 +73,7 @@ def answer(account: Account, request: Request, action: str, words: Mapping[str, 
         return _start(account, request)
     with account.lock:
         snapshot = account.snapshots.get(words["id"])
-    if snapshot is None:
+    if snapshot is None or not account.is_known(snapshot.began_at_s):
         raise ApiError("ResourceNotFoundException", "The snapshot does not exist.", 404, "SNAPSHOT_NOT_FOUND")
     verbs: dict[str, Callable[[], Answer]] = {
         "CompleteSnapshot": lambda: _complete(account, request, snapshot),
@@ -103,6 +103,8 @@ def _start(account: Account, request: Request) -> Answer:
         raise invalid(f"A timeout of {minutes} minutes is not possible.")
     if any(key.lower().startswith("aws:") or not 0 < len(key) <= 128 for key in tags):
         raise invalid("A tag has a reserved or too long key.", "INVALID_TAG")
+    if not all(text.isprintable() for pair in tags.items() for text in pair):
+        raise invalid("A tag has a character that cannot be printed.", "INVALID_TAG")
     with account.lock:
         snapshot = account.begin_snapshot(
             gib, str(given.get("Description", "")), tags, str(given.get("ClientToken", ""))
@@ -169,8 +171,7 @@ def _list(account: Account, request: Request, snapshot: Snapshot) -> Answer:
         raise invalid(f"A page has {_LEAST_PAGE} to {_MOST_PAGE} blocks.")
     with account.lock:
         numbers = [number for number in sorted(snapshot.digests) if number >= begin]
-        page = {secrets.token_urlsafe(48): number for number in numbers[:most]}
-        snapshot.tokens |= page
+        page = {snapshot.block_token(number): number for number in numbers[:most]}
     document: dict[str, object] = {
         "Blocks": [{"BlockIndex": number, "BlockToken": token} for token, number in page.items()],
         "ExpiryTime": _EXPIRES,
@@ -184,7 +185,7 @@ def _list(account: Account, request: Request, snapshot: Snapshot) -> Answer:
 
 def _get(account: Account, request: Request, snapshot: Snapshot, number: int) -> Answer:
     _check_readable(account, snapshot)
-    if snapshot.tokens.get(request.query.get("blockToken", "")) != number:
+    if not secrets.compare_digest(request.query.get("blockToken", ""), snapshot.block_token(number)):
         raise invalid("The token is not the block's.", "INVALID_BLOCK_TOKEN")
     data = get_block(snapshot, number)
     return Answer(

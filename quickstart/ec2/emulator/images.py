@@ -33,6 +33,8 @@ def register_image(account: Account, given: Given) -> dict[str, Any]:
         raise ApiError("InvalidAMIName.Malformed", "AMI names must be between 3 and 128 characters long.")
     if any(each.given.get("Name") == name for each in account.images.values()):
         raise ApiError("InvalidAMIName.Duplicate", f"AMI name {name} is already in use by another AMI")
+    if not str(given.get("Description", "")).isprintable():
+        raise ApiError("InvalidParameterValue", "The description has a character that cannot be printed.")
     if given.get("ImageLocation"):
         raise ApiError("UnsupportedOperation", "The emulator has no images in S3.")
     if given.get("VirtualizationType") != "hvm":
@@ -119,6 +121,9 @@ def _document(account: Account, image: Image) -> dict[str, Any]:
 def deregister_image(account: Account, given: Given) -> dict[str, Any]:
     image = account.image(given["ImageId"])
     del account.images[image.id]
+    for identifier in snapshots_of(image.given):
+        until_s = account.now() + account.trouble.unknown_for_s
+        account.released.setdefault(identifier, {})[image.id] = until_s
     if given.get("DeleteAssociatedSnapshots"):
         for identifier in snapshots_of(image.given):
             account.delete_snapshot(identifier)
@@ -174,6 +179,8 @@ def _tags(given: Iterable[Given]) -> dict[str, str]:
     found = {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in given}
     if any(not key or len(key) > 127 or key.lower().startswith("aws:") for key in found):
         raise ApiError("InvalidParameterValue", "A tag has an empty, reserved or too long key.")
+    if not all(text.isprintable() for pair in found.items() for text in pair):
+        raise ApiError("InvalidParameterValue", "A tag has a character that cannot be printed.")
     if len(found) > 50:
         raise ApiError("TagLimitExceeded", "A resource has at most 50 tags.")
     return found
@@ -196,16 +203,24 @@ def _passes_one(wanted: Given, facts: Mapping[str, str], tags: Mapping[str, str]
 
 
 def _like(pattern: str, text: str) -> bool:
-    """EC2's patterns: * stands for any characters, ? for one, and a backslash takes the meaning away."""
-    parts = re.findall(r"\\.|[*?]|[^*?\\]+|\\", pattern, re.DOTALL)
-    words = {"*": ".*", "?": "."}
-    return bool(
-        re.fullmatch(
-            "".join(words.get(part) or re.escape(part.removeprefix("\\") or "\\") for part in parts),
-            text,
-            re.DOTALL,
-        )
-    )
+    """EC2's patterns: * stands for any characters, ? for one, and a backslash takes the meaning away. The time is at most
+    the product of both lengths.
+    """
+    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
+    at, place, star, mark = 0, 0, -1, 0
+    while place < len(text):
+        part = parts[at] if at < len(parts) else ""
+        if part == "*":
+            star, mark = at, place
+            at += 1
+        elif part == "?" or (part and part[-1] == text[place]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            mark += 1
+            at, place = star + 1, mark
+        else:
+            return False
+    return all(part == "*" for part in parts[at:])
 
 
 ACTIONS: Mapping[str, Callable[[Account, Given], dict[str, Any]]] = {

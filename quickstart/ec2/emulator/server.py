@@ -46,6 +46,7 @@ class Emulator:
     url: str
     account: Account
     calls: dict[str, int]
+    key: signature.Key
 
 
 @contextmanager
@@ -56,6 +57,9 @@ def serving(settings: Settings) -> Iterator[Emulator]:
 
     def application(environ: dict[str, object], start: object) -> object:
         web = WebRequest(environ)
+        if "Transfer-Encoding" in web.headers or (web.content_length or 0) > _MOST_BODY_BYTES:
+            # The body is not read, so the connection cannot be used again.
+            return Response(b"", 411, {"Connection": "close"})(environ, start)  # type: ignore[arg-type]
         answer = answered(settings, account, _request(web), calls)
         return Response(answer.body, answer.status, Headers(dict(answer.headers)))(environ, start)  # type: ignore[arg-type]
 
@@ -63,7 +67,7 @@ def serving(settings: Settings) -> Iterator[Emulator]:
     thread = threading.Thread(target=server.serve_forever, name="ec2emulator", daemon=True)
     thread.start()
     try:
-        yield Emulator(f"http://127.0.0.1:{server.server_port}", account, calls)
+        yield Emulator(f"http://127.0.0.1:{server.server_port}", account, calls, settings.key)
     finally:
         server.shutdown()
         thread.join()
@@ -78,13 +82,12 @@ class _Handler(WSGIRequestHandler):
 
 
 def _request(web: WebRequest) -> Request:
-    size = web.content_length or 0
     return Request(
         method=web.method,
         path=web.path,
         query=dict(web.args.items()),
         headers={key.lower(): value for key, value in web.headers.items()},
-        body=web.get_data() if size <= _MOST_BODY_BYTES else b"",
+        body=web.get_data(),
     )
 
 
@@ -107,6 +110,10 @@ def answered(settings: Settings, account: Account, request: Request, calls: dict
         return Answer(answer.status, answer.body, {"Content-Type": "application/json", **answer.headers})
     except ApiError as refusal:
         return _refusal(refusal, is_ebs)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        # For example, the host's disk is full.
+        name = "InternalServerException" if is_ebs else "InternalError"
+        return _refusal(ApiError(name, f"{type(error).__name__}: {error}", 500), is_ebs)
 
 
 def _check_permission(settings: Settings, action: str) -> None:

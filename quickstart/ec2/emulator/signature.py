@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from quickstart.ec2.emulator.ebs import Request
@@ -21,10 +22,12 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True)
 class Key:
-    """An access key that the emulator takes. It is no secret."""
+    """The access key that an emulator takes. Each emulator has its own, because the disks that it serves have the secrets
+    of their owner.
+    """
 
-    id: str = "AKIAEMULATOR00000000"
-    secret: str = "emulator-opens-nothing"  # noqa: S105 - it opens nothing
+    id: str = field(default_factory=lambda: f"AKIA{secrets.token_hex(8).upper()}")
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(30), repr=False)
 
 
 def check(request: Request, key: Key, region: str, is_ebs: bool) -> None:
