@@ -17,6 +17,7 @@ from quickstart.bench.series import RESULTS, Bench, invalid, run_matrix, time_le
 from quickstart.cli import bench as cli
 from quickstart.cli.main import group
 from quickstart.errors import BadInputError, GuestError, OtherResultsError, ResultsError
+from quickstart.host.progress import Quiet
 from quickstart.measure.matrix import Matrix, order
 from quickstart.measure.results import Cell, Circumstances, Planned, Reads, Sample
 from quickstart.report import document
@@ -27,7 +28,7 @@ PLAN = (Planned(STANDARD, 2, 30), Planned(CELL, 2, 60))
 ORDER = order(PLAN)
 
 
-class Shown:
+class Shown(Quiet):
     """A Progress that remembers."""
 
     def __init__(self) -> None:

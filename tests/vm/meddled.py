@@ -25,13 +25,14 @@ from pathlib import Path
 from quickstart.cli.output import Verb, run_verb
 from quickstart.engines import boot as pipeline
 from quickstart.engines.image import ImageOptions, build_image
+from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import children
 
 
-class Meddler:
+class Meddler(Quiet):
     """A progress.Progress that calls ``act`` some time after a step's begin or end; at once in the build's own thread."""
 
     def __init__(self, step: str, delay_s: float, act: Callable[[], None]) -> None:
