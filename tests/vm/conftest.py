@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +25,9 @@ from quickstart.model import MIB
 from quickstart.store.store import Store, default_root
 from quickstart.volume.emulator import volume_binary
 from tests.conftest import NO_ROOT
+
+if TYPE_CHECKING:
+    from tests.vm.imaging import Made
 
 COMMAND = Path(sys.executable).with_name("quickstart")
 BUILD_S = 1500.0
@@ -104,6 +107,17 @@ def host(*words: str | Path) -> str:
 def store() -> Iterator[Store]:
     with Store(default_root(), print) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def layout_disk(
+    request: pytest.FixtureRequest, store: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Made]:
+    """The disk of `build --image` of a look-alike with the layout that the test names (imaging.with_layout)."""
+    from tests.vm.imaging import image_made
+
+    with image_made(store, tmp_path_factory.mktemp(request.param), request.param) as made:
+        yield made
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from quickstart.artefact.directory import load
 from quickstart.cli.firmware import free_port
 from quickstart.cli.output import Display, Plain
 from quickstart.engines.boot import machine_of
@@ -25,6 +28,7 @@ from quickstart.store.store import Store
 from tests.guests import launched
 from tests.images.layouts import Layout
 from tests.images.lookalike import look_alike
+from tests.vm.conftest import BUILD_S, quickstart
 from tests.vm.test_inspect import digest
 
 BOOT_S = 900.0
@@ -51,6 +55,17 @@ _ENTRY = "/boot/efi/loader/entries/quickstart"
 BREAK_ENTRY = on_esp(f"mv {_ENTRY}+1.conf {_ENTRY}+0-1.conf")
 _STOCK_ENTRY = "/boot/efi/loader/entries/debian-*.conf"
 CHANGE_MENU = on_esp(f"sed -i 's/ ro / ro audit=0 /' {_STOCK_ENTRY}", f"grep -q 'audit=0' {_STOCK_ENTRY}")
+ON_ROOT = """\
+set -e
+mount -n -o remount,rw /
+{}
+sync
+mount -n -o remount,ro /
+"""
+# With what comes before and after it, such as mounting /boot.
+CHOOSE_STOCK = ON_ROOT.format("{}\ngrub-reboot 0\n{}")
+# Debian's security updates often keep the version in the kernel's name. A byte at the end leaves a kernel that starts.
+NEW_KERNEL = "for kernel in /boot/vmlinuz-*; do printf x >>$kernel; done"
 PROFILE = """\
 schema = 1
 name = "web"
@@ -171,3 +186,16 @@ def image_made(store: Store, place: Path, layout: Layout) -> Iterator[Made]:
             # A copy of a whole disk, which no other test needs.
             remove_tree(entry)
     assert digest(disk) == before
+
+
+def with_layout(layout: Layout) -> pytest.MarkDecorator:
+    """The test's ``layout_disk`` is of this layout."""
+    return pytest.mark.parametrize("layout_disk", [layout], indirect=True)
+
+
+def rebuild(made: Made) -> None:
+    """`quickstart rebuild` of the disk."""
+    out = made.artefact.directory
+    called = quickstart("rebuild", out, "--profile", out.parent, "--json", timeout_s=BUILD_S)
+    assert called.result["made"], called.err
+    made.artefact = load(out)
