@@ -22,7 +22,7 @@ ROOT_AT_BYTES = 4 * MIB
 DISK_MIB, ROOT_MIB = 132, 127
 REGION = "eu-central-1"
 # No test waits longer than it has to.
-PATIENCE = Patience(tries=9, base_s=0.001, most_s=0.01)
+PATIENCE = Patience(tries=14, base_s=0.01, most_s=0.2)
 WAITING = Waiting(poll_s=0.02, limit_s=20.0, unknown_s=2.0)
 
 

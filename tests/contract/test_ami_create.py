@@ -94,7 +94,7 @@ def test_an_image_is_made_and_kept_as_ec2_keeps_it(tmp_path: Path, monkeypatch: 
 
 def test_a_busy_and_slow_ec2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = made_source(tmp_path)
-    trouble = Trouble(throttled=0.1, unavailable=0.1, unknown_for_s=0.3, pending_for_s=0.5)
+    trouble = Trouble(throttled=0.1, unavailable=0.1, unknown_for_s=0.05, pending_for_s=0.5)
     with emulated(tmp_path, trouble) as emulator:
         made = create(own(monkeypatch, emulator), wanted(source), Quiet(), resume=False)
         check_whole(emulator, made.snapshot_id, source.disk, made.plan.written)
