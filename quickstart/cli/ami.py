@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -25,7 +24,7 @@ from quickstart.ec2.policy import policy
 from quickstart.ec2.upload import DEFAULT_WORKERS
 from quickstart.engines.ownsystem import look_into
 from quickstart.errors import BadInputError
-from quickstart.host.unchanged import seen
+from quickstart.host.unchanged import Seen, seen
 from quickstart.model import MIB, Artefact
 from quickstart.model.disk import Inspected, Loader
 from quickstart.model.words import BootMode, DiskFormat, Target
@@ -114,9 +113,8 @@ def create(
     place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
 
     def work(verb: Verb) -> int:
-        with ExitStack() as stack:
-            directory = out.absolute()
-            stack.enter_context(output.in_use(directory))
+        directory = out.absolute()
+        with output.in_use(directory):
             artefact = artefacts.load(directory)
             before = seen(artefact.disk)
             _check_artefact(artefact)
@@ -128,18 +126,7 @@ def create(
             found = _examined(artefact, verb)
             wanted = creation.Wanted(
                 name=name,
-                source=creation.Source(
-                    out=directory,
-                    disk=artefact.disk,
-                    seen=before,
-                    root_at_bytes=artefact.root_at_bytes,
-                    profile=artefact.profile_name,
-                    fats=tuple(
-                        (each.begin_bytes, each.size_bytes)
-                        for each in found.facts.partitions
-                        if each.kind == _FAT
-                    ),
-                ),
+                source=_source(artefact, before, found),
                 boot_mode=boot_mode_of(found.loaders, boot_mode),
                 tpm=tpm,
                 workers=workers,
@@ -153,6 +140,19 @@ def create(
         return 0
 
     sys.exit(run_verb("ami create", as_json, work, as_root=True))
+
+
+def _source(artefact: Artefact, before: Seen, found: Inspected) -> creation.Source:
+    return creation.Source(
+        out=artefact.directory,
+        disk=artefact.disk,
+        seen=before,
+        root_at_bytes=artefact.root_at_bytes,
+        profile=artefact.profile_name,
+        fats=tuple(
+            (each.begin_bytes, each.size_bytes) for each in found.facts.partitions if each.kind == _FAT
+        ),
+    )
 
 
 def _check_artefact(artefact: Artefact) -> None:

@@ -19,7 +19,7 @@ from quickstart.host.workspace import workspace
 from quickstart.model import MIB
 from quickstart.parse import jsondoc
 
-_INSTALL = "pip install 'quickstart-boot[emulator]'"
+_INSTALL = "pip install 'boto3>=1.40,<2' 'werkzeug>=3,<4'"
 
 
 @click.group()

@@ -26,7 +26,8 @@ _CONNECT_S, _READ_S = 10, 30
 _FIRST_TRIES = 4
 _SERVICES = ("ec2", "ebs", "sts")
 _AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
-_INSTALL = "pip install --upgrade 'quickstart-boot[ec2]'"
+# By its own name: an index may have a stranger's package of ours.
+_INSTALL = "pip install 'boto3>=1.40,<2'"
 # A thousand pages have a million images.
 _MOST_PAGES = 1000
 # Another refusal after which the same call may succeed later.

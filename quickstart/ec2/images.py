@@ -233,7 +233,7 @@ def _wait(
         if now in failed:
             raise CloudError(f"{what} is {now}", code="")
         if now is None and waited_s >= waiting.unknown_s:
-            raise CloudError(f"the account has no {what}", code=_UNKNOWN_SNAPSHOT)
+            raise CloudError(f"the account has no {what}", code="")
         if waited_s >= waiting.limit_s:
             raise UnavailableError(
                 f"{what} is still {now or 'unknown'} after {waiting.limit_s:.0f} s",

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host.beneath import opened_regular
@@ -64,28 +65,27 @@ def planned(disk: Path, root_at_bytes: int, fats: Iterable[tuple[int, int]] = ()
         if disk_bytes > _MOST_BYTES:
             raise BadInputError(f"{disk} has {disk_bytes} bytes, and an AMI gets at most {_MOST_BYTES}")
         with_data = {offset // BLOCK_BYTES for offset, _ in data_chunks(fd, disk_bytes)}
-        free = set(_within(_free(disk, root_at_bytes), disk_bytes))
+        free = set(_within(_free(file, disk, root_at_bytes), disk_bytes))
         for at_bytes, size_bytes in fats:
             free |= set(_within(free_clusters(file, at_bytes, size_bytes), disk_bytes))
     blocks = range(blocks_of(disk_bytes))
     return Plan(disk_bytes, tuple(index for index in blocks if index in with_data or index not in free))
 
 
-def _free(disk: Path, root_at_bytes: int) -> Iterator[tuple[int, int]]:
-    """The ranges of ``disk`` that the root file system does not use, in bytes. There are none if it is no ext4, or if
-    its journal has changes that the bitmaps do not have yet.
+def _free(file: BinaryIO, disk: Path, root_at_bytes: int) -> Iterator[tuple[int, int]]:
+    """The ranges of ``disk`` that the root file system does not use, in bytes. ``file`` is the open disk. There are none
+    if the root is no ext4, or if its journal has changes that the bitmaps do not have yet.
     """
     superblock = read_superblock(disk, root_at_bytes)
     is_settled = superblock.clean and not superblock.needs_recovery and not superblock.has_errors
     if superblock.file_system != FileSystem.EXT4 or not is_settled:
         return
-    with disk.open("rb") as file:
-        try:
-            layout = read_layout(file, str(disk), root_at_bytes)
-        except ArtefactError:
-            # meta_bg or bigalloc.
-            return
-        yield from free_ranges(file, layout, root_at_bytes, str(disk))
+    try:
+        layout = read_layout(file, str(disk), root_at_bytes)
+    except ArtefactError:
+        # For example meta_bg.
+        return
+    yield from free_ranges(file, layout, root_at_bytes, str(disk))
 
 
 def _within(ranges: Iterable[tuple[int, int]], disk_bytes: int) -> Iterator[int]:

@@ -35,8 +35,7 @@ _CREDENTIALS_HINT = "renew them, for example with `aws sso login`, or choose oth
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
     """The error that AWS answered. ``action`` is the permission that the call needs, for example ec2:RegisterImage, and
-    ``status`` the status of HTTP. The EBS direct
-    APIs give a ``reason`` as well.
+    ``status`` the status of HTTP. The EBS direct APIs give a ``reason`` as well.
     """
 
     action: str

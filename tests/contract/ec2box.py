@@ -7,13 +7,20 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from quickstart.ec2 import upload
 from quickstart.ec2.aws import Aws, Patience, Place, connected
-from quickstart.ec2.create import Source, Wanted
+from quickstart.ec2.create import Source, Wanted, create
+from quickstart.ec2.emulator.account import get_block
 from quickstart.ec2.emulator.faults import Trouble
 from quickstart.ec2.emulator.server import Emulator, Settings, serving
 from quickstart.ec2.emulator.signature import Key
 from quickstart.ec2.images import Waiting
+from quickstart.errors import UnavailableError
+from quickstart.host.progress import Quiet
 from quickstart.host.unchanged import seen
 from quickstart.model import MIB
 from quickstart.model.words import BootMode
@@ -81,3 +88,50 @@ def environment(emulator: Emulator, key: Key | None = None) -> dict[str, str]:
 def client(emulator: Emulator, workers: int = 8) -> Aws:
     """A client in this process, whose environment has the words of `environment`."""
     return connected(Place(region=REGION, endpoint=emulator.url), workers, PATIENCE)
+
+
+def own(monkeypatch: pytest.MonkeyPatch, emulator: Emulator) -> Aws:
+    for name, value in environment(emulator).items():
+        monkeypatch.setenv(name, value)
+    return client(emulator)
+
+
+def check_whole(emulator: Emulator, snapshot_id: str, disk: Path, numbers: tuple[int, ...]) -> None:
+    """The snapshot has just these blocks, and each of them is the disk's."""
+    snapshot = emulator.account.snapshots[snapshot_id]
+    assert sorted(snapshot.digests) == list(numbers)
+    with disk.open("rb") as file:
+        for number in numbers:
+            assert get_block(snapshot, number) == upload.block_at(file.fileno(), number)
+
+
+def left_in(emulator: Emulator) -> list[str]:
+    return [*emulator.account.images, *emulator.account.snapshots]
+
+
+def leftovers(out: Path) -> list[str]:
+    return sorted(path.name for path in out.parent.iterdir() if ".ami-" in path.name)
+
+
+class Stopped(BaseException):
+    """As SIGKILL would, this passes all handlers of errors."""
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, operation: str, error: Exception) -> None:
+    """The operation fails with ``error`` in place of being called."""
+    whole = Aws.call
+
+    def call(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        if name == operation:
+            raise error
+        return whole(self, service, name, **parameters)
+
+    monkeypatch.setattr(Aws, "call", call)
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, aws: Aws, source: Source) -> None:
+    """A call that ends before it completes the snapshot, and can be continued."""
+    with monkeypatch.context() as patched:
+        refusing(patched, "complete_snapshot", UnavailableError("no answer", code=""))
+        with pytest.raises(UnavailableError):
+            create(aws, wanted(source), Quiet(), resume=False)

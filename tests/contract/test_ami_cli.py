@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import pytest
 
-from quickstart.ec2.create import create
-from quickstart.ec2.emulator.images import _like
+from quickstart.ec2.create import Created, create
+from quickstart.ec2.emulator.images import matches
 from quickstart.ec2.emulator.server import Emulator
 from quickstart.ec2.emulator.signature import EXPIRED_KEY_ID
 from quickstart.host.progress import Quiet
@@ -49,11 +49,16 @@ def emulator(tmp_path: Path) -> Iterator[Emulator]:
         yield found
 
 
-def test_list_show_and_delete(tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    variables = environment(emulator)
-    for name, value in variables.items():
+@pytest.fixture
+def made(tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Created:
+    """The image "web 1" in the emulator."""
+    for name, value in environment(emulator).items():
         monkeypatch.setenv(name, value)
-    made = create(client(emulator), wanted(made_source(tmp_path)), Quiet(), resume=False)
+    return create(client(emulator), wanted(made_source(tmp_path)), Quiet(), resume=False)
+
+
+def test_list_show_and_delete(tmp_path: Path, emulator: Emulator, made: Created) -> None:
+    variables = environment(emulator)
     listed = quickstart(tmp_path, ["ami", "list", "--json"], variables)
     (image,) = json.loads(listed.stdout)["result"]["images"]
     assert (image["image_id"], image["name"], image["snapshot_ids"]) == (
@@ -74,14 +79,9 @@ def test_list_show_and_delete(tmp_path: Path, emulator: Emulator, monkeypatch: p
     assert "has made no image web 1" in again.stderr
 
 
-def test_a_snapshot_of_somebody_else_stays(
-    tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_of_somebody_else_stays(tmp_path: Path, emulator: Emulator, made: Created) -> None:
     """It is in an image of ours, and has not our tags."""
     variables = environment(emulator)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    made = create(client(emulator), wanted(made_source(tmp_path)), Quiet(), resume=False)
     emulator.account.snapshots[made.snapshot_id].tags.clear()
     called = quickstart(tmp_path, ["ami", "delete", "web 1", "--yes"], variables)
     assert called.returncode == 0
@@ -89,13 +89,8 @@ def test_a_snapshot_of_somebody_else_stays(
     assert [*emulator.account.snapshots] == [made.snapshot_id]
 
 
-def test_an_image_of_somebody_else_stays(
-    tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_of_somebody_else_stays(tmp_path: Path, emulator: Emulator, made: Created) -> None:
     variables = environment(emulator)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    made = create(client(emulator), wanted(made_source(tmp_path)), Quiet(), resume=False)
     emulator.account.images[made.image_id].tags.clear()
     emulator.account.snapshots[made.snapshot_id].tags.clear()
     called = quickstart(tmp_path, ["ami", "delete", "web 1", "--yes"], variables)
@@ -228,7 +223,7 @@ def test_the_emulator_is_for_its_user_only(tmp_path: Path, emulator: Emulator) -
     ],
 )
 def test_patterns_of_filters(pattern: str, text: str, fits: bool) -> None:
-    assert _like(pattern, text) is fits
+    assert matches(pattern, text) is fits
 
 
 def test_nobody_answers(tmp_path: Path, emulator: Emulator) -> None:

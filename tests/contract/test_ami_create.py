@@ -1,4 +1,4 @@
-"""`ami create` against the emulator, over real HTTP."""
+"""`ami create` against the emulator, over real HTTP: what it makes, and how it goes on after it was stopped."""
 
 from __future__ import annotations
 
@@ -6,33 +6,31 @@ import dataclasses
 import hashlib
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quickstart.ec2 import images, policy, upload
-from quickstart.ec2.aws import Aws, Patience
-from quickstart.ec2.create import Source, create
-from quickstart.ec2.emulator import account as account_module
-from quickstart.ec2.emulator import ebs
-from quickstart.ec2.emulator.account import Account, Snapshot, get_block
-from quickstart.ec2.emulator.faults import ApiError, Trouble
-from quickstart.ec2.emulator.server import Emulator
+from quickstart.ec2 import images, upload
+from quickstart.ec2.aws import Aws
+from quickstart.ec2.create import create
+from quickstart.ec2.emulator.faults import Trouble
 from quickstart.ec2.plan import BLOCK_BYTES, planned
-from quickstart.errors import BadInputError, CloudError, DeniedError, HostLacksError, UnavailableError
+from quickstart.errors import BadInputError
 from quickstart.host.progress import Quiet
 from quickstart.model import MIB
 from quickstart.model.words import BootMode
 from tests.contract.ec2box import (
     DISK_MIB,
     ROOT_MIB,
-    client,
+    Stopped,
+    check_whole,
     emulated,
-    environment,
+    interrupted,
+    leftovers,
     made_source,
+    own,
     run,
     wanted,
 )
@@ -42,29 +40,6 @@ from tests.contract.ec2box import (
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No file and no variable of the user's own counts."""
     monkeypatch.setenv("HOME", str(tmp_path))
-
-
-def own(monkeypatch: pytest.MonkeyPatch, emulator: Emulator) -> Aws:
-    for name, value in environment(emulator).items():
-        monkeypatch.setenv(name, value)
-    return client(emulator)
-
-
-def check_whole(emulator: Emulator, snapshot_id: str, disk: Path, numbers: tuple[int, ...]) -> None:
-    """The snapshot has just these blocks, and each of them is the disk's."""
-    snapshot = emulator.account.snapshots[snapshot_id]
-    assert sorted(snapshot.digests) == list(numbers)
-    with disk.open("rb") as file:
-        for number in numbers:
-            assert get_block(snapshot, number) == upload.block_at(file.fileno(), number)
-
-
-def left_in(emulator: Emulator) -> list[str]:
-    return [*emulator.account.images, *emulator.account.snapshots]
-
-
-def leftovers(out: Path) -> list[str]:
-    return sorted(path.name for path in out.parent.iterdir() if ".ami-" in path.name)
 
 
 def test_an_image_is_made_and_kept_as_ec2_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +83,6 @@ def test_another_image_of_this_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (source.out / "manifest.json").write_text("{}\n")
         with pytest.raises(BadInputError, match="another image of the name web 1"):
             create(aws, wanted(source), Quiet(), resume=False)
-
-
-class Stopped(BaseException):
-    """As SIGKILL would, this passes all handlers of errors."""
 
 
 @pytest.mark.parametrize(
@@ -166,59 +137,6 @@ def test_a_stopped_call_goes_on(
     assert leftovers(source.out) == []
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, operation: str, error: Exception) -> None:
-    """The operation fails with ``error`` in place of being called."""
-    whole = Aws.call
-
-    def call(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
-        if name == operation:
-            raise error
-        return whole(self, service, name, **parameters)
-
-    monkeypatch.setattr(Aws, "call", call)
-
-
-def interrupted(monkeypatch: pytest.MonkeyPatch, aws: Aws, source: Source) -> None:
-    """A call that ends before it completes the snapshot, and can be continued."""
-    with monkeypatch.context() as patched:
-        refusing(patched, "complete_snapshot", UnavailableError("no answer", code=""))
-        with pytest.raises(UnavailableError):
-            create(aws, wanted(source), Quiet(), resume=False)
-
-
-def test_what_is_refused_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = made_source(tmp_path)
-    allowed = [action for action in policy.ACTIONS if action != "ec2:RegisterImage"]
-    document = {"Statement": [{"Effect": "Allow", "Action": allowed}]}
-    with emulated(tmp_path, policy=document) as emulator:
-        with pytest.raises(DeniedError, match="no permission for ec2:RegisterImage"):
-            create(own(monkeypatch, emulator), wanted(source), Quiet(), resume=False)
-        assert left_in(emulator) == []
-    assert leftovers(source.out) == []
-
-
-@pytest.mark.parametrize("action", policy.ACTIONS)
-def test_each_permission_is_needed_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
-) -> None:
-    """With all of the policy's permissions it works (other tests), and without one of them it says so."""
-    source = made_source(tmp_path)
-    allowed = [each for each in policy.ACTIONS if each != action]
-    document = {"Statement": [{"Effect": "Allow", "Action": allowed}]}
-    with emulated(tmp_path, policy=document) as emulator:
-        aws = own(monkeypatch, emulator)
-
-        def use() -> None:
-            made = create(aws, wanted(source), Quiet(), resume=False)
-            images.our_snapshots(aws)
-            images.deregister(aws, made.image_id)
-            images.delete_snapshot(aws, made.snapshot_id)
-
-        with pytest.raises(DeniedError) as caught:
-            use()
-        assert caught.value.action == action
-
-
 def test_no_answer_keeps_what_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = made_source(tmp_path)
     with emulated(tmp_path) as emulator:
@@ -241,43 +159,6 @@ def test_a_removed_snapshot_begins_anew(tmp_path: Path, monkeypatch: pytest.Monk
         images.delete_snapshot(aws, snapshot.id)
         made = create(aws, wanted(source), Quiet(), resume=False)
         assert made.sent_blocks == len(made.plan.written)
-
-
-@pytest.mark.parametrize("at_bytes", [0, 100 * MIB], ids=["a block that is sent", "a block that is left out"])
-def test_a_disk_that_changes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_bytes: int
-) -> None:
-    source = made_source(tmp_path)
-    assert at_bytes // BLOCK_BYTES not in source.plan.written or at_bytes == 0
-    with emulated(tmp_path) as emulator:
-        aws = own(monkeypatch, emulator)
-        whole = upload.put_blocks
-
-        def put(*given: Any) -> None:
-            whole(*given)
-            with source.disk.open("r+b") as file:
-                file.seek(at_bytes)
-                file.write(b"other bytes")
-
-        monkeypatch.setattr(upload, "put_blocks", put)
-        said = "block 0 of snap-" if at_bytes == 0 else "changed while it was read"
-        with pytest.raises((CloudError, BadInputError), match=said):
-            create(aws, wanted(source), Quiet(), resume=False)
-        assert left_in(emulator) == []
-    assert leftovers(source.out) == []
-
-
-def test_no_secret_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = made_source(tmp_path)
-    with emulated(tmp_path) as emulator:
-        aws = own(monkeypatch, emulator)
-        interrupted(monkeypatch, aws, source)
-        texts = [(source.out.parent / name).read_text() for name in leftovers(source.out)]
-        (snapshot,) = emulator.account.snapshots.values()
-        texts += [snapshot.description, *snapshot.tags.values(), snapshot.token]
-    for text in texts:
-        assert emulator.key.secret not in text
-        assert emulator.key.id not in text
 
 
 @pytest.mark.parametrize(("size", "volume_gib"), [(1 << 30, 1), ((1 << 30) + 1, 2), (DISK_MIB * MIB, 1)])
@@ -308,52 +189,6 @@ def test_noise_in_all_that_is_left_out(tmp_path: Path) -> None:
     run("e2fsck", "-f", "-n", root)
     run("debugfs", "-R", f"dump /data {tmp_path}/data", root)
     assert (tmp_path / "data").read_bytes() == (tmp_path / "tree/data").read_bytes()
-
-
-def test_a_record_deletes_nothing_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever can write the record may name any snapshot of the account in it."""
-    source = made_source(tmp_path)
-    with emulated(tmp_path) as emulator:
-        aws = own(monkeypatch, emulator)
-        other = emulator.account.begin_snapshot(1, "backup", {}, "token")
-        emulator.account.snapshots[other.id].closed_at_s = 0.0
-        interrupted(monkeypatch, aws, source)
-        (record,) = [path for path in source.out.parent.iterdir() if path.name.endswith(".json")]
-        (begun,) = images.our_snapshots(aws)
-        text = record.read_text().replace(begun.id, other.id).replace('"is_sent": false', '"is_sent": true')
-        record.write_text(text)
-        made = create(aws, wanted(source), Quiet(), resume=True)
-        assert made.snapshot_id != other.id
-        assert other.id in emulator.account.snapshots
-
-
-def test_a_record_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = made_source(tmp_path)
-    with emulated(tmp_path) as emulator:
-        aws = own(monkeypatch, emulator)
-        interrupted(monkeypatch, aws, source)
-        for name in leftovers(source.out):
-            os.chown(source.out.parent / name, 1000, 1000)
-        with pytest.raises(BadInputError, match="belongs to another user"):
-            create(aws, wanted(source), Quiet(), resume=True)
-        assert len(emulator.account.snapshots) == 1
-
-
-def test_two_calls_for_one_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = made_source(tmp_path)
-    with emulated(tmp_path) as emulator:
-        aws = own(monkeypatch, emulator)
-        whole = upload.put_blocks
-
-        def put(*given: Any) -> None:
-            for resume in (False, True):
-                with pytest.raises(HostLacksError, match="another `ami create` works"):
-                    create(aws, wanted(source), Quiet(), resume=resume)
-            whole(*given)
-
-        monkeypatch.setattr(upload, "put_blocks", put)
-        made = create(aws, wanted(source), Quiet(), resume=False)
-        assert left_in(emulator) == [made.image_id, made.snapshot_id]
 
 
 @pytest.mark.parametrize("name", ["we\\b 1", "a(b) [c]'d"])
@@ -392,75 +227,3 @@ def test_a_continued_call_whose_snapshot_is_gone(tmp_path: Path, monkeypatch: py
         images.delete_snapshot(aws, snapshot.id)
         made = create(aws, wanted(source), Quiet(), resume=True)
         assert made.sent_blocks == len(made.plan.written)
-
-
-def failing_once(monkeypatch: pytest.MonkeyPatch, action: str, error: ApiError, times: int = 1) -> None:
-    """The emulator refuses the first calls of ``action`` with ``error``."""
-    whole, left, lock = ebs.answer, [times], threading.Lock()
-
-    def answer(account: Account, request: ebs.Request, name: str, words: Mapping[str, str]) -> ebs.Answer:
-        with lock:
-            is_now = name == action and left[0] > 0
-            left[0] -= is_now
-        if is_now:
-            raise error
-        return whole(account, request, name, words)
-
-    monkeypatch.setattr(ebs, "answer", answer)
-
-
-@pytest.mark.parametrize(
-    ("action", "error"),
-    [
-        ("PutSnapshotBlock", ApiError("ResourceNotFoundException", "x", 404, "SNAPSHOT_NOT_FOUND")),
-        ("PutSnapshotBlock", ApiError("ValidationException", "x", 400, "CONFLICTING_BLOCK_UPDATE")),
-        ("PutSnapshotBlock", ApiError("ValidationException", "Failed to read block data", 400)),
-        ("CompleteSnapshot", ApiError("ResourceNotFoundException", "x", 404, "SNAPSHOT_NOT_FOUND")),
-        ("ListSnapshotBlocks", ApiError("ResourceNotFoundException", "x", 404, "SNAPSHOT_NOT_FOUND")),
-        ("GetSnapshotBlock", ApiError("InternalServerException", "x", 500)),
-    ],
-)
-def test_what_passes_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, error: ApiError
-) -> None:
-    source = made_source(tmp_path)
-    with emulated(tmp_path) as emulator:
-        aws = own(monkeypatch, emulator)
-        failing_once(monkeypatch, action, error, 3)
-        made = create(aws, wanted(source), Quiet(), resume=False)
-        check_whole(emulator, made.snapshot_id, source.disk, made.plan.written)
-
-
-def test_a_block_that_comes_damaged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    damaged: list[int] = []
-    source, whole = made_source(tmp_path), account_module.get_block
-
-    def get(snapshot: Snapshot, number: int) -> bytes:
-        data = whole(snapshot, number)
-        if not damaged:
-            damaged.append(number)
-            return b"x" + data[1:]
-        return data
-
-    with emulated(tmp_path) as emulator:
-        monkeypatch.setattr(ebs, "get_block", get)
-        create(own(monkeypatch, emulator), wanted(source), Quiet(), resume=False)
-    assert damaged
-
-
-def test_ctrl_c_does_not_wait_for_repetitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that is to be repeated after minutes is given up."""
-    with emulated(tmp_path) as emulator:
-        aws = own(monkeypatch, emulator)
-        patient = dataclasses.replace(aws, patience=Patience(tries=9, base_s=600.0, most_s=600.0))
-        failing_once(monkeypatch, "PutSnapshotBlock", ApiError("InternalServerException", "x", 500), 1000)
-        source = made_source(tmp_path)
-        began_s = time.monotonic()
-        with source.disk.open("rb") as file, pytest.raises(Stopped):
-            upload.put_blocks(patient, "snap-00000000", file.fileno(), stopping_after(4), 4, lambda *_: None)
-        assert time.monotonic() - began_s < 30
-
-
-def stopping_after(count: int) -> Iterator[int]:
-    yield from range(count)
-    raise Stopped

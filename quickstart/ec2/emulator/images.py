@@ -193,16 +193,16 @@ def _passes(filters: Sequence[Given], facts: Mapping[str, str], tags: Mapping[st
 def _passes_one(wanted: Given, facts: Mapping[str, str], tags: Mapping[str, str]) -> bool:
     name, values = wanted.get("Name", ""), wanted.get("Values", ())
     if name == "tag-key":
-        return any(_like(value, key) for value in values for key in tags)
+        return any(matches(value, key) for value in values for key in tags)
     if name.startswith("tag:"):
         key = name.removeprefix("tag:")
-        return key in tags and any(_like(value, tags[key]) for value in values)
+        return key in tags and any(matches(value, tags[key]) for value in values)
     if name not in facts:
         raise ApiError("InvalidParameterValue", f"The filter '{name}' is invalid")
-    return any(_like(value, facts[name]) for value in values)
+    return any(matches(value, facts[name]) for value in values)
 
 
-def _like(pattern: str, text: str) -> bool:
+def matches(pattern: str, text: str) -> bool:
     """EC2's patterns: * stands for any characters, ? for one, and a backslash takes the meaning away. The time is at most
     the product of both lengths.
     """
