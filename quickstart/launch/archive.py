@@ -24,6 +24,8 @@ from quickstart.store.compiled import compiled
 from quickstart.store.store import Store
 
 PORT_NAME = "org.quickstart.agent"
+# In place of the port's name: the agent writes its messages to the machine's console (docs/internals/agent.md).
+CONSOLE = "console"
 PROBE_INTERVAL_MS = 10
 FLAGS = ("-std=c11", "-O2", "-static")
 
@@ -61,8 +63,8 @@ def agent_binary(store: Store) -> Path:
     return compiled(store, "agent", FLAGS, resources.files("quickstart.launch").joinpath("agent"))
 
 
-def agent_words(ready: Readiness | None) -> tuple[str, ...]:
-    """The arguments of the launch agent (docs/internals/agent.md)."""
+def agent_words(ready: Readiness | None, port: str = PORT_NAME) -> tuple[str, ...]:
+    """The arguments of the launch agent (docs/internals/agent.md). ``port`` is PORT_NAME or CONSOLE."""
     request: tuple[str, ...] = ("none",)
     where = ("loopback",) if ready is not None and ready.loopback else ()
     if ready is not None and ready.kind == ReadyKind.HTTP:
@@ -73,14 +75,16 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
         request = (*where, "mysql", str(ready.port), ready.account)
     elif ready is not None:
         request = ("exec", ready.command)
-    return (PORT_NAME, str(PROBE_INTERVAL_MS), *request)
+    return (port, str(PROBE_INTERVAL_MS), *request)
 
 
-def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path]) -> bytes:
-    """The launch archive with the launch agent. ``extra`` has further files, such as hooks and programs, under their
-    names below /launch. All files below /launch get mode 0755.
+def launch_cpio(
+    agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path], port: str = PORT_NAME
+) -> bytes:
+    """The launch archive with the launch agent, which sends its messages to ``port``, PORT_NAME or CONSOLE. ``extra`` has
+    further files, such as hooks and programs, under their names below /launch. All files below /launch get mode 0755.
     """
-    words = " ".join(shlex.quote(word) for word in agent_words(ready))
+    words = " ".join(shlex.quote(word) for word in agent_words(ready, port))
     files: dict[str, bytes | Path] = {
         "agent": agent,
         "hooks/10-agent": _START_AGENT.replace("{words}", words).encode(),

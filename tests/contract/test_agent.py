@@ -12,12 +12,14 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import tty
 from pathlib import Path
 
 import pytest
 
+from quickstart.launch.spoken import spoken
 from tests.contract.agentbox import ADDRESS, INTERVAL_MS, PORT, SECONDS, Namespaces, Peer, Start, boottime
 
 
@@ -270,6 +272,40 @@ def test_more_disks_than_a_message_holds_are_cut_at_a_line(agent: Path) -> None:
         process.wait(SECONDS)
         os.close(host)
         os.close(guest)
+
+
+def test_on_a_console_it_says_all_and_ends(agent: Path) -> None:
+    """As in EC2, where nobody answers it. A line of the console begins with a word of its own."""
+    script = (
+        "mount -t tmpfs none /mnt && mknod /mnt/null c 1 3 && : >/mnt/console && mount --bind $1 /mnt/console && "
+        f"ip link set lo up && ip link add app0 type veth peer name app1 && ip address add {ADDRESS}/24 dev app0 && "
+        'ip link set app1 up && ip link set app0 up && mount --rbind /mnt /dev && exec "$0" console 10 exec "$2"'
+    )
+    host, guest = os.openpty()
+    # Not ready before the first message has come.
+    with tempfile.NamedTemporaryFile() as wait:
+        command = ["unshare", "-nmpf", "--kill-child", "--mount-proc", "sh", "-c", script, str(agent)]
+        ready = f"test ! -e {wait.name}"
+        process = subprocess.Popen([*command, os.ttyname(guest), ready])
+        said = b""
+        try:
+            while b"beacon" not in said:
+                said += os.read(host, 1 << 16)
+            Path(wait.name).rename(f"{wait.name}.gone")
+            while spoken(said.decode()) is None:
+                said += os.read(host, 1 << 16)
+        finally:
+            Path(f"{wait.name}.gone").rename(wait.name)
+            ended = process.wait(SECONDS)
+            os.close(host)
+            os.close(guest)
+    assert ended == 0
+    found = spoken(said.decode())
+    assert found is not None
+    beacon, stamp, counters = found
+    assert (beacon.interface, beacon.address, stamp.answer) == ("app0", ADDRESS, "exit 0")
+    assert 0 < beacon.uptime_ns <= stamp.uptime_ns <= counters.uptime_ns
+    assert counters.text.startswith("cpu ")
 
 
 def test_sigterm_ends_it_and_other_signals_do_not(start: Start, space: Namespaces) -> None:

@@ -12,7 +12,7 @@ import pytest
 from quickstart.guest import Exit, Hello, Message, Output
 from quickstart.initramfs import description, digests, guestconfig, layout
 from quickstart.initramfs.modules import Module, ModuleSet, modloader_table
-from quickstart.launch import channel
+from quickstart.launch import archive, channel, spoken
 from quickstart.launch.channel import Decoder
 from quickstart.model import Beacon, Counters, ReadyStamp
 from quickstart.volume import emulator, nbd
@@ -30,6 +30,8 @@ def _value(word: str) -> str | int:
 CONSTANTS = {name: _value(word) for name, word in re.findall(r"^#define (\w+) (.+)$", HEADER, re.MULTILINE)}
 PYTHON = {
     "AGENT_VERSION": channel.PROTOCOL,
+    "AGENT_CONSOLE": archive.CONSOLE,
+    "AGENT_SPEAKS": spoken.BEGIN,
     "VOLUME_LOG_MAGIC": emulator._LOG_MAGIC.decode(),
     "VOLUME_LOG_MAGIC_BYTES": len(emulator._LOG_MAGIC),
     "VOLUME_RECORD_BYTES": emulator._RECORD.size,

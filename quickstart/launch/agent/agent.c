@@ -239,6 +239,7 @@ int main(int argc, char **argv) {
     argv[0][0] = '@'; /* when systemd leaves the initramfs, it ends all processes but those of root with an @ here */
     set_up_signals();
     start_probe(&ready, interval_ms); /* before the port is open, so that its stamps do not depend on the port */
+    if (strcmp(argv[1], AGENT_CONSOLE) == 0) speak(streams[PROBE].fd);
     while ((port = argv[1][0] == '/' ? open_path_port(argv[1]) : open_virtio_port(argv[1])) < 0) sleep_until(now(CLOCK_MONOTONIC) + STEP_MS * MS);
     send_line(AGENT_HELLO, AGENT_VERSION);
     for (;;) serve_once();

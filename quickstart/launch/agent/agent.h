@@ -13,3 +13,6 @@ void sleep_until(int64_t when);
 int number(const char *text, int low, int high);
 /* Call this in a forked child. -1 sends output to /dev/null. PID 1's root is first the initramfs, then the root volume. */
 _Noreturn void exec_shell(char *command, int out, int err);
+
+/* Write the messages of `prober`, the pipe from the prober, to the console until the prober ends. */
+_Noreturn void speak(int prober);

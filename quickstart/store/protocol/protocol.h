@@ -15,6 +15,9 @@
 #define AGENT_EXIT "exit"
 #define AGENT_EXEC "exec"
 #define AGENT_MESSAGE_MAX 16384
+/* Instead of a port's name, and the beginning of each line of a message on the console. */
+#define AGENT_CONSOLE "console"
+#define AGENT_SPEAKS "quickstart-agent says "
 
 /* The volume emulator's log (docs/users/storage.md; volume/emulator.py). The magic has 8 bytes without the NUL. */
 #define VOLUME_LOG_MAGIC "QSVOL  1"
