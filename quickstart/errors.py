@@ -281,7 +281,7 @@ class DeniedError(CloudError):
             code="AccessDenied",
             hint="the account encrypts all snapshots: allow the use of its key in the key's policy"
             if encrypts
-            else "`quickstart ami policy` prints a policy with all that is needed",
+            else "`quickstart ami policy` prints a policy with all that is needed (`--machines` for `ami run`)",
             details=(said,) if said else (),
         )
         self.action = action

@@ -10,14 +10,14 @@ from types import FrameType
 import click
 
 from quickstart import __version__
-from quickstart.cli.ami import ami
 from quickstart.cli.audit import audit
 from quickstart.cli.bench import bench
 from quickstart.cli.build import build
 from quickstart.cli.cache import cache
+from quickstart.cli.cloud.ami import ami
+from quickstart.cli.cloud.ec2 import ec2
 from quickstart.cli.completion import completion
 from quickstart.cli.doctor import doctor
-from quickstart.cli.ec2 import ec2
 from quickstart.cli.inside import cat, diff, list_members, why
 from quickstart.cli.inspect import inspect
 from quickstart.cli.profile import profile

@@ -32,10 +32,16 @@ _INSTALL = "pip install 'boto3>=1.40,<2'"
 _MOST_PAGES = 1000
 # Another refusal after which the same call may succeed later.
 Also = Callable[[Refusal], bool]
+# Called with time.monotonic_ns() before each try.
+Tried = Callable[[int], object]
 
 
 def _no_other(refusal: Refusal) -> bool:
     return False
+
+
+def _untold(now_ns: int) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -80,15 +86,21 @@ class Aws:
     sleep: Callable[[float], object] = time.sleep
 
     def call(
-        self, service: str, operation: str, *, also: Also = _no_other, **parameters: object
+        self,
+        service: str,
+        operation: str,
+        *,
+        also: Also = _no_other,
+        tried: Tried = _untold,
+        **parameters: object,
     ) -> dict[str, Any]:
         """The answer to a call, for example of the operation ``describe_images`` of the service ``ec2``. After a
-        refusal for which ``also`` returns True, the call is repeated, too.
+        refusal for which ``also`` returns True, the call is repeated, too. ``tried`` is told the time of each try.
 
         Raises CloudError when AWS refuses the call, or when it is still busy after the last try. Raises BadInputError
         when the credentials are wrong.
         """
-        return self._repeated(service, operation, also, parameters, lambda answer: answer)
+        return self._repeated(service, operation, also, parameters, lambda answer: answer, tried)
 
     def read(
         self,
@@ -111,10 +123,10 @@ class Aws:
         return self._repeated(service, operation, also, parameters, taken)
 
     def pages(
-        self, service: str, operation: str, member: str, *, also: Also = _no_other, **parameters: object
+        self, service: str, operation: str, member: str, *, also: Also = _no_other, **parameters: Any
     ) -> Iterator[Any]:
         """The items of the list ``member`` in all pages of the answer. Raises the errors of `call`."""
-        position: dict[str, object] = {}
+        position: dict[str, Any] = {}
         for _ in range(_MOST_PAGES):
             page = self.call(service, operation, also=also, **parameters, **position)
             items = page.get(member, [])
@@ -131,6 +143,7 @@ class Aws:
         also: Also,
         parameters: Mapping[str, object],
         taken: Callable[[dict[str, Any]], _T],
+        tried: Tried = _untold,
     ) -> _T:
         client = self.clients[service]
         _, botocore = libraries()
@@ -140,6 +153,7 @@ class Aws:
         while True:
             failed += 1
             is_last = failed >= self.patience.tries
+            tried(time.monotonic_ns())
             try:
                 return taken(getattr(client, operation)(**parameters))
             except errors.ClientError as error:

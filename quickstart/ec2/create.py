@@ -38,7 +38,8 @@ _NOT_PENDING = "ValidationException"
 class Source:
     """The artefact of an AMI. ``disk`` is a raw image in ``out`` whose root volume begins at ``root_at_bytes``, and
     ``seen`` its state before the caller has checked that no machine has written to it. ``fats`` are its partitions with
-    FAT file systems, as (offset, size) in bytes. ``profile`` is the name of the profile.
+    FAT file systems, as (offset, size) in bytes. ``profile`` is the name of the profile, and ``ready`` its readiness
+    request (asking.py), or empty.
     """
 
     out: Path
@@ -47,6 +48,7 @@ class Source:
     root_at_bytes: int
     profile: str
     fats: tuple[tuple[int, int], ...] = ()
+    ready: str = ""
 
     @property
     def plan(self) -> Plan:
@@ -77,6 +79,7 @@ class Wanted:
             tpm=self.tpm,
             manifest_sha256=manifest_sha256(self.source.out),
             description=self.description,
+            ready=self.source.ready,
         )
 
 

@@ -15,6 +15,7 @@ from quickstart.model.words import BootMode
 from quickstart.parse.printable import brief
 
 NAME_TAG, MANIFEST_TAG = "quickstart:image", "quickstart:manifest"
+READY_TAG = "quickstart:ready"
 # The name of the root device in Debian's and Amazon's images.
 ROOT_DEVICE = "/dev/xvda"
 _ARCHITECTURE, _TPM = "x86_64", "v2.0"
@@ -33,7 +34,7 @@ _UNKNOWN_S = 300.0
 @dataclass(frozen=True, kw_only=True)
 class Image:
     """An image in an account. ``manifest_sha256`` names the artefact that it was made of, and is empty for an image that
-    is not ours.
+    is not ours. ``ready`` is the readiness request (asking.py), or empty. ``root_device`` is the name of the first disk.
     """
 
     id: str
@@ -44,6 +45,8 @@ class Image:
     has_tpm: bool
     manifest_sha256: str
     snapshot_ids: tuple[str, ...]
+    ready: str = ""
+    root_device: str = ROOT_DEVICE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +173,8 @@ def _image(given: Mapping[str, Any]) -> Image:
         has_tpm=given.get("TpmSupport") == _TPM,
         manifest_sha256=_tag(given, MANIFEST_TAG),
         snapshot_ids=tuple(identifier(each["SnapshotId"]) for each in mappings if each.get("SnapshotId")),
+        ready=_tag(given, READY_TAG),
+        root_device=str(given.get("RootDeviceName") or ROOT_DEVICE),
     )
 
 
@@ -266,12 +271,19 @@ def _mapped(parameters: Mapping[str, Any]) -> str:
 
 
 def registration(
-    *, name: str, snapshot_id: str, boot_mode: BootMode, tpm: bool, manifest_sha256: str, description: str
+    *,
+    name: str,
+    snapshot_id: str,
+    boot_mode: BootMode,
+    tpm: bool,
+    manifest_sha256: str,
+    description: str,
+    ready: str,
 ) -> dict[str, object]:
     """The parameters of RegisterImage. The first disk of a machine is a fresh volume of the snapshot. A machine gets its
-    metadata only with a session token (IMDSv2).
+    metadata only with a session token (IMDSv2). ``ready`` is the readiness request (asking.py), or empty.
     """
-    own = tags(name, manifest_sha256)
+    own = tags(name, manifest_sha256) + ([{"Key": READY_TAG, "Value": ready}] if ready else [])
     return {
         "Name": name,
         "Description": description,
@@ -308,7 +320,7 @@ def delete_snapshot(aws: Aws, snapshot_id: str, *, is_new: bool = False) -> None
     _unless_gone(aws, "delete_snapshot", may_change, SnapshotId=snapshot_id)
 
 
-def _unless_gone(aws: Aws, operation: str, also: Callable[[Refusal], bool], **parameters: object) -> None:
+def _unless_gone(aws: Aws, operation: str, also: Callable[[Refusal], bool], **parameters: Any) -> None:
     try:
         aws.call("ec2", operation, also=also, **parameters)
     except CloudError as error:

@@ -1,4 +1,4 @@
-"""The permissions that a user of `quickstart ami` needs, as a policy document of IAM."""
+"""The permissions that a user of `quickstart ami` needs, as policy documents of IAM."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ ACTIONS = (
     "ec2:DescribeSnapshots",
     "ec2:RegisterImage",
 )
+# To start a machine takes these, too. They cost more, and end what others may have started.
+MACHINE_ACTIONS = (
+    "ec2:DescribeInstances",
+    "ec2:GetConsoleOutput",
+    "ec2:RunInstances",
+    "ec2:TerminateInstances",
+)
 
 
-def policy() -> Mapping[str, object]:
-    """The smallest policy with which `ami create`, `list`, `show` and `delete` work."""
+def policy(*, machines: bool = False) -> Mapping[str, object]:
+    """The smallest policy with which `ami create`, `list`, `show` and `delete` work; with ``machines``, also `ami run` and
+    `ami cleanup`.
+    """
+    actions = sorted((*ACTIONS, *(MACHINE_ACTIONS if machines else ())))
     return {
         "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Action": list(ACTIONS), "Resource": "*"}],
+        "Statement": [{"Effect": "Allow", "Action": actions, "Resource": "*"}],
     }

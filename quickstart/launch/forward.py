@@ -1,5 +1,5 @@
 """Use the port of the host's loopback address that is forwarded to a guest. This module checks whether QEMU may open
-the port, and sends HTTP requests through the port.
+the port, and sends HTTP requests through the port. It sends them to a machine with an address of its own, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from quickstart.errors import BadInputError
 _FIRST_FREE = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 _LINE = re.compile(rb"HTTP/(\d\.\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
 _LINE_BYTES = 512
+_LOOPBACK = "127.0.0.1"
 _PATH = re.compile(r"/[!-~]{0,2047}", re.ASCII)
 _STEP_S = 2.0
 
@@ -32,13 +33,13 @@ def demand_port(port: int | None) -> None:
         )
 
 
-def status_line(port: int, path: str, limit_s: float = _STEP_S) -> str:
-    """The status line of the answer to an HTTP request GET for ``path`` through ``port``. The result is empty when no
-    answer arrived within ``limit_s``.
+def status_line(port: int, path: str, limit_s: float = _STEP_S, address: str = _LOOPBACK) -> str:
+    """The status line of the answer to an HTTP request GET for ``path`` through ``port`` of ``address``. The result is
+    empty when no answer arrived within ``limit_s``.
 
     Only the beginning of a long answer is read, and only printable characters are returned.
     """
-    found = _LINE.match(_first_bytes(port, path, limit_s)) if _PATH.fullmatch(path) else None
+    found = _LINE.match(_first_bytes(address, port, path, limit_s)) if _PATH.fullmatch(path) else None
     if found is None:
         return ""
     words = (found[1], found[2], found[3] or b"")
@@ -47,19 +48,21 @@ def status_line(port: int, path: str, limit_s: float = _STEP_S) -> str:
     return f"HTTP/{version} {status} {shown}".rstrip()
 
 
-def status_of(port: int, path: str) -> int | None:
-    """The status of the answer to an HTTP request GET for ``path`` through ``port``, or None when no answer arrived."""
-    words = status_line(port, path).split(" ", 2)
+def status_of(port: int, path: str, address: str = _LOOPBACK) -> int | None:
+    """The status of the answer to an HTTP request GET for ``path`` through ``port`` of ``address``, or None when no answer
+    arrived.
+    """
+    words = status_line(port, path, address=address).split(" ", 2)
     return int(words[1]) if len(words) > 1 else None
 
 
-def _first_bytes(port: int, path: str, limit_s: float) -> bytes:
+def _first_bytes(address: str, port: int, path: str, limit_s: float) -> bytes:
     end_s = time.monotonic() + limit_s
     data = b""
     try:
-        with socket.create_connection(("127.0.0.1", port), limit_s) as connection:
+        with socket.create_connection((address, port), limit_s) as connection:
             connection.sendall(
-                f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode()
+                f"GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n".encode()
             )
             while b"\n" not in data and len(data) < _LINE_BYTES and (left_s := end_s - time.monotonic()) > 0:
                 connection.settimeout(left_s)

@@ -16,6 +16,8 @@ from quickstart.ec2.aws import Aws, Patience, Place, connected
 from quickstart.ec2.create import Source, Wanted, create
 from quickstart.ec2.emulator.account import get_block
 from quickstart.ec2.emulator.faults import Trouble
+from quickstart.ec2.emulator.fleet import State
+from quickstart.ec2.emulator.hardware import Hypervisor
 from quickstart.ec2.emulator.server import Emulator, Settings, serving
 from quickstart.ec2.emulator.signature import Key
 from quickstart.ec2.images import Waiting
@@ -61,11 +63,20 @@ def wanted(source: Source, name: str = "web 1", workers: int = 8) -> Wanted:
 
 @contextmanager
 def emulated(
-    place: Path, trouble: Trouble | None = None, policy: Mapping[str, object] | None = None
+    place: Path,
+    trouble: Trouble | None = None,
+    policy: Mapping[str, object] | None = None,
+    hypervisor: Hypervisor | None = None,
 ) -> Iterator[Emulator]:
     directory = place / "emulator"
     directory.mkdir(exist_ok=True)
-    settings = Settings(directory=directory, region=REGION, trouble=trouble or Trouble(), policy=policy)
+    settings = Settings(
+        directory=directory,
+        region=REGION,
+        trouble=trouble or Trouble(),
+        policy=policy,
+        hypervisor=hypervisor,
+    )
     with serving(settings) as emulator:
         yield emulator
 
@@ -106,7 +117,9 @@ def check_whole(emulator: Emulator, snapshot_id: str, disk: Path, numbers: tuple
 
 
 def left_in(emulator: Emulator) -> list[str]:
-    return [*emulator.account.images, *emulator.account.snapshots]
+    """Everything in the account that costs money."""
+    machines = [each.id for each in emulator.fleet.instances.values() if each.state is not State.TERMINATED]
+    return [*emulator.account.images, *emulator.account.snapshots, *machines, *emulator.fleet.volumes]
 
 
 def leftovers(out: Path) -> list[str]:

@@ -19,9 +19,9 @@ from typing import ClassVar
 import pytest
 
 from quickstart.ec2.create import Created, create
-from quickstart.ec2.emulator.images import matches
 from quickstart.ec2.emulator.server import Emulator
 from quickstart.ec2.emulator.signature import EXPIRED_KEY_ID
+from quickstart.ec2.emulator.tagging import matches
 from quickstart.host.progress import Quiet
 from tests.contract.ec2box import client, emulated, environment, made_source, wanted
 

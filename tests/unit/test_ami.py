@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quickstart.cli.ami import boot_mode_of
 from quickstart.ec2.aws import Patience
+from quickstart.ec2.disk import boot_mode_of
 from quickstart.ec2.images import check_name
 from quickstart.ec2.refusals import Refusal, is_transient, refused
 from quickstart.errors import BadInputError, CloudError, DeniedError, UnavailableError
@@ -18,28 +18,30 @@ BOTH = (Loader.GRUB_BIOS, Loader.GRUB_UEFI)
 @pytest.mark.parametrize(
     ("loaders", "asked", "mode"),
     [
-        (BOTH, "auto", BootMode.UEFI_PREFERRED),
-        (BOTH, "legacy-bios", BootMode.LEGACY_BIOS),
-        (BOTH, "uefi", BootMode.UEFI),
-        ((Loader.GRUB_BIOS,), "auto", BootMode.LEGACY_BIOS),
-        ((Loader.SYSTEMD_BOOT,), "auto", BootMode.UEFI),
-        ((Loader.UKI,), "uefi", BootMode.UEFI),
+        (BOTH, None, BootMode.UEFI_PREFERRED),
+        (BOTH, BootMode.LEGACY_BIOS, BootMode.LEGACY_BIOS),
+        (BOTH, BootMode.UEFI, BootMode.UEFI),
+        ((Loader.GRUB_BIOS,), None, BootMode.LEGACY_BIOS),
+        ((Loader.SYSTEMD_BOOT,), None, BootMode.UEFI),
+        ((Loader.UKI,), BootMode.UEFI, BootMode.UEFI),
     ],
 )
-def test_the_boot_mode(loaders: tuple[Loader, ...], asked: str, mode: BootMode) -> None:
+def test_the_boot_mode(loaders: tuple[Loader, ...], asked: BootMode | None, mode: BootMode) -> None:
     assert boot_mode_of(loaders, asked) is mode
 
 
 @pytest.mark.parametrize(
     ("loaders", "asked", "hint"),
     [
-        ((Loader.SYSTEMD_BOOT,), "legacy-bios", "--boot-mode uefi"),
-        ((Loader.SYSTEMD_BOOT,), "uefi-preferred", "--boot-mode uefi"),
-        ((Loader.GRUB_BIOS,), "uefi", "--boot-mode legacy-bios"),
-        ((), "auto", "quickstart inspect"),
+        ((Loader.SYSTEMD_BOOT,), BootMode.LEGACY_BIOS, "--boot-mode uefi"),
+        ((Loader.SYSTEMD_BOOT,), BootMode.UEFI_PREFERRED, "--boot-mode uefi"),
+        ((Loader.GRUB_BIOS,), BootMode.UEFI, "--boot-mode legacy-bios"),
+        ((), None, "quickstart inspect"),
     ],
 )
-def test_a_boot_mode_that_the_disk_cannot_have(loaders: tuple[Loader, ...], asked: str, hint: str) -> None:
+def test_a_boot_mode_that_the_disk_cannot_have(
+    loaders: tuple[Loader, ...], asked: BootMode | None, hint: str
+) -> None:
     with pytest.raises(BadInputError) as caught:
         boot_mode_of(loaders, asked)
     assert hint in (caught.value.hint or "")

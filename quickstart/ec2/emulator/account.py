@@ -23,6 +23,8 @@ BLOCK_BYTES = 512 * 1024
 # Amazon EBS User Guide, "Quotas".
 MOST_PENDING = 100
 _ID_DIGITS = 17
+# The files of fresh volumes (freshvolume.py) are SNAPSHOT-GIB.volume.
+VOLUME_SUFFIX = "volume"
 
 
 @dataclass(kw_only=True)
@@ -70,6 +72,8 @@ class Account:
         self.trouble = trouble
         self.now = now
         self.lock = threading.RLock()
+        # For the files of fresh volumes.
+        self.volume_lock = threading.Lock()
         self.snapshots: dict[str, Snapshot] = {}
         self.images: dict[str, Image] = {}
         self.released: dict[str, dict[str, float]] = {}
@@ -152,6 +156,9 @@ class Account:
                 "InvalidSnapshot.InUse", f"The snapshot {identifier} is currently in use by {using[0]}"
             )
         snapshot.blocks.unlink()
+        for volume in self.directory.glob(f"{identifier}-*.{VOLUME_SUFFIX}"):
+            # A machine that has opened it keeps it.
+            volume.unlink()
         del self.snapshots[identifier]
 
 

@@ -5,11 +5,12 @@ and tags.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quickstart.ec2.emulator.account import ACCOUNT_ID, Account, Image, Snapshot, new_id, snapshots_of
 from quickstart.ec2.emulator.faults import ApiError
+from quickstart.ec2.emulator.tagging import passes, tag_rows, tags_of
 from quickstart.ec2.emulator.wire import page_of
 
 _NAME = re.compile(r"[A-Za-z0-9()\[\]. /\\'@_-]{3,128}")
@@ -53,7 +54,7 @@ def register_image(account: Account, given: Given) -> dict[str, Any]:
     image = Image(
         id=new_id("ami"),
         given=given,
-        tags=_tags([tag for each in specifications for tag in each.get("Tags", ())]),
+        tags=tags_of([tag for each in specifications for tag in each.get("Tags", ())]),
         began_at_s=account.now(),
         created=account.today(),
     )
@@ -80,7 +81,7 @@ def describe_images(account: Account, given: Given) -> dict[str, Any]:
         images = [account.image(each) for each in wanted]
     else:
         images = [each for each in account.images.values() if account.is_known(each.began_at_s)]
-    found = [each for each in images if _passes(given.get("Filters", ()), _facts(each), each.tags)]
+    found = [each for each in images if passes(given.get("Filters", ()), _facts(each), each.tags)]
     page, rest = page_of(sorted(found, key=lambda each: each.id), given, _MOST_PAGE)
     return {"Images": [_document(account, each) for each in page], **rest}
 
@@ -114,7 +115,7 @@ def _document(account: Account, image: Image) -> dict[str, Any]:
         "Hypervisor": "xen",
         "RootDeviceType": "ebs",
         "BlockDeviceMappings": mappings,
-        "Tags": [{"Key": key, "Value": value} for key, value in image.tags.items()],
+        "Tags": tag_rows(image.tags),
     }
 
 
@@ -138,7 +139,7 @@ def describe_snapshots(account: Account, given: Given) -> dict[str, Any]:
     found = []
     for snapshot in snapshots:
         facts = {"snapshot-id": snapshot.id, "status": account.state(snapshot)}
-        if _passes(given.get("Filters", ()), facts, snapshot.tags):
+        if passes(given.get("Filters", ()), facts, snapshot.tags):
             found.append(snapshot)
     page, rest = page_of(sorted(found, key=lambda each: each.id), given, _MOST_PAGE)
     return {"Snapshots": [_snapshot(account, each) for each in page], **rest}
@@ -155,7 +156,7 @@ def _snapshot(account: Account, snapshot: Snapshot) -> dict[str, Any]:
         "VolumeSize": snapshot.volume_gib,
         "VolumeId": "vol-ffffffff",
         "Encrypted": False,
-        "Tags": [{"Key": key, "Value": value} for key, value in snapshot.tags.items()],
+        "Tags": tag_rows(snapshot.tags),
     }
 
 
@@ -164,70 +165,10 @@ def delete_snapshot(account: Account, given: Given) -> dict[str, Any]:
     return {}
 
 
-def create_tags(account: Account, given: Given) -> dict[str, Any]:
-    things = [_thing(account, each) for each in given["Resources"]]
-    for thing in things:
-        thing.tags |= _tags(given["Tags"])
-    return {}
-
-
-def _thing(account: Account, identifier: str) -> Image | Snapshot:
-    return account.image(identifier) if identifier.startswith("ami-") else account.snapshot(identifier)
-
-
-def _tags(given: Iterable[Given]) -> dict[str, str]:
-    found = {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in given}
-    if any(not key or len(key) > 127 or key.lower().startswith("aws:") for key in found):
-        raise ApiError("InvalidParameterValue", "A tag has an empty, reserved or too long key.")
-    if not all(text.isprintable() for pair in found.items() for text in pair):
-        raise ApiError("InvalidParameterValue", "A tag has a character that cannot be printed.")
-    if len(found) > 50:
-        raise ApiError("TagLimitExceeded", "A resource has at most 50 tags.")
-    return found
-
-
-def _passes(filters: Sequence[Given], facts: Mapping[str, str], tags: Mapping[str, str]) -> bool:
-    return all(_passes_one(each, facts, tags) for each in filters)
-
-
-def _passes_one(wanted: Given, facts: Mapping[str, str], tags: Mapping[str, str]) -> bool:
-    name, values = wanted.get("Name", ""), wanted.get("Values", ())
-    if name == "tag-key":
-        return any(matches(value, key) for value in values for key in tags)
-    if name.startswith("tag:"):
-        key = name.removeprefix("tag:")
-        return key in tags and any(matches(value, tags[key]) for value in values)
-    if name not in facts:
-        raise ApiError("InvalidParameterValue", f"The filter '{name}' is invalid")
-    return any(matches(value, facts[name]) for value in values)
-
-
-def matches(pattern: str, text: str) -> bool:
-    """EC2's patterns: * stands for any characters, ? for one, and a backslash takes the meaning away. The time is at most
-    the product of both lengths.
-    """
-    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
-    at, place, star, mark = 0, 0, -1, 0
-    while place < len(text):
-        part = parts[at] if at < len(parts) else ""
-        if part == "*":
-            star, mark = at, place
-            at += 1
-        elif part == "?" or (part and part[-1] == text[place]):
-            at, place = at + 1, place + 1
-        elif star >= 0:
-            mark += 1
-            at, place = star + 1, mark
-        else:
-            return False
-    return all(part == "*" for part in parts[at:])
-
-
 ACTIONS: Mapping[str, Callable[[Account, Given], dict[str, Any]]] = {
     "RegisterImage": register_image,
     "DescribeImages": describe_images,
     "DeregisterImage": deregister_image,
     "DescribeSnapshots": describe_snapshots,
     "DeleteSnapshot": delete_snapshot,
-    "CreateTags": create_tags,
 }

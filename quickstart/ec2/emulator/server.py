@@ -15,12 +15,16 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request as WebRequest
 from werkzeug.wrappers import Response
 
-from quickstart.ec2.emulator import ebs, images, signature, wire
+from quickstart.ec2.emulator import ebs, images, instances, signature, wire
 from quickstart.ec2.emulator.account import ACCOUNT_ID, Account
 from quickstart.ec2.emulator.ebs import Answer, Request
 from quickstart.ec2.emulator.faults import ApiError, Trouble, denied
+from quickstart.ec2.emulator.fleet import Fleet
+from quickstart.ec2.emulator.hardware import Hypervisor
 
 _MOST_BODY_BYTES = 1 << 20
+# What a new account of Amazon's may have at once.
+_MOST_VCPUS = 32
 # To give tags to a new thing is a permission of its own (Amazon EC2 User Guide, "Grant permission to tag resources").
 _TAGGING = "ec2:CreateTags"
 _ARN = f"arn:aws:iam::{ACCOUNT_ID}:user/emulator"
@@ -29,7 +33,9 @@ _STS = "https://sts.amazonaws.com/doc/2011-06-15/"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the emulator answers. ``policy`` is a policy document of IAM for the only user, or None."""
+    """What the emulator answers. ``policy`` is a policy document of IAM for the only user, or None. ``hypervisor`` starts
+    machines; without one, RunInstances is refused. All machines together have at most ``most_vcpus``.
+    """
 
     directory: Path
     region: str = "eu-central-1"
@@ -37,14 +43,17 @@ class Settings:
     trouble: Trouble = field(default_factory=Trouble)
     policy: Mapping[str, object] | None = None
     port: int = 0
+    hypervisor: Hypervisor | None = None
+    most_vcpus: int = _MOST_VCPUS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Emulator:
     """A running emulator. ``calls`` counts the calls of each action that were not refused."""
 
     url: str
     account: Account
+    fleet: Fleet
     calls: dict[str, int]
     key: signature.Key
 
@@ -53,6 +62,7 @@ class Emulator:
 def serving(settings: Settings) -> Iterator[Emulator]:
     """A context manager that serves the emulator during the ``with`` block."""
     account = Account(settings.directory, settings.region, settings.trouble)
+    fleet = Fleet(account, settings.hypervisor, settings.most_vcpus)
     calls: dict[str, int] = {}
 
     def application(environ: dict[str, object], start: object) -> object:
@@ -60,18 +70,25 @@ def serving(settings: Settings) -> Iterator[Emulator]:
         if "Transfer-Encoding" in web.headers or (web.content_length or 0) > _MOST_BODY_BYTES:
             # The body is not read, so the connection cannot be used again.
             return Response(b"", 411, {"Connection": "close"})(environ, start)  # type: ignore[arg-type]
-        answer = answered(settings, account, _request(web), calls)
+        answer = answered(settings, fleet, _request(web), calls)
         return Response(answer.body, answer.status, Headers(dict(answer.headers)))(environ, start)  # type: ignore[arg-type]
 
     server = make_server("127.0.0.1", settings.port, application, threaded=True, request_handler=_Handler)  # type: ignore[arg-type]
     thread = threading.Thread(target=server.serve_forever, name="ec2emulator", daemon=True)
     thread.start()
     try:
-        yield Emulator(f"http://127.0.0.1:{server.server_port}", account, calls, settings.key)
+        yield Emulator(
+            url=f"http://127.0.0.1:{server.server_port}",
+            account=account,
+            fleet=fleet,
+            calls=calls,
+            key=settings.key,
+        )
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+        fleet.close()
 
 
 class _Handler(WSGIRequestHandler):
@@ -91,8 +108,9 @@ def _request(web: WebRequest) -> Request:
     )
 
 
-def answered(settings: Settings, account: Account, request: Request, calls: dict[str, int]) -> Answer:
+def answered(settings: Settings, fleet: Fleet, request: Request, calls: dict[str, int]) -> Answer:
     """The answer to a request, which may be an error."""
+    account = fleet.account
     found = ebs.action_of(request)
     is_ebs = found is not None
     try:
@@ -100,7 +118,7 @@ def answered(settings: Settings, account: Account, request: Request, calls: dict
         if (fault := settings.trouble.fault(account.drawn(), is_ebs)) is not None:
             raise fault
         if found is None:
-            return _query(settings, account, request, calls)
+            return _query(settings, fleet, request, calls)
         action, words = found
         _check_permission(settings, f"ebs:{action}")
         if action == "StartSnapshot" and b'"Tags"' in request.body:
@@ -130,7 +148,7 @@ def _check_permission(settings: Settings, action: str) -> None:
         )
 
 
-def _query(settings: Settings, account: Account, request: Request, calls: dict[str, int]) -> Answer:
+def _query(settings: Settings, fleet: Fleet, request: Request, calls: dict[str, int]) -> Answer:
     form = dict(parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True))
     action = form.get("Action", "")
     if action == "GetCallerIdentity":
@@ -139,10 +157,15 @@ def _query(settings: Settings, account: Account, request: Request, calls: dict[s
     _check_permission(settings, f"ec2:{action}")
     if given.get("TagSpecifications"):
         _check_permission(settings, _TAGGING)
-    if action not in images.ACTIONS:
-        raise ApiError("UnsupportedOperation", f"The emulator has no {action}.")
-    with account.lock:
-        result = images.ACTIONS[action](account, given)
+    if given.get("DryRun"):
+        raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+    with fleet.account.lock:
+        if action in images.ACTIONS:
+            result = images.ACTIONS[action](fleet.account, given)
+        elif action in instances.ACTIONS:
+            result = instances.ACTIONS[action](fleet, given)
+        else:
+            raise ApiError("UnsupportedOperation", f"The emulator has no {action}.")
     calls[action] = calls.get(action, 0) + 1
     return Answer(200, wire.answer_xml(action, result), {"Content-Type": "text/xml"})
 

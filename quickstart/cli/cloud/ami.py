@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -14,11 +14,15 @@ from rich.console import Console
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
+from quickstart.cli.cloud.account import image_of_ours, place_options
+from quickstart.cli.cloud.machines import cleanup, run_machine
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.ec2 import create as creation
 from quickstart.ec2 import images
+from quickstart.ec2.asking import word_of
 from quickstart.ec2.aws import Aws, Place, connected
+from quickstart.ec2.disk import boot_mode_of, fats_of
 from quickstart.ec2.plan import Plan
 from quickstart.ec2.policy import policy
 from quickstart.ec2.upload import DEFAULT_WORKERS
@@ -26,32 +30,13 @@ from quickstart.engines.ownsystem import look_into
 from quickstart.errors import BadInputError
 from quickstart.host.unchanged import Seen, seen
 from quickstart.model import MIB, Artefact
-from quickstart.model.disk import Inspected, Loader
+from quickstart.model.disk import Inspected
 from quickstart.model.words import BootMode, DiskFormat, Target
 from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 _AUTO = "auto"
-# libblkid's word.
-_FAT = "vfat"
-
-
-def _place(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which AWS is meant."""
-    for option in (
-        click.option(
-            "--endpoint-url", default="", metavar="URL", help="The URL of EC2, EBS and STS [AWS's own]."
-        ),
-        click.option(
-            "--aws-profile", default="", metavar="NAME", help="The profile in ~/.aws [AWS_PROFILE]."
-        ),
-        click.option(
-            "--region", default="", metavar="REGION", help="The region [AWS_REGION, or the profile's]."
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group()
@@ -67,7 +52,7 @@ def ami() -> None:
 @click.option(
     "--name", required=True, help="The name of the image, which is unique in the account and region."
 )
-@_place
+@place_options
 @click.option(
     "--boot-mode",
     type=click.Choice([_AUTO, *(each.value for each in BootMode)]),
@@ -127,7 +112,7 @@ def create(
             wanted = creation.Wanted(
                 name=name,
                 source=_source(artefact, before, found),
-                boot_mode=boot_mode_of(found.loaders, boot_mode),
+                boot_mode=boot_mode_of(found.loaders, None if boot_mode == _AUTO else BootMode(boot_mode)),
                 tpm=tpm,
                 workers=workers,
             )
@@ -149,9 +134,8 @@ def _source(artefact: Artefact, before: Seen, found: Inspected) -> creation.Sour
         seen=before,
         root_at_bytes=artefact.root_at_bytes,
         profile=artefact.profile_name,
-        fats=tuple(
-            (each.begin_bytes, each.size_bytes) for each in found.facts.partitions if each.kind == _FAT
-        ),
+        ready=word_of(artefact.ready),
+        fats=fats_of(found),
     )
 
 
@@ -174,27 +158,6 @@ def _check_artefact(artefact: Artefact) -> None:
 def _examined(artefact: Artefact, verb: Verb) -> Inspected:
     with Store(default_root(), verb.display().note) as store:
         return look_into(artefact.disk, Context(store, verb.display()))
-
-
-def boot_mode_of(loaders: Collection[Loader], asked: str) -> BootMode:
-    """The boot mode ``asked`` for a disk with these boot loaders, or with ``auto`` the best one (pure). Raises
-    BadInputError when no boot loader of the disk can start with it.
-    """
-    has_bios = Loader.GRUB_BIOS in loaders
-    has_uefi = bool(set(loaders) - {Loader.GRUB_BIOS})
-    possible = {
-        BootMode.UEFI_PREFERRED: has_bios and has_uefi,
-        BootMode.UEFI: has_uefi,
-        BootMode.LEGACY_BIOS: has_bios,
-    }
-    modes = [mode for mode, is_possible in possible.items() if is_possible]
-    if not modes:
-        raise BadInputError("the disk has no boot loader", hint="`quickstart inspect` shows what it has")
-    if asked != _AUTO and asked not in modes:
-        raise BadInputError(
-            f"the disk has no boot loader for the boot mode {asked}", hint=f"--boot-mode {modes[0]}"
-        )
-    return modes[0] if asked == _AUTO else BootMode(asked)
 
 
 def _tell(verb: Verb, wanted: creation.Wanted) -> int:
@@ -262,7 +225,7 @@ def _show_created(
 
 
 @ami.command("list")
-@_place
+@place_options
 @JSON
 def list_images(region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
     """List the images of the account that QuickStart has made, and snapshots of which no image was made."""
@@ -315,7 +278,7 @@ def _snapshot_rows(snapshots: Iterable[images.Snapshot]) -> list[dict[str, objec
 
 @ami.command("show")
 @click.argument("name")
-@_place
+@place_options
 @JSON
 def show(name: str, region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
     """Show the image NAME."""
@@ -323,7 +286,7 @@ def show(name: str, region: str, aws_profile: str, endpoint_url: str, as_json: b
 
     def work(verb: Verb) -> int:
         aws = connected(place, 1)
-        document = _image_document(_ours_named(aws, name))
+        document = _image_document(image_of_ours(aws, name))
 
         def text(console: Console) -> None:
             for key, value in document.items():
@@ -335,20 +298,10 @@ def show(name: str, region: str, aws_profile: str, endpoint_url: str, as_json: b
     sys.exit(run_verb("ami show", as_json, work))
 
 
-def _ours_named(aws: Aws, name: str) -> images.Image:
-    images.check_name(name)
-    image = images.named(aws, name)
-    if image is None or not image.manifest_sha256:
-        raise BadInputError(
-            f"QuickStart has made no image {name} in {aws.name}", hint="`quickstart ami list`"
-        )
-    return image
-
-
 @ami.command("delete")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_place
+@place_options
 @JSON
 def delete(name: str, yes: bool, region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
     """Delete the image NAME and its snapshots, also those that an interrupted `ami create` has left.
@@ -390,6 +343,11 @@ def _ask(verb: Verb, aws: Aws, name: str, doomed: Sequence[str], yes: bool) -> N
 
 
 @ami.command("policy")
-def show_policy() -> None:
+@click.option("--machines", is_flag=True, help="Add what `ami run` and `ami cleanup` need.")
+def show_policy(machines: bool) -> None:
     """Print a policy of IAM with the permissions that `quickstart ami` needs."""
-    click.echo(json.dumps(policy(), indent=2))
+    click.echo(json.dumps(policy(machines=machines), indent=2))
+
+
+ami.add_command(run_machine)
+ami.add_command(cleanup)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -13,11 +14,18 @@ from rich.console import Console
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.ec2.emulator.faults import Trouble
+from quickstart.ec2.emulator.hardware import Hypervisor
 from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host import door
 from quickstart.host.beneath import read_bounded
 from quickstart.host.workspace import workspace
+from quickstart.launch.accel import choose, tcg
+from quickstart.measure.results import STORAGES
 from quickstart.model import MIB
 from quickstart.parse import jsondoc
+from quickstart.store.store import Store, default_root
+from quickstart.volume.emulator import volume_binary
+from quickstart.volume.storage import load_model
 
 _INSTALL = "pip install 'boto3>=1.40,<2' 'werkzeug>=3,<4'"
 
@@ -47,6 +55,13 @@ _SHARE = click.FloatRange(0, 0.9)
     default=0.0,
     help="For how many seconds EC2 does not know a new image or snapshot.",
 )
+@click.option(
+    "--storage",
+    type=click.Choice(STORAGES),
+    default="ebs-cold",
+    show_default=True,
+    help="The storage model of the machines' volumes.",
+)
 @JSON
 def emulator(
     region: str,
@@ -55,11 +70,12 @@ def emulator(
     throttled: float,
     unavailable: float,
     unknown_for_s: float,
+    storage: str,
     as_json: bool,
 ) -> None:
-    """Serve EC2's calls for images and snapshots, and the EBS direct APIs, until Ctrl-C.
+    """Serve EC2's calls for images, snapshots and machines, and the EBS direct APIs, until Ctrl-C.
 
-    What a client makes is kept in the temporary directory, and is gone at the end.
+    Machines run in QEMU. What a client makes is kept in the temporary directory, and is gone at the end.
     """
     trouble = Trouble(throttled=throttled, unavailable=unavailable, unknown_for_s=unknown_for_s)
 
@@ -75,6 +91,7 @@ def emulator(
                 trouble=trouble,
                 policy=_document(policy) if policy else None,
                 port=port,
+                hypervisor=_hypervisor(verb, storage),
             )
             with serving(settings) as served:
                 words = {
@@ -93,7 +110,19 @@ def emulator(
                 threading.Event().wait()
         return 0
 
-    sys.exit(run_verb("ec2 emulator", as_json, work))
+    sys.exit(run_verb("ec2 emulator", as_json, work, as_root=True))
+
+
+def _hypervisor(verb: Verb, storage: str) -> Hypervisor:
+    from quickstart.ec2.emulator.hypervisor import Qemu
+
+    door.need_tools("qemu-system-x86_64", "setpriv", "prlimit", "cc")
+    with Store(default_root(), verb.display().note) as store:
+        kernel = Path("/boot", f"vmlinuz-{os.uname().release}")
+        accelerator = (
+            choose(kernel, store) if os.access(kernel, os.R_OK) else tcg("there is no kernel to try KVM with")
+        )
+        return Qemu(accelerator=accelerator, volume=volume_binary(store), storage=load_model(storage))
 
 
 def _document(path: Path) -> Mapping[str, object]:

@@ -1,0 +1,1 @@
+"""The verbs for Amazon EC2: `quickstart ami` and `quickstart ec2`."""

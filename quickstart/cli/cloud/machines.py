@@ -1,0 +1,205 @@
+"""`quickstart ami run` and `quickstart ami cleanup`: machines in EC2, started from images of QuickStart."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart.cli.cloud.account import image_of_ours, place_options
+from quickstart.cli.options import JSON
+from quickstart.cli.output import Verb, run_verb, say
+from quickstart.ec2 import machines
+from quickstart.ec2.asking import Request, request_of
+from quickstart.ec2.aws import Aws, Place, connected
+from quickstart.ec2.images import Image, Waiting
+from quickstart.ec2.waiting import LOOK_PAUSE_S, check_running, wait_for_answer
+from quickstart.errors import BadInputError
+from quickstart.host.beneath import read_bounded
+from quickstart.parse.printable import in_full
+
+# Two of Nitro's processors and 2 GiB: it starts with both kinds of firmware, and in all regions.
+_TYPE = "t3.small"
+# Amazon EC2 User Guide, "Run commands when you launch an EC2 instance with user data input".
+_USER_DATA_BYTES = 16 * 1024
+# Amazon EBS User Guide, "Use an Amazon EBS provisioned rate for volume initialization".
+_LEAST_RATE_MIB_S, _MOST_RATE_MIB_S = 100, 300
+_TIMEOUT_S = 600.0
+_STATE_PAUSE_S = 1.0
+
+
+@click.command("run")
+@click.argument("name")
+@place_options
+@click.option("--type", "kind", default=_TYPE, show_default=True, help="The type of the machine.")
+@click.option("--subnet", default="", metavar="ID", help="The subnet [the default one].")
+@click.option(
+    "--security-group",
+    "groups",
+    multiple=True,
+    metavar="ID",
+    help="A security group. One of them has to let this host reach the application's port [the network's default].",
+)
+@click.option("--key-name", default="", metavar="NAME", help="A key pair of the account, for SSH [none].")
+@click.option(
+    "--user-data",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Data for cloud-init. A machine with data that the profile does not name boots the stock way the first time.",
+)
+@click.option(
+    "--initialization-rate",
+    "rate_mib_s",
+    type=click.IntRange(_LEAST_RATE_MIB_S, _MOST_RATE_MIB_S),
+    metavar="MIB_S",
+    help="Let AWS read the whole volume from its snapshot at this rate, in MiB/s. It costs money for each GiB, and takes "
+    "the place of fast snapshot restore [no rate: blocks are read when the machine needs them].",
+)
+@click.option(
+    "--ready", metavar="REQUEST", help="The readiness request, http:PORT/PATH or tcp:PORT [the image's]."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_TIMEOUT_S,
+    show_default=True,
+    help="The time limit from the launch to the answer, in seconds.",
+)
+@click.option("--check", is_flag=True, help="End the machine once its application has answered.")
+@JSON
+def run_machine(
+    name: str,
+    region: str,
+    aws_profile: str,
+    endpoint_url: str,
+    kind: str,
+    subnet: str,
+    groups: tuple[str, ...],
+    key_name: str,
+    user_data: Path | None,
+    rate_mib_s: int | None,
+    ready: str | None,
+    timeout_s: float,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """Start a machine from the image NAME, and wait until its application answers this host.
+
+    The machine and its volume end with this command: after Ctrl-C, after an error, and with --check. AWS charges for
+    them until then.
+    """
+    place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
+
+    def work(verb: Verb) -> int:
+        data = user_data_of(user_data)
+        asked = request_of(ready) if ready is not None else None
+        aws = connected(place, 1)
+        verb.display().note(aws.name)
+        image = image_of_ours(aws, name)
+        request = asked or _request(image)
+        wanted = machines.Wanted(
+            image_id=image.id,
+            image_name=image.name,
+            root_device=image.root_device,
+            type=kind,
+            subnet_id=subnet,
+            group_ids=groups,
+            key_name=key_name,
+            user_data=data,
+            rate_mib_s=rate_mib_s,
+        )
+        _run(verb, aws, wanted, request, timeout_s, check)
+        return 0
+
+    sys.exit(run_verb("ami run", as_json, work))
+
+
+def user_data_of(path: Path | None) -> bytes | None:
+    """The user data in the file ``path``. Raises BadInputError when EC2 would not take it."""
+    if path is None:
+        return None
+    data = read_bounded(path.absolute(), _USER_DATA_BYTES)
+    if not data:
+        raise BadInputError(f"{path} is empty", hint="leave --user-data out")
+    return data
+
+
+def _request(image: Image) -> Request:
+    if not image.ready:
+        raise BadInputError(
+            f"the image {image.name} does not say how its application is asked over the network",
+            hint="for example --ready http:80/",
+        )
+    return request_of(image.ready)
+
+
+def _run(
+    verb: Verb, aws: Aws, wanted: machines.Wanted, request: Request, timeout_s: float, check: bool
+) -> None:
+    began_s = time.monotonic()
+    waiting = Waiting(poll_s=_STATE_PAUSE_S, limit_s=timeout_s)
+    with machines.launched(aws, wanted, verb.display()) as identifier:
+        verb.display().note(f"{identifier} starts ({wanted.type})")
+        with verb.display().step("wait for the machine's address"):
+            machine = machines.wait_for_start(aws, identifier, waiting)
+        running_s = time.monotonic() - began_s
+        with verb.display().step(f"wait for an answer from {request.url(machine.address)}"):
+            answered_ns = wait_for_answer(aws, machine, request, began_s + timeout_s)
+        facts: dict[str, object] = {
+            "instance_id": identifier,
+            "image_id": wanted.image_id,
+            "address": machine.address,
+            "url": request.url(machine.address),
+            "running_ns": int(running_s * 1e9),
+            "ready_ns": answered_ns - int(began_s * 1e9),
+        }
+        verb.result(facts, lambda console: _show(console, facts))
+        if not check:
+            _stay(verb, aws, identifier)
+
+
+def _show(console: Console, facts: Mapping[str, object]) -> None:
+    seconds = int(str(facts["ready_ns"])) / 1e9
+    say(console, f"ready: {facts['url']} answers {seconds:.1f} s after the launch, by this host's clock")
+
+
+def _stay(verb: Verb, aws: Aws, identifier: str) -> None:
+    verb.display().note("Ctrl-C ends the machine")
+    try:
+        while True:
+            time.sleep(LOOK_PAUSE_S)
+            check_running(aws, identifier)
+    except KeyboardInterrupt:
+        verb.console.print()
+
+
+@click.command("cleanup")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@place_options
+@JSON
+def cleanup(yes: bool, region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
+    """End the machines that a killed `ami run` has left. Machines of other programs are not touched.
+
+    Those of an `ami run` that still works are ended, too. An image and its snapshots stay.
+    """
+    place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
+
+    def work(verb: Verb) -> int:
+        aws = connected(place, 1)
+        left = machines.ours(aws)
+        rows = [{"instance_id": each.id, "state": each.state, "launched": each.launched} for each in left]
+        if left:
+            for each in left:
+                say(verb.console, in_full(f"{each.id}  {each.state}  {each.launched}"))
+            if not yes and not (sys.stdin.isatty() and click.confirm("End these?", err=True)):
+                raise BadInputError("nothing was ended", hint="--yes ends them without a question")
+            machines.terminate(aws, [each.id for each in left])
+        verb.result({"ended": rows}, lambda console: say(console, f"{aws.name}: ended {len(left)} machines"))
+        return 0
+
+    sys.exit(run_verb("ami cleanup", as_json, work))

@@ -1,0 +1,219 @@
+"""`ami run` and `ami cleanup` against the emulator: what they say, their exit codes, and that nothing is left running."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quickstart.ec2 import machines
+from quickstart.ec2.aws import Aws
+from quickstart.ec2.create import create
+from quickstart.ec2.emulator.faults import Trouble
+from quickstart.ec2.emulator.fleet import State
+from quickstart.ec2.emulator.server import Emulator
+from quickstart.ec2.policy import policy
+from quickstart.errors import CloudError, DeniedError, UnavailableError
+from quickstart.host.progress import Quiet
+from tests.contract.ec2box import emulated, environment, made_source, own, wanted
+from tests.contract.machinebox import WEB, Account, StandIns, id_of
+from tests.contract.test_ami_cli import WORDS, quickstart
+
+LIMIT_S = 60.0
+SECRET = "hunter2-of-the-user-data"  # noqa: S105 - of nobody
+
+
+@pytest.fixture(name="account")
+def _account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    source = dataclasses.replace(made_source(tmp_path), ready="http:80/ 200")
+    standing = StandIns(serves=True, fails="t3.nano", ends="t3.medium")
+    with emulated(tmp_path, Trouble(throttled=0.01, unavailable=0.01), hypervisor=standing) as emulator:
+        aws = own(monkeypatch, emulator)
+        made = create(aws, wanted(source), Quiet(), resume=False)
+        yield Account(aws, emulator, standing, made, source.disk)
+
+
+def running(emulator: Emulator) -> list[str]:
+    return [each.id for each in emulator.fleet.instances.values() if each.state is not State.TERMINATED]
+
+
+def wait_until_gone(emulator: Emulator) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while running(emulator):
+        assert time.monotonic() < end_s, "a machine still runs"
+        time.sleep(0.05)
+    assert emulator.fleet.volumes == {}
+
+
+def test_a_machine_answers_and_is_gone(tmp_path: Path, account: Account) -> None:
+    data = tmp_path / "data"
+    data.write_text(f"#cloud-config\npassword: {SECRET}\n")
+    words = ["ami", "run", "web 1", "--check", "--security-group", WEB, "--user-data", str(data), "--json"]
+    called = quickstart(tmp_path, words, environment(account.emulator))
+    assert called.returncode == 0, called.stderr
+    result = json.loads(called.stdout)["result"]
+    assert result["image_id"] == account.image.image_id
+    assert result["url"] == f"http://{result['address']}/"
+    assert 0 < result["running_ns"] < result["ready_ns"]
+    wait_until_gone(account.emulator)
+    (hardware,) = account.standing.seen
+    assert hardware.metadata.user_data == data.read_bytes()
+    assert hardware.type.name == "t3.small"
+    (instance,) = account.emulator.fleet.instances.values()
+    assert instance.tags["Name"] == "quickstart web 1"
+    assert instance.order.metadata_options["HttpTokens"] == "required"
+    # The token makes a repeated call start one machine only.
+    assert instance.order.given["ClientToken"] == f"quickstart-{instance.tags[machines.RUN_TAG]}"
+    for text in (called.stdout, called.stderr, str(instance.tags)):
+        assert SECRET not in text
+        assert account.emulator.key.secret not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        pytest.param(["--type", "t3.nano"], 1, "Server.InternalError", id="it cannot start"),
+        pytest.param(["--type", "t3.medium"], 1, "Instance initiated shutdown", id="it switches itself off"),
+        pytest.param(["--type", "m1.small"], 1, "no instance type m1.small", id="a type that is not there"),
+        pytest.param(
+            ["--ready", "tcp:81", "--timeout", "3"], 1, "gave no right answer in time", id="no answer"
+        ),
+        pytest.param(
+            ["--ready", "http:80/ 404", "--timeout", "3"], 1, "--security-group", id="a wrong answer"
+        ),
+        pytest.param(
+            ["--security-group", "sg-1"], 1, "InvalidGroup.NotFound", id="a group that is not there"
+        ),
+        pytest.param(["--ready", "exec:true"], 2, "is no readiness request", id="no request"),
+        pytest.param(["--user-data", "/none"], 3, "/none", id="no file"),
+    ],
+)
+def test_what_goes_wrong_leaves_no_machine(
+    tmp_path: Path, account: Account, words: list[str], status: int, said: str
+) -> None:
+    called = quickstart(tmp_path, ["ami", "run", "web 1", "--check", *words], environment(account.emulator))
+    assert said in called.stderr, called.stderr
+    assert called.returncode == status, called.stderr
+    assert "Traceback" not in called.stderr
+    wait_until_gone(account.emulator)
+
+
+def started(place: Path, account: Account, words: list[str]) -> subprocess.Popen[bytes]:
+    """`ami run`, once its machine runs."""
+    process = subprocess.Popen(
+        [*WORDS, "ami", "run", "web 1", *words],
+        env={"PATH": os.environ["PATH"], "HOME": str(place), **environment(account.emulator)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        # A test under make has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    end_s = time.monotonic() + LIMIT_S
+    before = len(account.standing.machines)
+    while len(account.standing.machines) == before:
+        assert process.poll() is None
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("words", [["--security-group", WEB], ["--ready", "tcp:81"]], ids=["ready", "waits"])
+def test_ctrl_c_ends_the_machine(tmp_path: Path, account: Account, words: list[str]) -> None:
+    process = started(tmp_path, account, words)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LIMIT_S) == (130 if "tcp:81" in words else 0)
+    wait_until_gone(account.emulator)
+
+
+def test_cleanup_ends_what_a_killed_run_has_left_and_nothing_else(tmp_path: Path, account: Account) -> None:
+    other = id_of(account.run())
+    account.wait(other, "running")
+    process = started(tmp_path, account, ["--ready", "tcp:81"])
+    process.kill()
+    process.wait(LIMIT_S)
+    variables = environment(account.emulator)
+    asked = quickstart(tmp_path, ["ami", "cleanup"], variables)
+    assert (asked.returncode, len(running(account.emulator))) == (2, 2)
+    assert "--yes" in asked.stderr
+    ended = quickstart(tmp_path, ["ami", "cleanup", "--yes", "--json"], variables)
+    assert ended.returncode == 0, ended.stderr
+    (row,) = json.loads(ended.stdout)["result"]["ended"]
+    assert row["instance_id"] != other
+    account.wait(row["instance_id"], "terminated")
+    assert running(account.emulator) == [other]
+    again = quickstart(tmp_path, ["ami", "cleanup", "--yes", "--json"], variables)
+    assert json.loads(again.stdout)["result"]["ended"] == []
+
+
+def _wanted(account: Account) -> machines.Wanted:
+    return machines.Wanted(
+        image_id=account.image.image_id, image_name="web 1", root_device="/dev/xvda", type="t3.micro"
+    )
+
+
+def test_a_lost_answer_leaves_no_machine(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Aws.call
+
+    def losing(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        answer = whole(self, service, name, **parameters)
+        if name == "run_instances":
+            raise UnavailableError("no answer", code="")
+        return answer
+
+    monkeypatch.setattr(Aws, "call", losing)
+    with pytest.raises(UnavailableError), machines.launched(account.aws, _wanted(account), Quiet()):
+        raise AssertionError("nothing was launched")
+    wait_until_gone(account.emulator)
+    assert len(account.emulator.fleet.instances) == 1
+
+
+def test_when_the_end_is_refused_it_is_said(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, notes = Aws.call, []
+
+    class Noting(Quiet):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    def refusing(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        if name == "terminate_instances":
+            raise DeniedError("ec2:TerminateInstances", "")
+        return whole(self, service, name, **parameters)
+
+    with monkeypatch.context() as patched, pytest.raises(CloudError):
+        patched.setattr(Aws, "call", refusing)
+        with machines.launched(account.aws, _wanted(account), Noting()) as identifier:
+            pass
+    assert notes == [
+        f"{identifier} may still run (the account has no permission for ec2:TerminateInstances): "
+        "`quickstart ami cleanup` ends what is left"
+    ]
+
+
+def test_the_policy_is_enough_and_not_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    source = dataclasses.replace(made_source(tmp_path), ready="http:80/ 200")
+    document: dict[str, Any] = dict(policy(machines=True))
+    standing = StandIns(serves=True)
+    with emulated(tmp_path, policy=document, hypervisor=standing) as emulator:
+        variables: Mapping[str, str] = environment(emulator)
+        create(own(monkeypatch, emulator), wanted(source), Quiet(), resume=False)
+        words = ["ami", "run", "web 1", "--check", "--security-group", WEB]
+        assert quickstart(tmp_path, words, variables).returncode == 0
+        # The emulator looks at the document at each call.
+        document["Statement"][0]["Action"].remove("ec2:RunInstances")
+        denied = quickstart(tmp_path, words, variables)
+        assert denied.returncode != 0
+        assert "no permission for ec2:RunInstances" in denied.stderr
+        assert "--machines" in denied.stderr
+        wait_until_gone(emulator)
