@@ -20,7 +20,7 @@ from quickstart.host.unchanged import changed, digest_of_data
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.disk.own import esp_place, system_path
 from quickstart.inspect.disk.unified import append_archive
-from quickstart.launch.archive import agent_binary, launch_cpio
+from quickstart.launch.archive import PORT_NAME, agent_binary, launch_cpio
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import DISK_CONFIGURATIONS, STOCK_CONFIGURATIONS, Cell
 from quickstart.model import Artefact
@@ -39,8 +39,9 @@ class _Copies:
     stock_initramfs: Path
 
 
-def prepare_disk(cell: Cell, context: Context) -> Boot:
-    """The files and settings that a machine needs to boot the disk of ``cell`` by its own boot loader.
+def prepare_disk(cell: Cell, context: Context, port: str = PORT_NAME) -> Boot:
+    """The files and settings that a machine needs to boot the disk of ``cell`` by its own boot loader. The launch agent
+    sends its messages to ``port`` (launch/archive.py).
 
     Raises BadInputError when the artefact of the cell does not boot by itself, was built with other kernel options, or
     was changed by a machine.
@@ -49,7 +50,7 @@ def prepare_disk(cell: Cell, context: Context) -> Boot:
     with output.in_use(out):
         artefact = artefacts.load(out)
         check_disk(artefact, cell)
-        copies = _copies(artefact, cell.configuration, context)
+        copies = _copies(artefact, cell.configuration, context, port)
         is_stock = cell.configuration in STOCK_CONFIGURATIONS
         return Boot(
             configuration=cell.configuration,
@@ -67,7 +68,7 @@ def prepare_disk(cell: Cell, context: Context) -> Boot:
             ready=artefact.ready,
             unit=read_manifest(out).unit or artefact.profile_name,
             delivery="" if is_stock else Delivery.OVERLAY.value,
-            firmware=Firmware(cell.firmware),
+            firmware=Firmware(cell.firmware) if cell.firmware else None,
             root_at_bytes=artefact.root_at_bytes,
         )
 
@@ -96,10 +97,10 @@ def check_disk(artefact: Artefact, cell: Cell) -> None:
         )
 
 
-def _copies(artefact: Artefact, configuration: str, context: Context) -> _Copies:
+def _copies(artefact: Artefact, configuration: str, context: Context, port: str) -> _Copies:
     with opened_regular(artefact.disk) as fd:
         digest = digest_of_data(fd, artefact.disk)
-    agent = launch_cpio(agent_binary(context.store), artefact.ready, {})
+    agent = launch_cpio(agent_binary(context.store), artefact.ready, {}, port)
     inputs = {
         "disk": digest,
         "configuration": configuration,

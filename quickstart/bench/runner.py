@@ -104,7 +104,7 @@ class QemuRunner:
         qemu = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
         kernels = {name: boot.kernel.name for (name, *_), boot in self._boots.items()}
         return Circumstances(
-            host=_host(),
+            host=host_facts(),
             versions={
                 "quickstart": f"{__version__}, source {source_digest('quickstart')[:16]}",
                 "qemu": qemu,
@@ -118,9 +118,9 @@ class QemuRunner:
                 **self._machines(),
                 **served_by,
             },
-            artefacts=dict(_artefacts(key, boot) for key, boot in sorted(self._boots.items())),
+            artefacts=dict(artefacts_of(key, boot) for key, boot in sorted(self._boots.items())),
             poll_interval_ms=PROBE_INTERVAL_MS,
-            facts=_facts(self._boots),
+            facts=facts_of(self._boots),
         )
 
     def _machines(self) -> dict[str, str]:
@@ -194,7 +194,7 @@ def _named(key: _Key) -> str:
     return "/".join(word for word in key if word)
 
 
-def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
+def artefacts_of(key: _Key, boot: Boot) -> tuple[str, str]:
     """Return two values: the name of a boot, and a text that identifies the booted files. The text has a hash of the
     kernel and the initramfs, and the UUID of the volume's file system, which depends on the inputs of the reference
     image.
@@ -214,7 +214,7 @@ def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
             yield f"{option} {value}"
 
 
-def _facts(boots: Mapping[_Key, Boot]) -> Facts:
+def facts_of(boots: Mapping[_Key, Boot]) -> Facts:
     """The facts about the kernels, initramfs, images and units that are booted. An initramfs or image that several
     configurations share is listed once.
     """
@@ -240,7 +240,7 @@ def _facts(boots: Mapping[_Key, Boot]) -> Facts:
     return Facts(booted, contents, packages)
 
 
-def _host() -> dict[str, str]:
+def host_facts() -> dict[str, str]:
     """The facts about this host that do not change between two calls of `bench`."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)

@@ -9,6 +9,7 @@ import datetime
 import operator
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -18,10 +19,17 @@ from rich.table import Table
 from quickstart.artefact.output import make_into
 from quickstart.bench import series as benching
 from quickstart.bench.runner import QemuRunner
-from quickstart.bench.series import RESULTS, Bench, invalid
+from quickstart.bench.series import RESULTS, Bench, Runner, invalid
+from quickstart.cli.cloud.benching import (
+    CloudArguments,
+    bench_cleanup,
+    cloud_block,
+    cloud_options,
+    cloud_runner,
+)
 from quickstart.cli.compare import compare_command
 from quickstart.cli.completion import profile_names
-from quickstart.cli.options import JSON, VERBOSE
+from quickstart.cli.options import JSON, VERBOSE, VerbAndGroup
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.host.cpulimit import (
@@ -49,6 +57,7 @@ from quickstart.measure.results import (
     Cell,
     Results,
     Sample,
+    on_clock,
     words_of,
 )
 from quickstart.measure.statistics import Summary, by_cell, summarise
@@ -59,29 +68,14 @@ from quickstart.report.wholefile import FIGURES
 from quickstart.store.store import Store, default_root
 
 _NOT_VALID = 4
-_BELOW = "quickstart.cli.bench.below"
 # The options whose names are not those of the matrix's keys in the singular.
 _OPTIONS = {"runs": "--runs", "timeout_s": "--timeout"}
+# The name of a matrix of options, as matrix_of_options gives it.
+_OPTIONS_NAME = "options"
 _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 
 
-class _Verbs(click.Group):
-    """The command `bench`, which is a verb and also a group of sub-verbs. If the first argument is a sub-verb, such as
-    `compare`, click calls the sub-verb with all options after it. Otherwise, `bench` makes a measurement.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        below = bool(args) and args[0] in self.commands
-        ctx.meta[_BELOW] = below
-        ctx.allow_interspersed_args = not below
-        ctx.allow_extra_args = below
-        return super().parse_args(ctx, args)
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [] if ctx.meta.get(_BELOW) else super().get_params(ctx)
-
-
-@click.group(cls=_Verbs, invoke_without_command=True)
+@click.group(cls=VerbAndGroup, invoke_without_command=True)
 @click.argument(
     "matrix_file", metavar="MATRIX.toml", required=False, type=click.Path(path_type=Path, dir_okay=False)
 )
@@ -196,9 +190,11 @@ class _Verbs(click.Group):
 @VERBOSE
 @JSON
 @click.pass_context
+@cloud_options
 def bench(
     context: click.Context,
     /,
+    cloud: CloudArguments,
     matrix_file: Path | None = None,
     out: Path | None = None,
     report_only: bool = False,
@@ -218,12 +214,17 @@ def bench(
     def work(verb: Verb) -> int:
         if report_only:
             return _report_again(verb, out)
-        matrix = _matrix(matrix_file, options)
-        return _show_plan(verb, matrix) if dry_run else _measure(verb, matrix, directory().absolute())
+        matrix = _matrix(matrix_file, cloud_block(cloud, options) if matrix_file is None else options)
+        if dry_run:
+            return _show_plan(verb, matrix)
+        return _measure(verb, matrix, directory(matrix).absolute(), cloud)
 
-    def directory() -> Path:
+    def directory(matrix: Matrix | None = None) -> Path:
         # Without one, --report is refused later.
-        return out or Path("bench" if report_only else f"bench-{_matrix(matrix_file, options).name}")
+        if out or report_only:
+            return out or Path("bench")
+        name = _OPTIONS_NAME if matrix_file is None else (matrix or _matrix(matrix_file, options)).name
+        return Path(f"bench-{name}")
 
     def figures() -> Path:
         # The deepest one that is written into.
@@ -238,6 +239,7 @@ def bench(
 
 
 bench.add_command(compare_command)
+bench.add_command(bench_cleanup)
 
 
 def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | Sequence[int] | int]) -> Matrix:
@@ -258,15 +260,19 @@ def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | Sequence[in
     return load_matrix(file, known_profiles())
 
 
-def _measure(verb: Verb, matrix: Matrix, directory: Path) -> int:
+def _measure(verb: Verb, matrix: Matrix, directory: Path, cloud: CloudArguments) -> int:
     display = verb.display()
     began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     asked = Bench(matrix, directory, ("quickstart", *sys.argv[1:]), began)
-    with Store(default_root(), display.note) as store:
+    with ExitStack() as stack:
+        store = stack.enter_context(Store(default_root(), display.note))
         try:
-            results = benching.run_matrix(
-                asked, QemuRunner(matrix=matrix, store=store, progress=display), display
+            runner: Runner = (
+                cloud_runner(matrix, cloud, store, display, stack)
+                if matrix.is_of_cloud
+                else QemuRunner(matrix=matrix, store=store, progress=display)
             )
+            results = benching.run_matrix(asked, runner, display)
         except KeyboardInterrupt:
             if (directory / RESULTS).exists():
                 display.note(
@@ -333,7 +339,7 @@ def _show(console: Console, results: Results, directory: Path) -> None:
     every = by_cell(results.samples)
     cells = {cell: runs for cell, runs in every.items() if cell.instances == 1}
     for clock in sorted({cell.clock for cell in cells}):
-        table = Table(title=f"application time T_app ({clock} clock)")
+        table = Table(title=f"application time T_app ({on_clock(clock)})")
         for heading in ("application", "configuration", "storage"):
             table.add_column(heading, no_wrap=True)
         for heading in ("median", "spread", "n", "censored"):

@@ -105,3 +105,22 @@ def boot_options(call: Callable[_P, _R]) -> Callable[_P, _R]:
     for option in reversed(_BOOT):
         call = option(call)
     return call
+
+
+_IS_BELOW = "quickstart.cli.options.below"
+
+
+class VerbAndGroup(click.Group):
+    """A command such as `bench`, which is a verb and also a group of sub-verbs. If the first argument is a sub-verb, such as
+    `compare`, click calls the sub-verb with all options after it. Otherwise, `bench` makes a measurement.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        below = bool(args) and args[0] in self.commands
+        ctx.meta[_IS_BELOW] = below
+        ctx.allow_interspersed_args = not below
+        ctx.allow_extra_args = below
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [] if ctx.meta.get(_IS_BELOW) else super().get_params(ctx)

@@ -20,6 +20,8 @@ from quickstart.measure.patterns import block_problems, launches_of, picture_pro
 from quickstart.measure.results import (
     BUILT,
     CLOCKS,
+    CLOUD_CLOCKS,
+    CLOUD_STORAGE,
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
@@ -58,6 +60,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "firmwares": FIRMWARES,
 }
 _OURS = "quickstart"
+_OF_THE_WHOLE = ("fetch", "user_data")
 # A real NFS server on the real clocks.
 _LINK = "nfs-100m"
 
@@ -90,6 +93,8 @@ class _Document(Table):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
     fetch: Literal["boot-loader", "read-ahead"] = "boot-loader"
+    # The path of a file, for machines in EC2.
+    user_data: Annotated[str, StringConstraints(max_length=4096)] = ""
     block: Annotated[tuple[_Block, ...], Field(min_length=1)]
 
 
@@ -97,12 +102,18 @@ class _Document(Table):
 class Matrix:
     """The plan of a bench. ``plan`` has the cells to measure, in the order of the matrix. A cell is one combination of
     profile, configuration, storage, clock and the like. ``fetch`` says how kernel and initramfs are read, and is one of
-    the values in results.FETCHES.
+    the values in results.FETCHES. ``user_data`` is the path of a file with user data for machines in EC2, or empty.
     """
 
     name: str
     plan: tuple[Planned, ...]
     fetch: str = "boot-loader"
+    user_data: str = ""
+
+    @property
+    def is_of_cloud(self) -> bool:
+        """Whether the machines are in EC2."""
+        return any(each.cell.clock in CLOUD_CLOCKS for each in self.plan)
 
 
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
@@ -144,7 +155,7 @@ def matrix_of_options(
     """A matrix with one block, whose keys are ``options``. Raises MatrixError when the options are invalid."""
     # An option that was not given leaves the block's default.
     block = {key: value for key, value in options.items() if value}
-    whole = {"fetch": block.pop("fetch")} if "fetch" in block else {}
+    whole: dict[str, object] = {key: block.pop(key) for key in _OF_THE_WHOLE if key in block}
     return _matrix(
         {"schema": SCHEMA, "name": "options", **whole, "block": [block]}, "of the options", profiles
     )
@@ -198,9 +209,10 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
         found = block_problems(block.patterns, block.instances, block.stagger_ms, block.clocks)
         problems += [f"block[{number}].{problem}" for problem in (*found, *_disk_problems(block))]
     problems += _asked_in_part(plan)
+    problems += _cloud_problems(document, plan)
     if problems:
         raise MatrixError(source, first_ones(problems), hint=_HINT)
-    return Matrix(document.name, tuple(plan), document.fetch)
+    return Matrix(document.name, tuple(plan), document.fetch, document.user_data)
 
 
 def _count(block: _Block) -> int:
@@ -275,7 +287,10 @@ def _disk_problems(block: _Block) -> Iterator[str]:
         yield "profiles: missing; what is measured? (`disks` are artefacts that boot by themselves)"
     if block.profiles and block.disks:
         yield "disks: a block has either profiles or disks"
-    if bool(block.disks) != bool(block.firmwares):
+    in_cloud = set(block.clocks) & set(CLOUD_CLOCKS)
+    if in_cloud and block.firmwares:
+        yield "firmwares: in EC2, the image says which firmware a machine has"
+    if bool(block.disks) != bool(block.firmwares) and not (in_cloud and block.disks):
         missing, other = ("firmwares", "disks") if block.disks else ("disks", "firmwares")
         yield f"{missing}: missing; {other} belong to a disk that boots by itself"
     if not block.disks:
@@ -293,6 +308,21 @@ def _disk_problems(block: _Block) -> Iterator[str]:
             yield f"{key}: a disk is measured as it is, one machine at a time"
     if _LINK in block.storages and block.clocks != ("virtual",):
         yield f"storages[{block.storages.index(_LINK)}]: on a real clock, {_LINK} keeps no log that shows the boot loader"
+
+
+def _cloud_problems(document: _Document, plan: Sequence[Planned]) -> Iterator[str]:
+    """The faults that concern machines in EC2. Each fault begins with the key that is wrong."""
+    clocks = {each.cell.clock for each in plan}
+    if document.user_data and not clocks & set(CLOUD_CLOCKS):
+        yield "user_data: only machines in EC2 get user data"
+    if len(clocks) > 1 and clocks & set(CLOUD_CLOCKS):
+        yield f"clocks: the machines of one bench are all in EC2 or all in QEMU (got {', '.join(sorted(clocks))})"
+    for number, block in enumerate(document.block):
+        if set(block.clocks) & set(CLOUD_CLOCKS):
+            if not block.disks:
+                yield f"block[{number}].disks: missing; EC2 boots only a disk that boots by itself"
+            if block.storages != (CLOUD_STORAGE,):
+                yield f"block[{number}].storages: the volume of a machine in EC2 is {CLOUD_STORAGE}: fresh, of a snapshot"
 
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:

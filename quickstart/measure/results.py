@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-SCHEMA = 4
+SCHEMA = 5
 # Earlier versions wrote these schemas. They are still read, and fields that they do not have are empty.
-OLDER_SCHEMAS = (1, 2, 3)
+OLDER_SCHEMAS = (1, 2, 3, 4)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # These configurations boot the distribution's own initramfs and init.
 STOCK_CONFIGURATIONS = ("standard", "standard-tuned")
@@ -24,7 +24,12 @@ LINE_NAMES: Mapping[str, str] = {
 }
 # The storages, from the fastest to the slowest. Each has its model in bench/storage.
 STORAGES = ("local", "nfs-cached", "ebs-warm", "hdd", "ebs-cold", "nfs-100m")
-CLOCKS = ("virtual", "kvm", "wall")
+CLOCKS = ("virtual", "kvm", "wall", "ec2", "ec2-emulated")
+# The client's clock, with machines in EC2 or in an emulator of EC2. Such a machine is a disk that boots by itself.
+CLOUD_CLOCKS = ("ec2", "ec2-emulated")
+_CLOUDS = {"ec2": "EC2", "ec2-emulated": "emulated EC2"}
+# A fresh volume of a snapshot, as a machine in EC2 has it.
+CLOUD_STORAGE = "ebs-cold"
 DELIVERIES = ("fast", "overlay")
 # Forms of quickstart's initramfs (docs/internals/payload.md).
 PAYLOADS = ("cpio", "gzip", "lz4", "zstd", "squashfs")
@@ -51,7 +56,8 @@ class Cell:
     machines from one volume, in the launch pattern ``pattern``. Staggered launches are ``stagger_ms`` apart.
 
     With ``firmware``, the machine boots a disk by the disk's own boot loader. Then ``profile`` is the path of the
-    artefact that has the disk.
+    artefact that has the disk. It is also the path of an artefact if the clock is one of ``CLOUD_CLOCKS``; the firmware
+    is then what the image of the disk says.
     """
 
     profile: str
@@ -101,6 +107,16 @@ class Cell:
         quickstart has a payload and a delivery.
         """
         return replace(self, configuration=configuration, payload="", delivery="")
+
+
+def on_clock(clock: str) -> str:
+    """How times on the clock ``clock`` are named, for a title."""
+    return _CLOUDS.get(clock, f"{clock} clock")
+
+
+def cloud_of(clock: str) -> str:
+    """The name of the place where the machines of ``clock`` run, or empty for machines in QEMU."""
+    return _CLOUDS.get(clock, "")
 
 
 def words_of(cell: Cell) -> str:

@@ -35,6 +35,7 @@ from quickstart.measure.results import (
     Cell,
     Phase,
     Sample,
+    on_clock,
     words_of,
 )
 from quickstart.measure.statistics import demand_one_clock, summarise
@@ -144,7 +145,7 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
     grid[0, 0].set_xlim(0, max(ends_s, default=0) * 1.16 or 1)
     clock = next(iter(samples)).clock
     figure.supxlabel(
-        f"seconds from {begin_of(samples)} to ready: the first correct answer (median, {clock} clock)",
+        f"seconds from {begin_of(samples)} to ready: the first correct answer (median, {on_clock(clock)})",
         fontsize=8.5,
     )
     legend = _bar_legend(samples)

@@ -23,6 +23,7 @@ from quickstart.measure.results import (
     STOCK_CONFIGURATIONS,
     STORAGES,
     Sample,
+    on_clock,
 )
 from quickstart.measure.statistics import Metric, claim_faster, summarise
 from quickstart.parse.faults import Table
@@ -113,7 +114,7 @@ def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
         sides = [_runs(place, wanted, profile, configuration, "stock") for place in places]
         if all(sides):
             words = _METRICS[wanted.metric](sides)
-            yield f"{profile} on {', '.join(wanted.storages)}, {clock} clock: {words}"
+            yield f"{profile} on {', '.join(wanted.storages)}, {on_clock(clock)}: {words}"
 
 
 def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:

@@ -25,6 +25,8 @@ from quickstart.measure.results import (
     Cell,
     Results,
     Sample,
+    cloud_of,
+    on_clock,
     words_of,
 )
 from quickstart.measure.statistics import (
@@ -117,12 +119,13 @@ def page(
     )
     return environment.get_template(_TEMPLATE).render(
         results=results,
+        cloud=next(filter(None, (cloud_of(each.cell.clock) for each in results.plan)), ""),
         run_count=len({(sample.cell, sample.number) for sample in results.samples}),
         command=shlex.join(results.command),
         summary=(*summary(results), *launch_report.sentences(results)),
         headline=headline(results),
         paper=beside(chosen, planned_samples(results)),
-        paper_on=f"{one.storage}, {one.size} machine, {one.clock} clock (medians)" if one else "",
+        paper_on=f"{one.storage}, {one.size} machine, {on_clock(one.clock)} (medians)" if one else "",
         conclusions=conclusions(results),
         real=any(planned.cell.clock != "virtual" for planned in results.plan),
         pictures=[(each.title, inline(each)) for each in pictures],
@@ -156,7 +159,7 @@ def first_picture(results: Results) -> Drawn | None:
     return times(
         "overview",
         chosen,
-        f"From {begin_of(chosen)} to ready: {one.storage}, {one.size} machine, {one.clock} clock",
+        f"From {begin_of(chosen)} to ready: {one.storage}, {one.size} machine, {on_clock(one.clock)}",
     )
 
 
@@ -172,7 +175,7 @@ def _pictures(results: Results) -> tuple[Drawn, ...]:
     clocks = _in_order([cell.clock for cell in samples], CLOCKS)
     cells = {clock: {c: runs for c, runs in samples.items() if c.clock == clock} for clock in clocks}
     others = (
-        times(f"times-{clock}", here, f"From {begin_of(here)} to ready: all cells, {clock} clock")
+        times(f"times-{clock}", here, f"From {begin_of(here)} to ready: all cells, {on_clock(clock)}")
         for clock, here in cells.items()
         if here.keys() != chosen.keys()
     )
@@ -186,7 +189,7 @@ def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]
     for clock in _in_order([cell.clock for cell in samples], CLOCKS):
         for storage in _in_order([cell.storage for cell in samples if cell.clock == clock], STORAGES):
             here = {c: runs for c, runs in samples.items() if (c.clock, c.storage) == (clock, storage)}
-            title, name = f"{storage}, {clock} clock", f"{clock}-{storage}"
+            title, name = f"{storage}, {on_clock(clock)}", f"{clock}-{storage}"
             lines = list(_timelines(here, name, title))
             drawn += [figure for figure, _ in lines]
             timelines = tuple(each for _, each in lines)

@@ -15,6 +15,7 @@ from quickstart.measure.results import (
     Cell,
     Results,
     Sample,
+    cloud_of,
 )
 from quickstart.measure.statistics import Metric, claim_faster, summarise
 from quickstart.report.conclusions import OURS, T_APP, T_TOTAL, Measured, overview, planned_samples
@@ -24,6 +25,8 @@ _CLOCKS: Mapping[str, str] = {
     "virtual": "on a virtual clock: the guest's instructions and its waiting are counted, so the seconds are of no real machine",
     "wall": "by the host's clock, on emulated CPUs: slower than a real machine",
     "kvm": "by the host's clock, on its own CPUs",
+    "ec2": "by the clock of the client that launched the machines",
+    "ec2-emulated": "by the client's clock, in an emulator of EC2: nothing of it is Amazon's",
 }
 _PLAIN = {
     "standard": "the ordinary image",
@@ -131,9 +134,12 @@ def _what(results: Results, samples: Measured, one: Cell) -> str:
     ready = sum(1 for sample in alone if not sample.censored)
     lost = len(alone) - ready
     clocks = {cell.clock for cell in samples}
-    absent = [word for word, missing in (("KVM", "kvm" not in clocks), ("EC2", True)) if missing]
+    absent = [
+        word for word, missing in (("KVM", "kvm" not in clocks), ("EC2", "ec2" not in clocks)) if missing
+    ]
     censored = f", {lost} more did not get ready" if lost else ""
+    where = cloud_of(one.clock) or "QEMU"
     return (
-        f"Measured: {ready} runs{censored}, a {one.size} machine in QEMU with the volume {one.storage}, {_CLOCKS[one.clock]}. "
+        f"Measured: {ready} runs{censored}, a {one.size} machine in {where} with the volume {one.storage}, {_CLOCKS[one.clock]}. "
         f"Not measured: {' and '.join(absent)}."
     )

@@ -137,7 +137,7 @@ def broken(edit: Edit) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda raw: raw.update(schema=5), "schema: "),
+        (lambda raw: raw.update(schema=6), "schema: "),
         (lambda raw: raw.pop("began"), "began: missing"),
         (lambda raw: raw.update(began="yesterday"), "began: "),
         (lambda raw: raw.update(comand=[]), "comand: no such key; did you mean 'command'?"),
