@@ -164,9 +164,9 @@ class Made:
 
 
 @contextmanager
-def image_made(store: Store, place: Path, layout: Layout) -> Iterator[Made]:
+def image_made(store: Store, place: Path, layout: Layout, profile: str = PROFILE) -> Iterator[Made]:
     """`build --image` of a look-alike with nginx, in ``place``. The look-alike stays as it was."""
-    (place / "profile.toml").write_text(PROFILE)
+    (place / "profile.toml").write_text(profile)
     context = Context(store, Display(Plain(stderr=True)))
     disk = look_alike(context, layout).disk
     if layout is Layout.APART:
