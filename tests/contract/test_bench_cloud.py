@@ -6,6 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +23,7 @@ from quickstart.bench import cloud, series
 from quickstart.bench.cloud import CloudOptions, CloudRunner, machine_hours
 from quickstart.cli.cloud.benching import clock_of
 from quickstart.ec2 import waiting
-from quickstart.ec2.aws import Aws
-from quickstart.ec2.create import Source
+from quickstart.ec2.aws import Aws, Place, connected
 from quickstart.ec2.emulator.server import Emulator
 from quickstart.ec2.upload import DEFAULT_WORKERS
 from quickstart.errors import BadInputError, DeniedError
@@ -34,7 +38,17 @@ from quickstart.model.words import ReadyKind
 from quickstart.report import document
 from quickstart.report.report import write_report
 from quickstart.store.store import Store
-from tests.contract.ec2box import client, emulated, environment, left_in, made_source, own, run
+from tests.contract.ec2box import (
+    PATIENCE,
+    ROOT_AT_BYTES,
+    client,
+    emulated,
+    environment,
+    left_in,
+    made_source,
+    own,
+    run,
+)
 from tests.contract.machinebox import WEB, StandIns
 from tests.contract.test_ami_cli import quickstart
 from tests.contract.test_ami_run import wait_until_gone
@@ -42,6 +56,7 @@ from tests.contract.test_ami_run import wait_until_gone
 DISKSTATS = " 259 0 nvme0n1 120 0 8000 5 0 0 0 0 0 0 0 0 0 0 0\n"
 COUNTERS = f"cpu  1 2 3 4 5 6 7 8 9 10\n{DISKSTATS}"
 READY_NS = 250_000_000
+REPOSITORY = Path(__file__).parents[2]
 
 
 def console(*lines: str) -> bytes:
@@ -91,9 +106,8 @@ def matrix_of(clock: str = "ec2-emulated", **others: Any) -> Matrix:
 def _account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     monkeypatch.setenv("HOME", str(tmp_path))
     source = made_source(tmp_path)
-    _without_machines(monkeypatch, source, tmp_path)
-    monkeypatch.setattr(cloud, "_WORDS_S", 2.0)
-    monkeypatch.setattr(cloud, "_STATE_PAUSE_S", 0.05)
+    source.out.rename(tmp_path / "web")
+    _without_machines(monkeypatch, source.root_at_bytes, tmp_path)
     standing = StandIns(serves=True, said=console())
     with (
         emulated(tmp_path, hypervisor=standing) as emulator,
@@ -103,8 +117,8 @@ def _account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Accoun
         yield Account(client(emulator, DEFAULT_WORKERS), emulator, standing, store, tmp_path)
 
 
-def _without_machines(monkeypatch: pytest.MonkeyPatch, source: Source, place: Path) -> None:
-    """The disk of OUT stands for the prepared copies of both configurations. They differ by a byte behind the root."""
+def _without_machines(monkeypatch: pytest.MonkeyPatch, root_at_bytes: int, place: Path) -> None:
+    """The disk of OUT stands for the prepared copies of both configurations. They differ by a block behind the root."""
     (place / "kernel").write_bytes(b"kernel")
     (place / "initramfs").write_bytes(b"initramfs")
 
@@ -131,7 +145,7 @@ def _without_machines(monkeypatch: pytest.MonkeyPatch, source: Source, place: Pa
             ready=ready,
             unit="nginx.service",
             delivery="overlay" if cell.configuration == "quickstart" else "",
-            root_at_bytes=source.root_at_bytes,
+            root_at_bytes=root_at_bytes,
         )
 
     found = SimpleNamespace(loaders=(Loader.SYSTEMD_BOOT,), facts=SimpleNamespace(partitions=()))
@@ -140,8 +154,9 @@ def _without_machines(monkeypatch: pytest.MonkeyPatch, source: Source, place: Pa
     monkeypatch.setattr(
         "quickstart.artefact.directory.load", lambda out: SimpleNamespace(profile_name="nginx")
     )
+    monkeypatch.setattr(cloud, "_WORDS_S", 2.0)
+    monkeypatch.setattr(cloud, "_STATE_PAUSE_S", 0.05)
     monkeypatch.chdir(place)
-    source.out.rename(place / "web")
 
 
 def test_a_series_measures_fresh_machines_and_leaves_nothing(account: Account) -> None:
@@ -284,3 +299,78 @@ def test_what_is_refused_before_anything_is_written(account: Account) -> None:
     assert left_in(account.emulator) == []
     assert clock_of(account.aws) == "ec2-emulated"
     assert not (account.place / "results/results.json").exists()
+
+
+# The calls at which a series is killed: before AWS gets the call, or before its answer is noted.
+KILLED = [
+    (name, number, when)
+    for when in ("before", "after")
+    for name, number in (
+        ("start_snapshot", 1),
+        ("put_snapshot_block", 9),
+        ("complete_snapshot", 2),
+        ("register_image", 1),
+        ("run_instances", 1),
+        ("describe_instances", 2),
+        ("get_console_output", 2),
+        ("terminate_instances", 1),
+        ("run_instances", 4),
+        ("deregister_image", 1),
+        ("delete_snapshot", 2),
+    )
+]
+
+
+def series_that_kills_itself(place: Path, operation: str, number: int, when: str) -> None:
+    """A program of its own: a whole series, which gets SIGKILL at the given call."""
+    whole, seen = Aws.call, 0
+    lock = threading.Lock()
+
+    def call(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        nonlocal seen
+        with lock:
+            seen += name == operation
+            is_now = name == operation and seen == number
+        if is_now and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = whole(self, service, name, **parameters)
+        if is_now:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    with pytest.MonkeyPatch.context() as patched, Store(place / "store", lambda text: None) as store:
+        _without_machines(patched, ROOT_AT_BYTES, place)
+        patched.setattr(Aws, "call", call)
+        aws = connected(Place(), DEFAULT_WORKERS, PATIENCE)
+        options = CloudOptions(group_ids=(WEB,))
+        matrix = matrix_of()
+        runner = CloudRunner(matrix=matrix, aws=aws, options=options, store=store, progress=Quiet())
+        asked = series.Bench(matrix, place / "results", ("quickstart", "bench"), "2026-12-01T00:00:00Z")
+        series.run_matrix(asked, runner, Quiet())
+        runner.remove_images()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("operation", "number", "when"), KILLED)
+def test_cleanup_leaves_nothing_of_a_series_that_was_killed(
+    account: Account, operation: str, number: int, when: str
+) -> None:
+    words = f"Path({str(account.place)!r}), {operation!r}, {number}, {when!r}"
+    program = (
+        "from pathlib import Path; from tests.contract.test_bench_cloud import series_that_kills_itself; "
+        f"series_that_kills_itself({words})"
+    )
+    variables = environment(account.emulator)
+    home = {"PATH": os.environ["PATH"], "HOME": str(account.place), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**home, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    removed = quickstart(account.place, ["bench", "cleanup", "--yes", "--json"], variables)
+    assert removed.returncode == 0, removed.stderr
+    wait_until_gone(account.emulator)
+    assert left_in(account.emulator) == []
