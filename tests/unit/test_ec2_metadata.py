@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from quickstart.ec2.emulator.catalogue import TYPES
@@ -107,7 +108,11 @@ def test_tokens_without_end_take_no_memory_without_end() -> None:
 
 
 def test_addresses_are_of_their_networks() -> None:
-    seen = {Address(number).private for number in range(3600)}
+    public = [IPv4Address(Address(number, 57_340).public) for number in range(3600)]
+    assert len(set(public)) == 3600
+    assert all(IPv4Address("127.16.0.0") < each < IPv4Address("127.240.0.0") for each in public)
+    assert Address(1, 7).public != Address(1, 8).public
+    seen = {Address(number, 0).private for number in range(3600)}
     assert len(seen) == 3600
     for address in seen:
         low, high = (int(word) for word in address.split(".")[2:])

@@ -21,6 +21,7 @@ from quickstart.report import document
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.ec2box import emulated, left_in, own
+from tests.contract.machinebox import WEB
 from tests.vm.conftest import BUILD_S, quickstart
 from tests.vm.ec2machines import qemu, settled_console, wait_for_end, wanted_machine
 from tests.vm.imaging import CHANGE_MENU, FAST, Made, on_esp
@@ -122,6 +123,31 @@ def test_an_ami_of_it_starts_fast_whatever_is_in_the_blocks_that_it_lacks(
         wait_for_end(emulator, identifier)
         assert quickstart("ami", "delete", "web", "--yes").status == 0
         assert left_in(emulator) == []
+    assert artefacts.is_as_built(artefacts.load(artefact.directory))
+
+
+def test_the_bench_measures_it_in_the_emulated_ec2(
+    with_systemd_boot: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is a fresh machine, whose agent has only the console to speak to. Nothing is left in the account."""
+    artefact, out = with_systemd_boot.artefact, tmp_path / "bench"
+    with emulated(tmp_path, hypervisor=qemu(with_systemd_boot.store, "ebs-cold")) as emulator:
+        own(monkeypatch, emulator)
+        words = ("--configuration", "standard", "--configuration", "quickstart", "--security-group", WEB)
+        kind = ("--backend", "ec2", "--disk", artefact.directory, "--runs", "1", "--timeout", "1200")
+        called = quickstart("bench", *kind, *words, "-o", out, "--json", timeout_s=BUILD_S)
+        assert called.status == 0, called.err
+        for instance in tuple(emulator.fleet.instances):
+            wait_for_end(emulator, instance)
+        assert left_in(emulator) == []
+    stock, ours = document.load(out / "results.json").samples
+    assert (stock.cell.configuration, ours.cell.configuration) == DISK_CONFIGURATIONS
+    for sample in (stock, ours):
+        assert sample.censored == ""
+        assert sample.cell.clock == "ec2-emulated"
+        assert 0 < sample.uptime_ns <= sample.ready_uptime_ns == sample.t_app_ns < sample.t_total_ns
+        assert sample.guest.requests > 0
+    assert ours.guest.requests < stock.guest.requests
     assert artefacts.is_as_built(artefacts.load(artefact.directory))
 
 

@@ -169,8 +169,8 @@ def _show(console: Console, facts: Mapping[str, object]) -> None:
 
 
 def _stay(verb: Verb, aws: Aws, identifier: str) -> None:
-    verb.display().note("Ctrl-C ends the machine")
     try:
+        verb.display().note("Ctrl-C ends the machine")
         while True:
             time.sleep(LOOK_PAUSE_S)
             check_running(aws, identifier)

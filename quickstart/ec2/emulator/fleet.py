@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import secrets
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from datetime import datetime
 from quickstart.ec2.emulator.account import Account
 from quickstart.ec2.emulator.catalogue import InstanceType
 from quickstart.ec2.emulator.faults import ApiError
-from quickstart.ec2.emulator.hardware import Address, Hardware, Hypervisor, Machine
+from quickstart.ec2.emulator.hardware import PUBLIC_ROWS, Address, Hardware, Hypervisor, Machine
 from quickstart.ec2.emulator.orders import Order
 from quickstart.errors import QuickStartError
 
@@ -88,7 +89,7 @@ class Fleet:
         self.account = account
         self.most_vcpus = most_vcpus
         self._hypervisor = hypervisor
-        self._numbers = 0
+        self._numbers, self._row = 0, secrets.randbelow(PUBLIC_ROWS)
         self.instances: dict[str, Instance] = {}
         self.volumes: dict[str, Volume] = {}
 
@@ -105,7 +106,7 @@ class Fleet:
 
     def next_address(self) -> Address:
         self._numbers += 1
-        return Address(self._numbers)
+        return Address(self._numbers, self._row)
 
     def add(self, instance: Instance, volume: Volume) -> None:
         """Begin a machine."""

@@ -13,30 +13,34 @@ from quickstart.ec2.emulator.catalogue import InstanceType
 from quickstart.ec2.emulator.metadata import Metadata
 from quickstart.model.words import Firmware
 
-# 172.31.0.0/20 of the default network, and as many addresses of this host's loopback interface.
+# The addresses of 172.31.0.0/20, the default network, that a machine may have.
 _FIRST_ADDRESS, _IN_A_ROW, _ADDRESSES = 15, 240, 3600
+# Public addresses are of 127.16.0.0 to 127.239.255.255. An emulator begins with one of these many rows.
+_FIRST_BLOCK, _BLOCKS, _ROWS = 16, 224, 256
+PUBLIC_ROWS = _BLOCKS * _ROWS
 # Amazon EC2 User Guide, "EC2 instance console output".
 CONSOLE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Address:
-    """The addresses of a machine, by its number."""
+    """The addresses of a machine, by its number. ``row`` is the first row of public addresses, which each emulator
+    chooses by chance: several emulators on one host must not have the same ones.
+    """
 
     number: int
+    row: int
 
     @property
     def private(self) -> str:
-        return f"172.31.{self._words}"
+        high, low = divmod(self.number % _ADDRESSES, _IN_A_ROW)
+        return f"172.31.{high}.{_FIRST_ADDRESS + low}"
 
     @property
     def public(self) -> str:
-        return f"127.31.{self._words}"
-
-    @property
-    def _words(self) -> str:
-        high, low = divmod(self.number % _ADDRESSES, _IN_A_ROW)
-        return f"{high}.{_FIRST_ADDRESS + low}"
+        rows, low = divmod(self.number, _IN_A_ROW)
+        block, row = divmod((self.row + rows) % PUBLIC_ROWS, _ROWS)
+        return f"127.{_FIRST_BLOCK + block}.{row}.{_FIRST_ADDRESS + low}"
 
 
 def mac_of(instance_id: str) -> str:
