@@ -143,6 +143,9 @@ def test_a_machine_has_an_nvme_disk_and_amazons_names() -> None:
     assert "-device nvme,drive=root,serial=vol0456,addr=4,bootindex=0" in text
     assert "type=1,manufacturer=Amazon EC2,product=t3.small,serial=ec200000-" in text
     assert "-smp 2 -m 2048" in text
+    # So the card is ens5, as in EC2. Images name it in the configuration of their network.
+    assert "-M pc " in text
+    assert ",addr=5,romfile=" in text
     assert "pflash" not in text
     assert "spawn=deny" in text
     # The ports of the security group, at 127.0.0.1 of the machine's own network.

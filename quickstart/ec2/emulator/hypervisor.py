@@ -118,10 +118,13 @@ def qemu_arguments(
     """QEMU's arguments for a machine (pure). ``firmware`` are the files of UEFI in the jail, and empty for a BIOS.
     ``disk`` is a connection to the volume's NBD server, and ``console`` the descriptor of the console's log. All values
     come from the emulator itself, so none has a comma.
+
+    In Amazon's machines, the network card is ens5 (systemd.net-naming-scheme(7)). A card has the number of its slot in
+    this name only on QEMU's machine pc, and not on q35.
     """
     kind = hardware.type
     return (
-        *("-name", hardware.instance_id, "-M", "q35", *accelerator.qemu, *jail.SANDBOX),
+        *("-name", hardware.instance_id, "-M", "pc", *accelerator.qemu, *jail.SANDBOX),
         *("-smp", str(kind.vcpus), "-m", str(kind.memory_mib)),
         *("-nodefaults", "-no-user-config", "-display", "none"),
         *_smbios(hardware),
