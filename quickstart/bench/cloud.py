@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from quickstart.ec2 import images, machines
 from quickstart.ec2.asking import Request, request_of, word_of
 from quickstart.ec2.aws import Aws
 from quickstart.ec2.disk import boot_mode_of, fats_of
-from quickstart.ec2.waiting import wait_for_answer, wait_for_words
+from quickstart.ec2.waiting import console_tail, wait_for_answer, wait_for_words
 from quickstart.engines.ownsystem import look_into
 from quickstart.errors import BadInputError, CloudError, GuestError, UnavailableError
 from quickstart.host.progress import Progress
@@ -48,6 +49,8 @@ PREFIX = "quickstart-bench-"
 TYPES: Mapping[str, str] = {"small": "t3.small", "medium": "t3.medium"}
 _ROOT_DEVICE = "nvme0n1"
 _FALLBACK = "quickstart: fallback"
+# Of init's scripts `hand-off` and `stay`.
+_STARTED = re.compile(r"quickstart: [^\r\n]* was started from /")
 # The agent is done when the client has its answer, but EC2 may show the console later.
 _WORDS_S = 180.0
 _STATE_PAUSE_S = 1.0
@@ -173,10 +176,9 @@ class CloudRunner:
             launch_ns, end_s = asked_ns[-1], time.monotonic() + timeout_s
             instance = _started(self.aws, identifier, timeout_s)
             answered_ns = wait_for_answer(self.aws, instance, request, end_s)
-            must_be_fast = cell.configuration not in STOCK_CONFIGURATIONS and self.options.user_data is None
-            beacon, ready, counters = wait_for_words(
-                self.aws, identifier, _WORDS_S, _demand_fast if must_be_fast else lambda console: None
-            )
+            beacon, ready, counters = wait_for_words(self.aws, identifier, _WORDS_S)
+            if cell.configuration not in STOCK_CONFIGURATIONS and self.options.user_data is None:
+                _demand_fast(self.aws, identifier)
         # The beacon came when the client would have got it at once.
         sent_ns = answered_ns - ready.uptime_ns + beacon.uptime_ns
         readied = Readied(
@@ -291,11 +293,25 @@ def _started(aws: Aws, identifier: str, timeout_s: float) -> machines.Instance:
         raise GuestError(error.message) from error
 
 
-def _demand_fast(console: str) -> None:
-    """Raise GuestError when a stock boot took the place of the fast start, which would otherwise count as one."""
-    at = console.find(_FALLBACK)
-    if at >= 0:
-        raise GuestError(f"the fast start did not happen: {brief(console[at:].splitlines()[0])}")
+def _demand_fast(aws: Aws, identifier: str) -> None:
+    """Raise GuestError when a stock boot took the place of the fast start, which would otherwise count as one. Init says on
+    the console what it has started, at the latest when it hands over. After a failed boot, a boot loader starts the
+    stock entry, which says nothing.
+    """
+    end_s = time.monotonic() + _WORDS_S
+    while True:
+        console = machines.console(aws, identifier)
+        at = console.find(_FALLBACK)
+        if at >= 0:
+            raise GuestError(f"the fast start did not happen: {brief(console[at:].splitlines()[0])}")
+        if _STARTED.search(console):
+            return
+        if time.monotonic() >= end_s:
+            raise GuestError(
+                "the fast start did not happen: the console does not say that the application was started early",
+                console_tail=console_tail(aws, identifier),
+            )
+        aws.sleep(_STATE_PAUSE_S)
 
 
 def _reads(counters: str) -> Reads:

@@ -207,15 +207,21 @@ def _end(aws: Aws, identifier: str, progress: Progress) -> None:
 
 def _end_lost(aws: Aws, wanted: Wanted, progress: Progress) -> None:
     """End the machine of a call whose answer was lost, if there is one."""
+    is_ended = False
     try:
         for _ in range(_LOST_TRIES):
             if lost := ours(aws, wanted.run):
                 terminate(aws, [each.id for each in lost])
+                is_ended = True
                 return
             aws.sleep(_LOST_PAUSE_S)
     except CloudError:
+        # The first error is the one that counts.
         pass
-    progress.note(f"a machine of the run {wanted.run} may have started: {_CLEANUP}")
+    finally:
+        # Also after another Ctrl-C.
+        if not is_ended:
+            progress.note(f"a machine of the run {wanted.run} may have started: {_CLEANUP}")
 
 
 def wait_for_start(aws: Aws, identifier: str, waiting: Waiting) -> Instance:

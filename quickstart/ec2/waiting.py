@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from quickstart.ec2 import machines
@@ -62,21 +61,16 @@ def console_tail(aws: Aws, identifier: str) -> str:
     return ""
 
 
-def wait_for_words(
-    aws: Aws, identifier: str, limit_s: float, seen: Callable[[str], None]
-) -> tuple[Beacon, ReadyStamp, Counters]:
-    """The launch agent's messages on the console, once all are there. ``seen`` is called with each state of the console,
-    and may raise GuestError.
+def wait_for_words(aws: Aws, identifier: str, limit_s: float) -> tuple[Beacon, ReadyStamp, Counters]:
+    """The launch agent's messages on the console, once all are there.
 
     Raises GuestError when they are not there after ``limit_s``. A line that is not the agent's may still be half of one.
     """
     end_s = time.monotonic() + limit_s
     why = "it said nothing"
     while time.monotonic() < end_s:
-        console = machines.console(aws, identifier)
-        seen(console)
         try:
-            if (found := spoken(console)) is not None:
+            if (found := spoken(machines.console(aws, identifier))) is not None:
                 return found
         except GuestError as error:
             why = error.message
