@@ -268,7 +268,7 @@ def _measure(verb: Verb, matrix: Matrix, directory: Path, cloud: CloudArguments)
         store = stack.enter_context(Store(default_root(), display.note))
         try:
             runner: Runner = (
-                cloud_runner(matrix, cloud, store, display, stack)
+                cloud_runner(matrix, cloud, directory, store, display, stack)
                 if matrix.is_of_cloud
                 else QemuRunner(matrix=matrix, store=store, progress=display)
             )

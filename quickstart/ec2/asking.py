@@ -13,7 +13,10 @@ from quickstart.launch.forward import status_of
 from quickstart.model import Readiness
 from quickstart.model.words import ReadyKind
 
-_LIMIT_S = 2.0
+# A machine without a network yet drops packets without a word, and the kernel repeats them only after 1 s.
+_CONNECT_S = 0.3
+# Whoever accepts a connection for another closes it at once when there is no other.
+_STAYS_S = 0.2
 _WORD = re.compile(
     r"(?P<kind>http|tcp):(?P<port>[0-9]{1,5})(?P<path>/[!-~]{0,200})?(?: (?P<status>[0-9]{3}))?"
 )
@@ -64,9 +67,18 @@ def request_of(word: str) -> Request:
 def is_answered(address: str, request: Request) -> bool:
     """Whether the machine at ``address`` gives the right answer to the request now."""
     if request.path is not None:
-        return status_of(request.port, request.path, address) == request.status
+        return status_of(request.port, request.path, address, _CONNECT_S) == request.status
     try:
-        with socket.create_connection((address, request.port), _LIMIT_S):
-            return True
+        with socket.create_connection((address, request.port), _CONNECT_S) as connection:
+            return _stays(connection)
     except OSError:
         return False
+
+
+def _stays(connection: socket.socket) -> bool:
+    connection.settimeout(_STAYS_S)
+    try:
+        return bool(connection.recv(1))
+    except TimeoutError:
+        # The server waits for its client to speak.
+        return True

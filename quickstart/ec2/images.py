@@ -16,6 +16,8 @@ from quickstart.parse.printable import brief
 
 NAME_TAG, MANIFEST_TAG = "quickstart:image", "quickstart:manifest"
 READY_TAG = "quickstart:ready"
+# The beginning of the names of a bench's images, which `bench cleanup` removes.
+BENCH_PREFIX = "quickstart-bench-"
 # The name of the root device in Debian's and Amazon's images.
 ROOT_DEVICE = "/dev/xvda"
 _ARCHITECTURE, _TPM = "x86_64", "v2.0"

@@ -8,14 +8,14 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any
 
 from quickstart.ec2.aws import Aws, member
 from quickstart.ec2.images import Waiting
 from quickstart.ec2.refusals import Refusal
-from quickstart.errors import CloudError, QuickStartError, UnavailableError
+from quickstart.errors import BadInputError, CloudError, UnavailableError
 from quickstart.host.progress import Progress
 from quickstart.parse.printable import brief
 
@@ -23,9 +23,13 @@ RUN_TAG = "quickstart:run"
 _ID = re.compile(r"i-[0-9a-f]{8,32}")
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _UNKNOWN_IMAGE = "InvalidAMIID.NotFound"
-_RUNNING, _GONE = "running", ("shutting-down", "terminated", "stopping", "stopped")
+_GONE = ("shutting-down", "terminated", "stopping", "stopped")
 # Everything but what is gone for ever.
 _COSTS = ("pending", "running", "stopping", "stopped")
+# A machine with a public address shows its private one first.
+_PUBLIC_WITHIN_S = 15.0
+# After Ctrl-C, the user waits.
+_BRIEF_TRIES = 2
 # When the answer to RunInstances was lost, the machine may be there all the same.
 _LOST_TRIES, _LOST_PAUSE_S = 5, 2.0
 _CLEANUP = "`quickstart ami cleanup` ends what is left"
@@ -84,30 +88,41 @@ class Wanted:
 @dataclass(frozen=True, kw_only=True)
 class Instance:
     """A machine of an account. ``address`` is its public address or else its private one, and empty if it has none yet.
-    ``reason`` says why it is gone.
+    ``name`` is its tag Name. ``reason`` says why it is gone.
     """
 
     id: str
     state: str
     address: str
+    has_public_address: bool
     image_id: str
+    name: str
     launched: str
     reason: str
 
     @property
-    def is_running(self) -> bool:
-        return self.state == _RUNNING and bool(self.address)
+    def is_gone(self) -> bool:
+        return self.state in _GONE
 
 
-def _machine(given: Mapping[str, Any]) -> Instance:
+def _id_of(given: Mapping[str, Any]) -> str:
     identifier = member(given, "InstanceId")
     if not _ID.fullmatch(identifier):
         raise CloudError(f"AWS answers with the id {brief(identifier)!r}", code="")
+    return identifier
+
+
+def _machine(given: Mapping[str, Any]) -> Instance:
+    identifier = _id_of(given)
     return Instance(
         id=identifier,
         state=member(given.get("State") or {}, "Name"),
         address=_address(given.get("PublicIpAddress") or given.get("PrivateIpAddress")),
+        has_public_address=bool(_address(given.get("PublicIpAddress"))),
         image_id=str(given.get("ImageId", "")),
+        name=next(
+            (str(tag.get("Value", "")) for tag in given.get("Tags") or () if tag.get("Key") == "Name"), ""
+        ),
         launched=str(given.get("LaunchTime", "")),
         reason=str((given.get("StateReason") or {}).get("Message", "")),
     )
@@ -152,19 +167,21 @@ def ours(aws: Aws, run: str | None = None) -> tuple[Instance, ...]:
     return tuple(sorted(found, key=lambda each: each.id))
 
 
-def terminate(aws: Aws, identifiers: Sequence[str], *, is_new: bool = False) -> None:
-    """End machines for ever. If they are new, EC2 may not know them yet. A machine that is gone is no error."""
-    if not identifiers:
-        return
+def terminate(aws: Aws, identifiers: Sequence[str]) -> None:
+    """End machines for ever. EC2 may not know a new machine yet, and one that is gone is no error.
 
-    def may_change(refusal: Refusal) -> bool:
-        return is_new and _is_unknown(refusal)
-
-    try:
-        aws.call("ec2", "terminate_instances", also=may_change, InstanceIds=list(identifiers))
-    except CloudError as error:
-        if error.code != _UNKNOWN:
-            raise
+    Raises CloudError when a machine may go on. Each machine has a call of its own: EC2 ends none of a call in which one
+    is unknown.
+    """
+    for identifier in identifiers:
+        try:
+            aws.call("ec2", "terminate_instances", also=_is_unknown, InstanceIds=[identifier])
+        except CloudError as error:
+            if error.code != _UNKNOWN:
+                raise
+            found = machine(aws, identifier)
+            if found is not None and found.state in _COSTS:
+                raise
 
 
 def console(aws: Aws, identifier: str) -> str:
@@ -178,15 +195,26 @@ def launched(
     aws: Aws, wanted: Wanted, progress: Progress, tried: Callable[[int], object] = lambda now_ns: None
 ) -> Iterator[str]:
     """Start a machine, and end it when the ``with`` block ends, whatever ends it. The result is the machine's id.
-    ``tried`` is told the time of each try to start it, in ns of time.monotonic_ns; the last one is the launch.
+    ``tried`` is told the time of each try to start it, in ns of time.monotonic_ns.
 
     Raises CloudError when AWS refuses the call. When the machine may be left, a note says how to end it.
     """
+    tries = 0
+
+    def counted(now_ns: int) -> None:
+        nonlocal tries
+        tries += 1
+        tried(now_ns)
+
     try:
-        answer = aws.call("ec2", "run_instances", also=_is_unknown_image, tried=tried, **wanted.parameters())
-        identifier = _machine((answer.get("Instances") or [{}])[0]).id
+        answer = aws.call(
+            "ec2", "run_instances", also=_is_unknown_image, tried=counted, **wanted.parameters()
+        )
+        identifier = _id_of((answer.get("Instances") or [{}])[0])
     except BaseException as error:
-        if not isinstance(error, CloudError) or isinstance(error, UnavailableError):
+        # Only a first try that EC2 itself has refused has certainly started nothing.
+        is_refused = isinstance(error, CloudError | BadInputError) and not isinstance(error, UnavailableError)
+        if tries > 1 or not is_refused or getattr(error, "code", "-") == "":
             _end_lost(aws, wanted, progress)
         raise
     try:
@@ -196,13 +224,20 @@ def launched(
 
 
 def _end(aws: Aws, identifier: str, progress: Progress) -> None:
-    """End a machine. A second Ctrl-C does not keep the machine running without a word."""
+    """End a machine. A Ctrl-C meanwhile does not keep the machine running, and another one not without a word."""
+    is_ended = False
     try:
-        terminate(aws, [identifier], is_new=True)
-    except BaseException as error:
-        said = error.message if isinstance(error, QuickStartError) else type(error).__name__
-        progress.note(f"{identifier} may still run ({said}): {_CLEANUP}")
-        raise
+        try:
+            terminate(aws, [identifier])
+        except KeyboardInterrupt:
+            progress.note(f"ending {identifier}")
+            terminate(replace(aws, patience=replace(aws.patience, tries=_BRIEF_TRIES)), [identifier])
+            is_ended = True
+            raise
+        is_ended = True
+    finally:
+        if not is_ended:
+            progress.note(f"{identifier} may still run: {_CLEANUP}")
 
 
 def _end_lost(aws: Aws, wanted: Wanted, progress: Progress) -> None:
@@ -225,17 +260,21 @@ def _end_lost(aws: Aws, wanted: Wanted, progress: Progress) -> None:
 
 
 def wait_for_start(aws: Aws, identifier: str, waiting: Waiting) -> Instance:
-    """Wait until the machine runs and has an address. Raises CloudError when it is gone, and UnavailableError when it
-    takes too long.
+    """Wait until the machine has an address: its public one, or its private one if it has no public one within 15 s.
+    Raises CloudError when it is gone, and UnavailableError when it takes too long.
     """
     began_s = waiting.now()
+    addressed_s: float | None = None
     while True:
         found = machine(aws, identifier)
-        waited_s = waiting.now() - began_s
-        if found is not None and found.is_running:
-            return found
+        now_s = waiting.now()
+        waited_s = now_s - began_s
         if found is not None and found.state in _GONE:
             raise CloudError(f"{identifier} is {found.state}: {brief(found.reason)}", code="")
+        if found is not None and found.address:
+            addressed_s = now_s if addressed_s is None else addressed_s
+            if found.has_public_address or now_s - addressed_s >= _PUBLIC_WITHIN_S:
+                return found
         if found is None and waited_s >= waiting.unknown_s:
             raise CloudError(f"the account has no {identifier}", code="")
         if waited_s >= waiting.limit_s:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from quickstart.ec2 import machines
 from quickstart.ec2.asking import Request, is_answered
 from quickstart.ec2.aws import Aws
-from quickstart.errors import CloudError, GuestError, UnavailableError
+from quickstart.errors import CloudError, GuestError, QuickStartError, UnavailableError
 from quickstart.launch.spoken import spoken
 from quickstart.model import Beacon, Counters, ReadyStamp
 from quickstart.parse.printable import brief
 
-# The measured time does not depend on how often EC2 is asked, which may be busy.
+# How often the application is asked, and how often EC2 is.
 ANSWER_PAUSE_S = 0.05
 LOOK_PAUSE_S = 5.0
 _CONSOLE_PAUSE_S = 1.0
@@ -26,20 +28,45 @@ def wait_for_answer(aws: Aws, machine: machines.Instance, request: Request, end_
 
     Raises GuestError when the machine ends, or when there is no right answer in time.
     """
-    look_s = time.monotonic() + LOOK_PAUSE_S
-    while not is_answered(machine.address, request):
-        now_s = time.monotonic()
-        if now_s >= end_s:
-            raise GuestError(
-                f"{machine.id} runs, but {request.url(machine.address)} gave no right answer in time",
-                console_tail=console_tail(aws, machine.id),
-                hint="does a security group let this host reach the port? --security-group, --timeout",
-            )
-        if now_s >= look_s:
-            check_running(aws, machine.id)
-            look_s = time.monotonic() + LOOK_PAUSE_S
-        time.sleep(ANSWER_PAUSE_S)
-    return time.monotonic_ns()
+    with _watched(aws, machine.id) as gone:
+        while not is_answered(machine.address, request):
+            if gone:
+                raise gone[0]
+            if time.monotonic() >= end_s:
+                raise GuestError(
+                    f"{machine.id} runs, but {request.url(machine.address)} gave no right answer in time",
+                    console_tail=console_tail(aws, machine.id),
+                    hint="does a security group let this host reach the port? --security-group, --timeout",
+                )
+            time.sleep(ANSWER_PAUSE_S)
+        return time.monotonic_ns()
+
+
+@contextmanager
+def _watched(aws: Aws, identifier: str) -> Iterator[list[GuestError]]:
+    """A list that gets an error when the machine ends. Another thread looks, because EC2 may answer late, and then nobody
+    would ask the application.
+    """
+    gone: list[GuestError] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_PAUSE_S):
+            try:
+                check_running(aws, identifier)
+            except GuestError as error:
+                gone.append(error)
+                return
+            except QuickStartError:
+                # Whoever ends the machine will say so.
+                return
+
+    # It ends by itself, at the latest after its call.
+    threading.Thread(target=look, name="watch", daemon=True).start()
+    try:
+        yield gone
+    finally:
+        over.set()
 
 
 def check_running(aws: Aws, identifier: str) -> None:
@@ -47,7 +74,7 @@ def check_running(aws: Aws, identifier: str) -> None:
     found = None
     with suppress(UnavailableError):
         found = machines.machine(aws, identifier)
-    if found is not None and not found.is_running:
+    if found is not None and found.is_gone:
         raise GuestError(
             f"{identifier} is {found.state}: {brief(found.reason)}",
             console_tail=console_tail(aws, identifier),

@@ -33,13 +33,16 @@ def demand_port(port: int | None) -> None:
         )
 
 
-def status_line(port: int, path: str, limit_s: float = _STEP_S, address: str = _LOOPBACK) -> str:
+def status_line(
+    port: int, path: str, limit_s: float = _STEP_S, address: str = _LOOPBACK, connect_s: float | None = None
+) -> str:
     """The status line of the answer to an HTTP request GET for ``path`` through ``port`` of ``address``. The result is
-    empty when no answer arrived within ``limit_s``.
+    empty when no answer arrived within ``limit_s``, or no connection within ``connect_s``.
 
     Only the beginning of a long answer is read, and only printable characters are returned.
     """
-    found = _LINE.match(_first_bytes(address, port, path, limit_s)) if _PATH.fullmatch(path) else None
+    data = _first_bytes(address, port, path, limit_s, connect_s or limit_s) if _PATH.fullmatch(path) else b""
+    found = _LINE.match(data)
     if found is None:
         return ""
     words = (found[1], found[2], found[3] or b"")
@@ -48,19 +51,19 @@ def status_line(port: int, path: str, limit_s: float = _STEP_S, address: str = _
     return f"HTTP/{version} {status} {shown}".rstrip()
 
 
-def status_of(port: int, path: str, address: str = _LOOPBACK) -> int | None:
+def status_of(port: int, path: str, address: str = _LOOPBACK, connect_s: float | None = None) -> int | None:
     """The status of the answer to an HTTP request GET for ``path`` through ``port`` of ``address``, or None when no answer
     arrived.
     """
-    words = status_line(port, path, address=address).split(" ", 2)
+    words = status_line(port, path, address=address, connect_s=connect_s).split(" ", 2)
     return int(words[1]) if len(words) > 1 else None
 
 
-def _first_bytes(address: str, port: int, path: str, limit_s: float) -> bytes:
+def _first_bytes(address: str, port: int, path: str, limit_s: float, connect_s: float) -> bytes:
     end_s = time.monotonic() + limit_s
     data = b""
     try:
-        with socket.create_connection((address, port), limit_s) as connection:
+        with socket.create_connection((address, port), connect_s) as connection:
             connection.sendall(
                 f"GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n".encode()
             )

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quickstart.ec2 import machines
-from quickstart.ec2.aws import Aws
+from quickstart.ec2.aws import Aws, Patience
 from quickstart.ec2.create import create
 from quickstart.ec2.emulator.faults import Trouble
 from quickstart.ec2.emulator.fleet import State
@@ -198,10 +199,65 @@ def test_when_the_end_is_refused_it_is_said(account: Account, monkeypatch: pytes
         patched.setattr(Aws, "call", refusing)
         with machines.launched(account.aws, _wanted(account), Noting()) as identifier:
             pass
-    assert notes == [
-        f"{identifier} may still run (the account has no permission for ec2:TerminateInstances): "
-        "`quickstart ami cleanup` ends what is left"
-    ]
+    assert notes == [f"{identifier} may still run: `quickstart ami cleanup` ends what is left"]
+
+
+def test_a_machine_that_ec2_says_it_does_not_know_is_not_taken_for_ended(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identifier = id_of(account.run())
+    account.wait(identifier, "running")
+    whole = Aws.call
+
+    def unknown(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        if name == "terminate_instances":
+            raise CloudError("not found", code="InvalidInstanceID.NotFound")
+        return whole(self, service, name, **parameters)
+
+    with monkeypatch.context() as patched, pytest.raises(CloudError, match="not found"):
+        patched.setattr(Aws, "call", unknown)
+        machines.terminate(account.aws, [identifier])
+    # One that is really gone is no error, and does not keep the others running.
+    machines.terminate(replace(account.aws, patience=Patience(tries=1)), ["i-00000000000000000", identifier])
+    wait_until_gone(account.emulator)
+
+
+def test_ctrl_c_while_a_machine_is_being_ended_ends_it(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, seen = Aws.call, []
+
+    def interrupted(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        seen.append(name)
+        if seen.count("terminate_instances") == 1 and name == "terminate_instances":
+            raise KeyboardInterrupt
+        return whole(self, service, name, **parameters)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Aws, "call", interrupted)
+        with machines.launched(account.aws, _wanted(account), Quiet()):
+            pass
+    wait_until_gone(account.emulator)
+
+
+def test_a_refusal_after_a_lost_answer_leaves_no_machine(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Aws.call
+
+    def losing(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        answer = whole(self, service, name, **parameters)
+        if name == "run_instances":
+            parameters["tried"](time.monotonic_ns())
+            raise DeniedError("ec2:RunInstances", "")
+        return answer
+
+    with monkeypatch.context() as patched, pytest.raises(DeniedError):
+        patched.setattr(Aws, "call", losing)
+        with machines.launched(account.aws, _wanted(account), Quiet()):
+            raise AssertionError("nothing was launched")
+    wait_until_gone(account.emulator)
+    assert len(account.emulator.fleet.instances) == 1
 
 
 def test_the_policy_is_enough_and_not_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,26 +55,26 @@ from tests.contract.test_ami_run import wait_until_gone
 
 DISKSTATS = " 259 0 nvme0n1 120 0 8000 5 0 0 0 0 0 0 0 0 0 0 0\n"
 COUNTERS = f"cpu  1 2 3 4 5 6 7 8 9 10\n{DISKSTATS}"
-READY_NS = 250_000_000
+BEACON_NS, READY_NS = 1_000_000, 2_000_000
 REPOSITORY = Path(__file__).parents[2]
 
 
 STARTED = "quickstart: hand-off: nginx.service was started from /fast, its process is 400"
 
 
-def console(*lines: str) -> bytes:
+def console(*before: str, after: str = "") -> bytes:
     """The console of a machine whose agent was ready READY_NS after its start. By default, init has started the
     application early.
     """
-    lines = lines or (STARTED,)
+    after = after or ("" if before else STARTED)
     said = [
-        "beacon 200000000 ens5 172.31.0.15",
+        f"beacon {BEACON_NS} ens5 172.31.0.15",
         f"ready {READY_NS} HTTP/1.1 200 OK",
-        f"counters 251000000 99 {len(COUNTERS)}",
+        f"counters {READY_NS + 1} 99 {len(COUNTERS)}",
         *COUNTERS.splitlines(),
     ]
     agent = "".join(f"\r\n{BEGIN}{line}\r\n" for line in said)
-    return "".join((*(f"{line}\r\n" for line in lines), agent, "\r\nweb login: ")).encode()
+    return "".join((*(f"{line}\r\n" for line in before), agent, f"\r\n{after}\r\nweb login: ")).encode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +211,21 @@ def test_a_series_measures_fresh_machines_and_leaves_nothing(account: Account) -
             ["", "the fast start did not happen: the console does not say"],
             id="the stock entry",
         ),
+        pytest.param(
+            console().replace(f"ready {READY_NS}".encode(), b"ready 90000000000"),
+            ["the application answered before its machine could"] * 2,
+            id="another program's answer",
+        ),
+        pytest.param(
+            f"{BEGIN}beacon 900 ens5 172.31.0.15\r\n{STARTED}\r\n".encode() + console("a kernel panic"),
+            ["", "the fast start did not happen: the console does not say"],
+            id="the stock entry after a crash",
+        ),
+        pytest.param(
+            console(after=f"{STARTED[:40]}[    1.234567] nvme: x\r\n{STARTED[40:]}"),
+            ["", ""],
+            id="a torn line",
+        ),
         pytest.param(b"login: ", ["the launch agent's words are not"] * 2, id="no agent"),
         pytest.param(
             console().replace(b"ready 2", b"ready x"),
@@ -232,6 +247,38 @@ def test_what_is_no_measurement_is_censored(account: Account, said: bytes, reaso
         assert sample.censored.startswith(reason), sample.censored
         assert bool(sample.censored) == bool(reason)
     wait_until_gone(account.emulator)
+
+
+def test_a_launch_that_ec2_did_not_take_at_once_is_made_again(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows which of the calls has started the machine, so its times are none."""
+    whole, launches = Aws.call, 0
+
+    def twice(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        nonlocal launches
+        if name == "run_instances":
+            launches += 1
+            if launches == 1:
+                parameters["tried"](time.monotonic_ns())
+        return whole(self, service, name, **parameters)
+
+    monkeypatch.setattr(Aws, "call", twice)
+    matrix = matrix_of(runs=1)
+    results = account.measure(matrix, account.runner(matrix))
+    assert [sample.censored for sample in results.samples] == ["", ""]
+    assert launches == len(account.standing.seen) == 3
+    wait_until_gone(account.emulator)
+
+
+def test_two_benches_of_one_disk_have_images_of_their_own(account: Account) -> None:
+    matrix = matrix_of(runs=1)
+    one, two = (account.runner(matrix, owner=name) for name in ("a", "b"))
+    account.measure(matrix, one)
+    again = dataclasses.replace(account, place=account.place / "again")
+    again.measure(matrix, two)
+    one.remove_images()
+    assert len(account.emulator.account.images) == 2
 
 
 def test_with_user_data_a_stock_boot_is_no_fault(account: Account) -> None:
@@ -306,6 +353,8 @@ def test_what_is_refused_before_anything_is_written(account: Account) -> None:
     assert machine_hours(matrix) > 1
     with pytest.raises(BadInputError, match=r"may use .* machine hours") as caught:
         account.measure(matrix, account.runner(matrix, most_machine_hours=1.0))
+    with pytest.raises(BadInputError, match="the limit is nan"):
+        account.measure(matrix, account.runner(matrix, most_machine_hours=float("nan")))
     assert "--max-machine-hours" in (caught.value.hint or "")
     assert left_in(account.emulator) == []
     assert clock_of(account.aws) == "ec2-emulated"

@@ -200,7 +200,7 @@ def test_machines_are_found_by_tags_and_states(account: Account) -> None:
     answer = account.aws.call("ec2", "describe_instances", Filters=state)
     assert [each["Instances"][0]["InstanceId"] for each in answer["Reservations"]] == [two]
     groups = account.aws.call("ec2", "describe_security_groups")["SecurityGroups"]
-    assert [each["GroupName"] for each in groups] == ["default", "web"]
+    assert [each["GroupName"] for each in groups] == ["default", "web", "databases"]
 
 
 def test_without_a_hypervisor_and_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

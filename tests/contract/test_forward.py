@@ -103,6 +103,6 @@ def test_a_port_of_root_s(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> 
 def test_only_the_status_itself_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     for line, status in (("HTTP/1.1 404 it is 200 here", 404), ("HTTP/1.0 200", 200), ("", None)):
         monkeypatch.setattr(
-            "quickstart.launch.forward.status_line", lambda port, path, address, line=line: line
+            "quickstart.launch.forward.status_line", lambda port, path, address, connect_s, line=line: line
         )
         assert status_of(80, "/") == status

@@ -104,6 +104,11 @@ def create(
             before = seen(artefact.disk)
             _check_artefact(artefact)
             images.check_name(name)
+            if name.startswith(images.BENCH_PREFIX):
+                raise BadInputError(
+                    f"the names of a bench's images begin with {images.BENCH_PREFIX}, and `bench cleanup` removes them",
+                    hint="choose another --name",
+                )
             # What is missing is said before the disk is read.
             aws = None if dry_run else connected(place, workers)
             if aws is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,7 +30,7 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.ec2 import images, machines
 from quickstart.ec2.aws import Aws, Place, connected
 from quickstart.ec2.upload import DEFAULT_WORKERS
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, CloudError
 from quickstart.host.progress import Progress
 from quickstart.measure.matrix import Matrix
 from quickstart.measure.results import CLOUD_STORAGE
@@ -145,10 +146,10 @@ def clock_of(aws: Aws) -> str:
 
 
 def cloud_runner(
-    matrix: Matrix, cloud: CloudArguments, store: Store, progress: Progress, stack: ExitStack
+    matrix: Matrix, cloud: CloudArguments, directory: Path, store: Store, progress: Progress, stack: ExitStack
 ) -> CloudRunner:
     """The runner for a matrix whose machines are in EC2. Before anything is written, the account and what the bench may
-    use are shown. When ``stack`` ends without an error, the bench's images are removed.
+    use are shown. When ``stack`` ends without an error, the bench's images are removed. ``directory`` has the results.
     """
     aws = connected(cloud.place, DEFAULT_WORKERS)
     progress.note(aws.name)
@@ -160,6 +161,7 @@ def cloud_runner(
         user_data=_user_data(matrix, cloud),
         rate_mib_s=cloud.rate_mib_s,
         most_machine_hours=cloud.most_machine_hours,
+        owner=f"{platform.node()}:{directory}",
     )
     check_plan(matrix, aws, options)
     runs = sum(each.runs for each in matrix.plan)
@@ -173,7 +175,10 @@ def cloud_runner(
         if kind is not None or cloud.keep_images:
             progress.note("the bench's images stay in the account: `quickstart bench cleanup` removes them")
         else:
-            runner.remove_images()
+            try:
+                runner.remove_images()
+            except CloudError as failure:
+                progress.note(f"the bench's images may stay ({failure.message}): `quickstart bench cleanup`")
 
     stack.push(at_the_end)
     return runner
@@ -193,7 +198,8 @@ def _user_data(matrix: Matrix, cloud: CloudArguments) -> bytes | None:
 def bench_cleanup(yes: bool, region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
     """Remove what a bench in EC2 has left: its machines, images and snapshots.
 
-    Machines of `quickstart ami run` are ended, too, and those of a bench that still works.
+    Machines of `quickstart ami run` are ended, too, and so is a bench that still works, also of other users of the
+    account.
     """
     place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
 
@@ -206,8 +212,13 @@ def bench_cleanup(yes: bool, region: str, aws_profile: str, endpoint_url: str, a
             *(each.id for each in snapshots),
         ]
         if left:
-            for identifier in left:
-                say(verb.console, in_full(identifier))
+            say(verb.console, aws.name)
+            for each in instances:
+                say(verb.console, in_full(f"{each.id}  {each.state}  {each.launched}  {each.name}"))
+            for image in made:
+                say(verb.console, in_full(f"{image.id}  {image.created}  {image.name}"))
+            for snapshot in snapshots:
+                say(verb.console, in_full(f"{snapshot.id}  {snapshot.state}  {snapshot.image_name}"))
             if not yes and not (sys.stdin.isatty() and click.confirm("Remove these?", err=True)):
                 raise BadInputError("nothing was removed", hint="--yes removes them without a question")
             _remove(aws, [each.id for each in instances], made, snapshots)

@@ -159,6 +159,7 @@ def _run(
             "ready_ns": answered_ns - int(began_s * 1e9),
         }
         verb.result(facts, lambda console: _show(console, facts))
+        sys.stdout.flush()
         if not check:
             _stay(verb, aws, identifier)
 
@@ -183,19 +184,21 @@ def _stay(verb: Verb, aws: Aws, identifier: str) -> None:
 @place_options
 @JSON
 def cleanup(yes: bool, region: str, aws_profile: str, endpoint_url: str, as_json: bool) -> None:
-    """End the machines that a killed `ami run` has left. Machines of other programs are not touched.
+    """End the machines that a killed `ami run` or bench has left. Machines of other programs are not touched.
 
-    Those of an `ami run` that still works are ended, too. An image and its snapshots stay.
+    Those of an `ami run` or bench that still works are ended, too, also of other users of the account. Images and
+    snapshots stay.
     """
     place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
 
     def work(verb: Verb) -> int:
         aws = connected(place, 1)
+        verb.display().note(aws.name)
         left = machines.ours(aws)
         rows = [{"instance_id": each.id, "state": each.state, "launched": each.launched} for each in left]
         if left:
             for each in left:
-                say(verb.console, in_full(f"{each.id}  {each.state}  {each.launched}"))
+                say(verb.console, in_full(f"{each.id}  {each.state}  {each.launched}  {each.name}"))
             if not yes and not (sys.stdin.isatty() and click.confirm("End these?", err=True)):
                 raise BadInputError("nothing was ended", hint="--yes ends them without a question")
             machines.terminate(aws, [each.id for each in left])

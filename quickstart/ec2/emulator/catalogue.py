@@ -41,7 +41,8 @@ GROUPS = {
     each.id: each
     for each in (
         Group(id="sg-00000000000000001", name="default", ports=()),
-        Group(id="sg-00000000000000002", name="web", ports=(22, 80, 443, 3306, 5432, 6379, 8080)),
+        Group(id="sg-00000000000000002", name="web", ports=(80, 443, 8080)),
+        Group(id="sg-00000000000000003", name="databases", ports=(3306, 5432, 6379)),
     )
 }
 SUBNET_ID, VPC_ID = "subnet-00000000000000001", "vpc-00000000000000001"

@@ -23,8 +23,12 @@ def fresh_volume(account: Account, snapshot: Snapshot, size_gib: int) -> Path:
     with account.volume_lock:
         if not path.exists():
             partial = path.with_suffix(".partial")
-            _write(snapshot, size_gib, partial)
-            partial.rename(path)
+            try:
+                _write(snapshot, size_gib, partial)
+                partial.rename(path)
+            finally:
+                # For example, the disk was full.
+                partial.unlink(missing_ok=True)
     return path
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from quickstart.ec2.emulator.ebs import Answer
 
@@ -56,7 +56,7 @@ class Service:
 
     def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
         """The answer to a request. The names of ``headers`` are in lower case."""
-        path = re.sub(r"/+", "/", unquote(urlsplit(target).path))
+        path = re.sub(r"/+", "/", unquote(target.partition("?")[0]))
         if not self._metadata.is_enabled:
             return _refused(HTTPStatus.FORBIDDEN)
         if method == "PUT":
@@ -168,13 +168,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the requests have tokens."""
 
 
+class _Server(HTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: a machine could fill the terminal."""
+
+
 @contextmanager
 def serving(metadata: Metadata, address: str = ADDRESS, port: int = _PORT) -> Iterator[int]:
     """Serve ``metadata`` during the ``with`` block, in the network namespace of the calling thread. The result is the
     port. Raises OSError when the address cannot be used.
     """
     handler = type("_OwnHandler", (_Handler,), {"service": Service(metadata)})
-    server = HTTPServer((address, port), handler)
+    server = _Server((address, port), handler)
     thread = threading.Thread(target=server.serve_forever, name="metadata", daemon=True)
     thread.start()
     try:

@@ -11,9 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
+from quickstart.ec2.emulator.catalogue import GROUPS
+from quickstart.errors import GuestError
+
 _CHUNK_BYTES = 1 << 16
 _MOST_CONNECTIONS = 256
-_CONNECT_S = 10.0
+_CONNECT_S, _LOCAL_S = 10.0, 1.0
+# Whoever asks a machine at a port that it has not opened must not get the answer of the host.
+_KNOWN_PORTS = tuple(port for group in GROUPS.values() for port in group.ports)
 # A connection on which nothing was sent for so long ends.
 _SILENT_S = 600.0
 
@@ -22,9 +27,16 @@ _SILENT_S = 600.0
 def listening(address: str, ports: Sequence[int]) -> Iterator[Mapping[int, socket.socket]]:
     """Listening sockets for ``ports`` of ``address``, in the network namespace of the calling thread. A port that this
     user may not use is left out.
+
+    Raises GuestError when a program of the host would answer at ``address`` in place of the machine.
     """
     with ExitStack() as stack:
         listeners = {}
+        for port in sorted({*ports, *_KNOWN_PORTS}):
+            if _answers(address, port):
+                raise GuestError(
+                    f"a program of this host listens at port {port} of all addresses, also at the machine's"
+                )
         for port in ports:
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -33,6 +45,14 @@ def listening(address: str, ports: Sequence[int]) -> Iterator[Mapping[int, socke
                 listener.listen()
                 listeners[port] = listener
         yield listeners
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), _LOCAL_S):
+            return True
+    except OSError:
+        return False
 
 
 @contextmanager
