@@ -27,8 +27,8 @@ MACHINE_ACTIONS = (
 
 
 def policy(*, machines: bool = False) -> Mapping[str, object]:
-    """The smallest policy with which `ami create`, `list`, `show` and `delete` work; with ``machines``, also `ami run` and
-    `ami cleanup`.
+    """The smallest policy with which `ami create`, `list`, `show` and `delete` work; with ``machines``, also `ami run`,
+    `ami cleanup` and `bench --backend ec2`.
     """
     actions = sorted((*ACTIONS, *(MACHINE_ACTIONS if machines else ())))
     return {

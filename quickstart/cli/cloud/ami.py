@@ -348,7 +348,9 @@ def _ask(verb: Verb, aws: Aws, name: str, doomed: Sequence[str], yes: bool) -> N
 
 
 @ami.command("policy")
-@click.option("--machines", is_flag=True, help="Add what `ami run` and `ami cleanup` need.")
+@click.option(
+    "--machines", is_flag=True, help="Add what `ami run`, `ami cleanup` and `bench --backend ec2` need."
+)
 def show_policy(machines: bool) -> None:
     """Print a policy of IAM with the permissions that `quickstart ami` needs."""
     click.echo(json.dumps(policy(machines=machines), indent=2))

@@ -53,7 +53,7 @@ _SHARE = click.FloatRange(0, 0.9)
     "unknown_for_s",
     type=click.FloatRange(0, 600),
     default=0.0,
-    help="For how many seconds EC2 does not know a new image or snapshot.",
+    help="For how many seconds EC2 does not know a new image, snapshot, machine or volume.",
 )
 @click.option(
     "--storage",
