@@ -68,5 +68,7 @@ def test_a_guest_whose_writes_find_no_room_on_the_host(artefact: Path, tmp_path:
             env={"TMPDIR": str(tmp_path / "tmp")},
         )
         assert (called.status, called.result["exec_status"]) == (1, 1), called.err
-        assert "Input/output error" in called.result["exec_stderr"]
+        # ext4 may have ended its journal before fsync says what happened, and then the volume is read-only.
+        said = called.result["exec_stderr"]
+        assert "Input/output error" in said or "Read-only file system" in said
         assert list((tmp_path / "tmp").iterdir()) == []
