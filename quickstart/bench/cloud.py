@@ -1,10 +1,11 @@
 """Measure the cells of a matrix in EC2, or in an emulator of EC2. The class CloudRunner implements Runner in
 bench/series.py. Each configuration of a disk becomes an image of the account, and each run is a fresh machine of it.
 
-The machine's launch agent writes to its console when it was ready (docs/internals/agent.md). The client, which is this
-host, asks the application over the network. So T_probe and T_launch are times of the client, and the guest's uptime at
-ready is the agent's. The agent asks the application on the machine itself, and this host asks it a moment later, so T_pr
-has the time between the two: up to 0.35 s while the machine's network does not answer yet, and else about 0.05 s.
+The launch agent writes to the machine's console when the application was ready (docs/internals/agent.md). The client,
+which is this host, asks the application over the network. So T_probe and T_launch are times of the client, and the
+guest's uptime at ready is the agent's. The agent asks the application on the machine itself, and this host asks it a
+moment later, so T_pr has the time between the two: up to 0.35 s while the machine's network does not answer yet, and else
+about 0.05 s.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from quickstart.launch.spoken import BEGIN
 from quickstart.measure import counting
 from quickstart.measure.configuration import Boot
 from quickstart.measure.matrix import Matrix
-from quickstart.measure.results import STOCK_CONFIGURATIONS, Cell, Circumstances, Reads, Sample, cloud_of
+from quickstart.measure.results import STOCK_CONFIGURATIONS, Cell, Circumstances, Sample, cloud_of
 from quickstart.measure.run import first_line
 from quickstart.measure.times import client_times
 from quickstart.model import Readied, RootIo
@@ -46,8 +47,6 @@ from quickstart.parse.printable import brief
 from quickstart.store.context import Context
 from quickstart.store.store import Store, source_digest
 
-# The names of the bench's images begin with this. `ami create` refuses it.
-PREFIX = images.BENCH_PREFIX
 TYPES: Mapping[str, str] = {"small": "t3.small", "medium": "t3.medium"}
 _ROOT_DEVICE = "nvme0n1"
 _FALLBACK = "quickstart: fallback"
@@ -171,8 +170,8 @@ class CloudRunner:
         return _Prepared(boot=boot, image=image, request=request_of(word))
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
-        """One run. A machine that is not ready in time, or that EC2 cannot start, gives a censored sample. Other refusals
-        of AWS end the bench.
+        """One run. A machine that is not ready in time, or that ends before, gives a censored sample. What AWS refuses ends
+        the bench.
         """
         prepared = self._prepared[cell.profile, cell.configuration]
         try:
@@ -213,7 +212,7 @@ class CloudRunner:
             counters=counters,
         )
         times = client_times(readied, 0)
-        reads = _reads(counters.text)
+        reads = counting.disk_reads(counters.text, _ROOT_DEVICE)
         return Sample(
             cell=cell,
             number=number,
@@ -249,9 +248,14 @@ class CloudRunner:
             remove_image(self.aws, each.image)
 
 
+def clock_of(aws: Aws) -> str:
+    """The clock of a bench in this account. An endpoint of the user's own is not Amazon's."""
+    return "ec2-emulated" if aws.endpoint else "ec2"
+
+
 def check_plan(matrix: Matrix, aws: Aws, options: CloudOptions) -> None:
     """Raise BadInputError for a plan that this account cannot measure, or that may use too many machine hours."""
-    wanted = "ec2-emulated" if aws.endpoint else "ec2"
+    wanted = clock_of(aws)
     for cell in (each.cell for each in matrix.plan):
         if cell.clock != wanted:
             raise BadInputError(
@@ -275,12 +279,14 @@ def machine_hours(matrix: Matrix) -> float:
 
 def bench_images(aws: Aws) -> tuple[images.Image, ...]:
     """The images that a bench has left in the account."""
-    return tuple(image for image in images.ours(aws) if image.name.startswith(PREFIX))
+    return tuple(image for image in images.ours(aws) if image.name.startswith(images.BENCH_PREFIX))
 
 
 def bench_snapshots(aws: Aws) -> tuple[images.Snapshot, ...]:
     """The snapshots of these images, also those of which no image was made."""
-    return tuple(each for each in images.our_snapshots(aws) if each.image_name.startswith(PREFIX))
+    return tuple(
+        each for each in images.our_snapshots(aws) if each.image_name.startswith(images.BENCH_PREFIX)
+    )
 
 
 def remove_image(aws: Aws, image: images.Image) -> None:
@@ -294,7 +300,7 @@ def _image_name(boot: Boot, owner: str) -> str:
     """The same disk has the same name in the same bench, so that an interrupted bench goes on with its images."""
     with boot.volume.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"{PREFIX}{boot.configuration}-{digest[:20]}-{hashlib.sha256(owner.encode()).hexdigest()[:12]}"
+    return f"{images.BENCH_PREFIX}{boot.configuration}-{digest[:20]}-{hashlib.sha256(owner.encode()).hexdigest()[:12]}"
 
 
 def _named(user_data: bytes | None) -> str:
@@ -338,7 +344,3 @@ def _demand_fast(aws: Aws, identifier: str) -> None:
                 console_tail=console_tail(aws, identifier),
             )
         aws.sleep(_STATE_PAUSE_S)
-
-
-def _reads(counters: str) -> Reads:
-    return counting.disk_reads(counters, _ROOT_DEVICE)

@@ -23,6 +23,7 @@ from quickstart.bench.series import RESULTS, Bench, Runner, invalid
 from quickstart.cli.cloud.benching import (
     CloudArguments,
     bench_cleanup,
+    check_backend,
     cloud_block,
     cloud_options,
     cloud_runner,
@@ -215,6 +216,7 @@ def bench(
         if report_only:
             return _report_again(verb, out)
         matrix = _matrix(matrix_file, cloud_block(cloud, options) if matrix_file is None else options)
+        check_backend(cloud, matrix)
         if dry_run:
             return _show_plan(verb, matrix)
         return _measure(verb, matrix, directory(matrix).absolute(), cloud)

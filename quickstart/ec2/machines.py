@@ -15,7 +15,7 @@ from typing import Any
 from quickstart.ec2.aws import Aws, member
 from quickstart.ec2.images import Waiting
 from quickstart.ec2.refusals import Refusal
-from quickstart.errors import BadInputError, CloudError, UnavailableError
+from quickstart.errors import BadInputError, CloudError, QuickStartError, UnavailableError
 from quickstart.host.progress import Progress
 from quickstart.parse.printable import brief
 
@@ -23,7 +23,7 @@ RUN_TAG = "quickstart:run"
 _ID = re.compile(r"i-[0-9a-f]{8,32}")
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _UNKNOWN_IMAGE = "InvalidAMIID.NotFound"
-_GONE = ("shutting-down", "terminated", "stopping", "stopped")
+_RUNNING, _GONE = "running", ("shutting-down", "terminated", "stopping", "stopped")
 # Everything but what is gone for ever.
 _COSTS = ("pending", "running", "stopping", "stopped")
 # A machine with a public address shows its private one first.
@@ -99,6 +99,11 @@ class Instance:
     name: str
     launched: str
     reason: str
+
+    @property
+    def row(self) -> str:
+        """A line about the machine, for people."""
+        return f"{self.id}  {self.state}  {self.launched}  {self.name}"
 
     @property
     def is_gone(self) -> bool:
@@ -212,9 +217,9 @@ def launched(
         )
         identifier = _id_of((answer.get("Instances") or [{}])[0])
     except BaseException as error:
-        # Only a first try that EC2 itself has refused has certainly started nothing.
-        is_refused = isinstance(error, CloudError | BadInputError) and not isinstance(error, UnavailableError)
-        if tries > 1 or not is_refused or getattr(error, "code", "-") == "":
+        # Only a first try that EC2 itself has refused has certainly started nothing. Without an answer, there is no code.
+        is_refused = isinstance(error, BadInputError) or (isinstance(error, CloudError) and bool(error.code))
+        if tries > 1 or not is_refused:
             _end_lost(aws, wanted, progress)
         raise
     try:
@@ -224,7 +229,9 @@ def launched(
 
 
 def _end(aws: Aws, identifier: str, progress: Progress) -> None:
-    """End a machine. A Ctrl-C meanwhile does not keep the machine running, and another one not without a word."""
+    """End a machine. After a Ctrl-C meanwhile, the machine is ended all the same. After another one, or when AWS refuses,
+    a note says that the machine may still run.
+    """
     is_ended = False
     try:
         try:
@@ -250,7 +257,7 @@ def _end_lost(aws: Aws, wanted: Wanted, progress: Progress) -> None:
                 is_ended = True
                 return
             aws.sleep(_LOST_PAUSE_S)
-    except CloudError:
+    except QuickStartError:
         # The first error is the one that counts.
         pass
     finally:
@@ -260,20 +267,22 @@ def _end_lost(aws: Aws, wanted: Wanted, progress: Progress) -> None:
 
 
 def wait_for_start(aws: Aws, identifier: str, waiting: Waiting) -> Instance:
-    """Wait until the machine has an address: its public one, or its private one if it has no public one within 15 s.
+    """Wait until the machine has an address: its public one, or its private one if it runs for 15 s without a public one.
     Raises CloudError when it is gone, and UnavailableError when it takes too long.
     """
     began_s = waiting.now()
-    addressed_s: float | None = None
+    running_s: float | None = None
     while True:
         found = machine(aws, identifier)
         now_s = waiting.now()
         waited_s = now_s - began_s
         if found is not None and found.state in _GONE:
             raise CloudError(f"{identifier} is {found.state}: {brief(found.reason)}", code="")
-        if found is not None and found.address:
-            addressed_s = now_s if addressed_s is None else addressed_s
-            if found.has_public_address or now_s - addressed_s >= _PUBLIC_WITHIN_S:
+        if found is not None and found.has_public_address:
+            return found
+        if found is not None and found.address and found.state == _RUNNING:
+            running_s = now_s if running_s is None else running_s
+            if now_s - running_s >= _PUBLIC_WITHIN_S:
                 return found
         if found is None and waited_s >= waiting.unknown_s:
             raise CloudError(f"the account has no {identifier}", code="")

@@ -110,14 +110,19 @@ def _boot_arguments(machine: Machine, files: tuple[Path, ...]) -> tuple[str, ...
         case None, (kernel, initrd):
             return ("-kernel", str(kernel), "-initrd", str(initrd), "-append", _cmdline(machine.cmdline))
         case Firmware.UEFI, (code, variables):
-            flash = "if=pflash,format=raw"
-            return (
-                *("-drive", f"{flash},unit=0,readonly=on,file={code}"),
-                *("-drive", f"{flash},unit=1,file={variables}"),
-            )
+            return flash_arguments(code, variables)
         case Firmware.BIOS, ():
             return ()
     raise _refused("firmware", machine.firmware)
+
+
+def flash_arguments(code: Path, variables: Path) -> tuple[str, ...]:
+    """QEMU's arguments for UEFI. ``code`` and ``variables`` are the firmware's files in the jail."""
+    flash = "if=pflash,format=raw"
+    return (
+        *("-drive", f"{flash},unit=0,readonly=on,file={code}"),
+        *("-drive", f"{flash},unit=1,file={variables}"),
+    )
 
 
 def _disk_arguments(machine: Machine, fd: int | None) -> tuple[str, ...]:

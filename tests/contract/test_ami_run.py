@@ -21,6 +21,7 @@ from quickstart.ec2.create import create
 from quickstart.ec2.emulator.faults import Trouble
 from quickstart.ec2.emulator.fleet import State
 from quickstart.ec2.emulator.server import Emulator
+from quickstart.ec2.images import Waiting
 from quickstart.ec2.policy import policy
 from quickstart.errors import CloudError, DeniedError, UnavailableError
 from quickstart.host.progress import Quiet
@@ -277,3 +278,27 @@ def test_the_policy_is_enough_and_not_too_much(tmp_path: Path, monkeypatch: pyte
         assert "no permission for ec2:RunInstances" in denied.stderr
         assert "--machines" in denied.stderr
         wait_until_gone(emulator)
+
+
+def test_a_private_address_counts_only_when_no_public_one_comes(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else may have it in the client's own network."""
+    now_s, states = 0.0, iter(["pending"] * 40 + ["running"] * 40)
+
+    def shown(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
+        instance = {
+            "InstanceId": "i-00000000000000001",
+            "State": {"Name": next(states)},
+            "PrivateIpAddress": "10.0.0.9",
+        }
+        return {"Reservations": [{"Instances": [instance]}]}
+
+    def sleep(pause_s: float) -> None:
+        nonlocal now_s
+        now_s += pause_s
+
+    monkeypatch.setattr(Aws, "call", shown)
+    waiting = Waiting(poll_s=1.0, limit_s=100.0, now=lambda: now_s)
+    found = machines.wait_for_start(replace(account.aws, sleep=sleep), "i-00000000000000001", waiting)
+    assert (found.address, found.has_public_address, now_s) == ("10.0.0.9", False, 55.0)

@@ -6,163 +6,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from quickstart.bench import cloud, series
-from quickstart.bench.cloud import CloudOptions, CloudRunner, machine_hours
-from quickstart.cli.cloud.benching import clock_of
+from quickstart.bench.cloud import clock_of, machine_hours
+from quickstart.cli.cloud.ami import check_name
 from quickstart.ec2 import waiting
-from quickstart.ec2.aws import Aws, Place, connected
-from quickstart.ec2.emulator.server import Emulator
-from quickstart.ec2.upload import DEFAULT_WORKERS
+from quickstart.ec2.aws import Aws
 from quickstart.errors import BadInputError, DeniedError
-from quickstart.host.progress import Quiet
 from quickstart.launch.spoken import BEGIN
-from quickstart.measure.configuration import Boot
-from quickstart.measure.matrix import Matrix, matrix_of_options
-from quickstart.measure.results import Results
-from quickstart.model import Readiness
-from quickstart.model.disk import Loader
-from quickstart.model.words import ReadyKind
 from quickstart.report import document
 from quickstart.report.report import write_report
-from quickstart.store.store import Store
+from tests.contract.cloudbox import (
+    READY_NS,
+    STARTED,
+    Account,
+    console,
+    made_account,
+    matrix_of,
+)
 from tests.contract.ec2box import (
-    PATIENCE,
-    ROOT_AT_BYTES,
-    client,
-    emulated,
     environment,
     left_in,
-    made_source,
-    own,
-    run,
 )
-from tests.contract.machinebox import WEB, StandIns
 from tests.contract.test_ami_cli import quickstart
 from tests.contract.test_ami_run import wait_until_gone
-
-DISKSTATS = " 259 0 nvme0n1 120 0 8000 5 0 0 0 0 0 0 0 0 0 0 0\n"
-COUNTERS = f"cpu  1 2 3 4 5 6 7 8 9 10\n{DISKSTATS}"
-BEACON_NS, READY_NS = 1_000_000, 2_000_000
-REPOSITORY = Path(__file__).parents[2]
-
-
-STARTED = "quickstart: hand-off: nginx.service was started from /fast, its process is 400"
-
-
-def console(*before: str, after: str = "") -> bytes:
-    """The console of a machine whose agent was ready READY_NS after its start. By default, init has started the
-    application early.
-    """
-    after = after or ("" if before else STARTED)
-    said = [
-        f"beacon {BEACON_NS} ens5 172.31.0.15",
-        f"ready {READY_NS} HTTP/1.1 200 OK",
-        f"counters {READY_NS + 1} 99 {len(COUNTERS)}",
-        *COUNTERS.splitlines(),
-    ]
-    agent = "".join(f"\r\n{BEGIN}{line}\r\n" for line in said)
-    return "".join((*(f"{line}\r\n" for line in before), agent, f"\r\n{after}\r\nweb login: ")).encode()
-
-
-@dataclasses.dataclass(frozen=True)
-class Account:
-    """A client and the emulator that it calls, with a store and a directory for results."""
-
-    aws: Aws
-    emulator: Emulator
-    standing: StandIns
-    store: Store
-    place: Path
-
-    def runner(self, matrix: Matrix, **others: Any) -> CloudRunner:
-        options = CloudOptions(group_ids=(WEB,), **others)
-        return CloudRunner(matrix=matrix, aws=self.aws, options=options, store=self.store, progress=Quiet())
-
-    def measure(self, matrix: Matrix, runner: CloudRunner) -> Results:
-        asked = series.Bench(matrix, self.place / "results", ("quickstart", "bench"), "2026-12-01T00:00:00Z")
-        return series.run_matrix(asked, runner, Quiet())
-
-
-def matrix_of(clock: str = "ec2-emulated", **others: Any) -> Matrix:
-    block: dict[str, Any] = {
-        "disks": ["web"],
-        "configurations": ["standard", "quickstart"],
-        "storages": ["ebs-cold"],
-        "clocks": [clock],
-        "runs": 2,
-        "timeout_s": 20,
-    }
-    return matrix_of_options(block | others, [])
 
 
 @pytest.fixture(name="account")
 def _account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    source = made_source(tmp_path)
-    source.out.rename(tmp_path / "web")
-    _without_machines(monkeypatch, source.root_at_bytes, tmp_path)
-    standing = StandIns(serves=True, said=console())
-    with (
-        emulated(tmp_path, hypervisor=standing) as emulator,
-        Store(tmp_path / "store", lambda text: None) as store,
-    ):
-        own(monkeypatch, emulator)
-        yield Account(client(emulator, DEFAULT_WORKERS), emulator, standing, store, tmp_path)
-
-
-def _without_machines(monkeypatch: pytest.MonkeyPatch, root_at_bytes: int, place: Path) -> None:
-    """The disk of OUT stands for the prepared copies of both configurations. They differ by a block behind the root."""
-    (place / "kernel").write_bytes(b"kernel")
-    (place / "initramfs").write_bytes(b"initramfs")
-
-    def prepared(cell: Any, context: Any, port: str) -> Boot:
-        assert port == "console"
-        volume = place / f"{cell.configuration}.raw"
-        run("cp", "--sparse=always", place / "web/disk.raw", volume)
-        with volume.open("ab") as file:
-            file.write(cell.configuration.encode().ljust(512, b"\0"))
-        ready = Readiness(
-            kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=20, loopback=False
-        )
-        return Boot(
-            configuration=cell.configuration,
-            command_line=cell.command_line,
-            kernel=place / "kernel",
-            initrds=(place / "initramfs",),
-            volume=volume,
-            fetched=(),
-            attached=True,
-            cmdline="ro",
-            memory_mib=1024,
-            mac="",
-            ready=ready,
-            unit="nginx.service",
-            delivery="overlay" if cell.configuration == "quickstart" else "",
-            root_at_bytes=root_at_bytes,
-        )
-
-    found = SimpleNamespace(loaders=(Loader.SYSTEMD_BOOT,), facts=SimpleNamespace(partitions=()))
-    monkeypatch.setattr(cloud, "prepare_disk", prepared)
-    monkeypatch.setattr(cloud, "look_into", lambda disk, context: found)
-    monkeypatch.setattr(
-        "quickstart.artefact.directory.load", lambda out: SimpleNamespace(profile_name="nginx")
-    )
-    monkeypatch.setattr(cloud, "_WORDS_S", 2.0)
-    monkeypatch.setattr(cloud, "_STATE_PAUSE_S", 0.05)
-    monkeypatch.chdir(place)
+    with made_account(tmp_path, monkeypatch) as account:
+        yield account
 
 
 def test_a_series_measures_fresh_machines_and_leaves_nothing(account: Account) -> None:
@@ -361,76 +240,30 @@ def test_what_is_refused_before_anything_is_written(account: Account) -> None:
     assert not (account.place / "results/results.json").exists()
 
 
-# The calls at which a series is killed: before AWS gets the call, or before its answer is noted.
-KILLED = [
-    (name, number, when)
-    for when in ("before", "after")
-    for name, number in (
-        ("start_snapshot", 1),
-        ("put_snapshot_block", 9),
-        ("complete_snapshot", 2),
-        ("register_image", 1),
-        ("run_instances", 1),
-        ("describe_instances", 2),
-        ("get_console_output", 2),
-        ("terminate_instances", 1),
-        ("run_instances", 4),
-        ("deregister_image", 1),
-        ("delete_snapshot", 2),
-    )
-]
+DISK = ("bench", "--disk", "web", "--configuration", "standard")
+ON_EC2 = ("--clock", "ec2-emulated", "--storage", "ebs-cold")
+IN_QEMU = ("--clock", "virtual", "--storage", "ebs-cold", "--firmware", "uefi")
 
 
-def series_that_kills_itself(place: Path, operation: str, number: int, when: str) -> None:
-    """A program of its own: a whole series, which gets SIGKILL at the given call."""
-    whole, seen = Aws.call, 0
-    lock = threading.Lock()
-
-    def call(self: Aws, service: str, name: str, **parameters: Any) -> dict[str, Any]:
-        nonlocal seen
-        with lock:
-            seen += name == operation
-            is_now = name == operation and seen == number
-        if is_now and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer = whole(self, service, name, **parameters)
-        if is_now:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-    with pytest.MonkeyPatch.context() as patched, Store(place / "store", lambda text: None) as store:
-        _without_machines(patched, ROOT_AT_BYTES, place)
-        patched.setattr(Aws, "call", call)
-        aws = connected(Place(), DEFAULT_WORKERS, PATIENCE)
-        options = CloudOptions(group_ids=(WEB,))
-        matrix = matrix_of()
-        runner = CloudRunner(matrix=matrix, aws=aws, options=options, store=store, progress=Quiet())
-        asked = series.Bench(matrix, place / "results", ("quickstart", "bench"), "2026-12-01T00:00:00Z")
-        series.run_matrix(asked, runner, Quiet())
-        runner.remove_images()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("operation", "number", "when"), KILLED)
-def test_cleanup_leaves_nothing_of_a_series_that_was_killed(
-    account: Account, operation: str, number: int, when: str
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param([*DISK, *ON_EC2], "--backend ec2 starts them", id="a clock alone starts nothing"),
+        pytest.param([*DISK, *IN_QEMU, "--subnet", "subnet-1"], "an option is for EC2", id="an option"),
+        pytest.param([*DISK, *IN_QEMU, "--backend", "ec2"], "an option is for EC2", id="the backend"),
+        pytest.param(["ami", "run", "web 1", "--timeout", "nan"], "is no time", id="no time"),
+    ],
+)
+def test_words_that_contradict_each_other_start_nothing(
+    account: Account, words: list[str], said: str
 ) -> None:
-    words = f"Path({str(account.place)!r}), {operation!r}, {number}, {when!r}"
-    program = (
-        "from pathlib import Path; from tests.contract.test_bench_cloud import series_that_kills_itself; "
-        f"series_that_kills_itself({words})"
-    )
-    variables = environment(account.emulator)
-    home = {"PATH": os.environ["PATH"], "HOME": str(account.place), "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**home, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    removed = quickstart(account.place, ["bench", "cleanup", "--yes", "--json"], variables)
-    assert removed.returncode == 0, removed.stderr
-    wait_until_gone(account.emulator)
+    called = quickstart(account.place, words, environment(account.emulator))
+    assert called.returncode == 2, called.stderr
+    assert said in called.stderr
     assert left_in(account.emulator) == []
+
+
+def test_no_image_of_a_user_has_a_name_of_the_benchs() -> None:
+    check_name("quickstart bench")
+    with pytest.raises(BadInputError, match="`bench cleanup` removes them"):
+        check_name("quickstart-bench-x")

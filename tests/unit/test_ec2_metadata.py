@@ -138,7 +138,7 @@ def hardware(firmware: Firmware) -> Hardware:
 
 
 def test_a_machine_has_an_nvme_disk_and_amazons_names() -> None:
-    words = qemu_arguments(hardware(Firmware.BIOS), tcg(""), (), 7, 8)
+    words = qemu_arguments(hardware(Firmware.BIOS), tcg(""), None, 7, 8)
     text = " ".join(words)
     assert "-device nvme,drive=root,serial=vol0456,addr=4,bootindex=0" in text
     assert "type=1,manufacturer=Amazon EC2,product=t3.small,serial=ec200000-" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ from rich.console import Console
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
-from quickstart.cli.cloud.account import image_of_ours, place_options
+from quickstart.cli.cloud.account import confirm, image_of_ours, place_options
 from quickstart.cli.cloud.machines import cleanup, run_machine
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
@@ -103,12 +103,7 @@ def create(
             artefact = artefacts.load(directory)
             before = seen(artefact.disk)
             _check_artefact(artefact)
-            images.check_name(name)
-            if name.startswith(images.BENCH_PREFIX):
-                raise BadInputError(
-                    f"the names of a bench's images begin with {images.BENCH_PREFIX}, and `bench cleanup` removes them",
-                    hint="choose another --name",
-                )
+            check_name(name)
             # What is missing is said before the disk is read.
             aws = None if dry_run else connected(place, workers)
             if aws is not None:
@@ -130,6 +125,16 @@ def create(
         return 0
 
     sys.exit(run_verb("ami create", as_json, work, as_root=True))
+
+
+def check_name(name: str) -> None:
+    """Raise BadInputError for a name that no image can have, or that a bench's images have."""
+    images.check_name(name)
+    if name.startswith(images.BENCH_PREFIX):
+        raise BadInputError(
+            f"the names of a bench's images begin with {images.BENCH_PREFIX}, and `bench cleanup` removes them",
+            hint="choose another --name",
+        )
 
 
 def _source(artefact: Artefact, before: Seen, found: Inspected) -> creation.Source:
@@ -327,7 +332,7 @@ def delete(name: str, yes: bool, region: str, aws_profile: str, endpoint_url: st
             raise BadInputError(
                 f"QuickStart has made no image {name} in {aws.name}", hint="`quickstart ami list`"
             )
-        _ask(verb, aws, name, doomed, yes)
+        confirm(verb, aws, [f"{each}  {name}" for each in doomed], yes)
         if own:
             images.deregister(aws, own.id)
         for identifier in snapshots:
@@ -339,12 +344,6 @@ def delete(name: str, yes: bool, region: str, aws_profile: str, endpoint_url: st
         return 0
 
     sys.exit(run_verb("ami delete", as_json, work))
-
-
-def _ask(verb: Verb, aws: Aws, name: str, doomed: Sequence[str], yes: bool) -> None:
-    say(verb.console, f"{aws.name}: {brief(name)}: {' '.join(doomed)}")
-    if not yes and not (sys.stdin.isatty() and click.confirm("Delete these?", err=True)):
-        raise BadInputError(f"{name} was not deleted", hint="--yes deletes it without a question")
 
 
 @ami.command("policy")

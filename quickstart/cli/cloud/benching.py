@@ -20,25 +20,23 @@ from quickstart.bench.cloud import (
     bench_images,
     bench_snapshots,
     check_plan,
+    clock_of,
     machine_hours,
     remove_image,
 )
-from quickstart.cli.cloud.account import place_options
-from quickstart.cli.cloud.machines import user_data_of
+from quickstart.cli.cloud.account import confirm, machine_options, place_options, user_data_of
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.ec2 import images, machines
 from quickstart.ec2.aws import Aws, Place, connected
 from quickstart.ec2.upload import DEFAULT_WORKERS
-from quickstart.errors import BadInputError, CloudError
+from quickstart.errors import BadInputError, QuickStartError
 from quickstart.host.progress import Progress
 from quickstart.measure.matrix import Matrix
 from quickstart.measure.results import CLOUD_STORAGE
-from quickstart.parse.printable import in_full
 from quickstart.store.store import Store
 
 _QEMU, _EC2 = "qemu", "ec2"
-_HOURS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,7 @@ class CloudArguments:
     key_name: str = ""
     user_data_file: Path | None = None
     rate_mib_s: int | None = None
-    most_machine_hours: float = _HOURS
+    most_machine_hours: float = CloudOptions.most_machine_hours
     keep_images: bool = False
 
     @property
@@ -76,7 +74,7 @@ def cloud_options(command: Callable[..., None]) -> Callable[..., None]:
     wrapped: Callable[..., None] = gathered
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
-    return place_options(wrapped)
+    return place_options(machine_options(wrapped))
 
 
 _OPTIONS = (
@@ -93,34 +91,11 @@ _OPTIONS = (
         metavar="TYPE",
         help="EC2: the type of the machines [t3.small or t3.medium].",
     ),
-    click.option("--subnet", default="", metavar="ID", help="EC2: the subnet [the default one]."),
-    click.option(
-        "--security-group",
-        "security_groups",
-        multiple=True,
-        metavar="ID",
-        help="EC2: a security group. One has to let this host reach the application's port.",
-    ),
-    click.option("--key-name", default="", metavar="NAME", help="EC2: a key pair of the account [none]."),
-    click.option(
-        "--user-data",
-        "user_data_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="EC2: data for cloud-init on each machine [none].",
-    ),
-    click.option(
-        "--initialization-rate",
-        "rate_mib_s",
-        type=click.IntRange(100, 300),
-        metavar="MIB_S",
-        help="EC2: AWS reads each volume from its snapshot at this rate. It costs money for each GiB [no rate].",
-    ),
     click.option(
         "--max-machine-hours",
         "most_machine_hours",
         type=click.FloatRange(min=0, min_open=True),
-        default=_HOURS,
+        default=CloudOptions.most_machine_hours,
         show_default=True,
         help="EC2: measure nothing if all machines together might run longer than this.",
     ),
@@ -140,9 +115,18 @@ def cloud_block(cloud: CloudArguments, options: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def clock_of(aws: Aws) -> str:
-    """The clock of a bench in this account. An endpoint of the user's own is not Amazon's."""
-    return "ec2-emulated" if aws.endpoint else "ec2"
+def check_backend(cloud: CloudArguments, matrix: Matrix) -> None:
+    """Raise BadInputError when the options say another backend than the clocks of the matrix. Machines in EC2 cost money,
+    so they are not started by a word that stands somewhere else.
+    """
+    if matrix.is_of_cloud and cloud.backend != _EC2:
+        raise BadInputError("the machines of this matrix are in EC2", hint="--backend ec2 starts them")
+    given = [each.name for each in fields(cloud) if getattr(cloud, each.name) != each.default]
+    if not matrix.is_of_cloud and given:
+        raise BadInputError(
+            "the machines of this matrix are in QEMU, and an option is for EC2",
+            hint="--backend ec2 with --disk, or leave the options for EC2 out",
+        )
 
 
 def cloud_runner(
@@ -177,7 +161,8 @@ def cloud_runner(
         else:
             try:
                 runner.remove_images()
-            except CloudError as failure:
+            except QuickStartError as failure:
+                # For example, the credentials have expired. The results are there all the same.
                 progress.note(f"the bench's images may stay ({failure.message}): `quickstart bench cleanup`")
 
     stack.push(at_the_end)
@@ -212,15 +197,12 @@ def bench_cleanup(yes: bool, region: str, aws_profile: str, endpoint_url: str, a
             *(each.id for each in snapshots),
         ]
         if left:
-            say(verb.console, aws.name)
-            for each in instances:
-                say(verb.console, in_full(f"{each.id}  {each.state}  {each.launched}  {each.name}"))
-            for image in made:
-                say(verb.console, in_full(f"{image.id}  {image.created}  {image.name}"))
-            for snapshot in snapshots:
-                say(verb.console, in_full(f"{snapshot.id}  {snapshot.state}  {snapshot.image_name}"))
-            if not yes and not (sys.stdin.isatty() and click.confirm("Remove these?", err=True)):
-                raise BadInputError("nothing was removed", hint="--yes removes them without a question")
+            rows = (
+                *(each.row for each in instances),
+                *(f"{each.id}  {each.created}  {each.name}" for each in made),
+                *(f"{each.id}  {each.state}  {each.image_name}" for each in snapshots),
+            )
+            confirm(verb, aws, rows, yes)
             _remove(aws, [each.id for each in instances], made, snapshots)
         verb.result({"removed": left}, lambda console: _show(console, aws, left))
         return 0

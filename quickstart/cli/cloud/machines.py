@@ -10,7 +10,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart.cli.cloud.account import image_of_ours, place_options
+from quickstart.cli.cloud.account import (
+    confirm,
+    image_of_ours,
+    machine_options,
+    place_options,
+    user_data_of,
+)
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.ec2 import machines
@@ -19,16 +25,10 @@ from quickstart.ec2.aws import Aws, Place, connected
 from quickstart.ec2.images import Image, Waiting
 from quickstart.ec2.waiting import LOOK_PAUSE_S, check_running, wait_for_answer
 from quickstart.errors import BadInputError
-from quickstart.host.beneath import read_bounded
-from quickstart.parse.printable import in_full
 
 # Two of Nitro's processors and 2 GiB: it starts with both kinds of firmware, and in all regions.
 _TYPE = "t3.small"
-# Amazon EC2 User Guide, "Run commands when you launch an EC2 instance with user data input".
-_USER_DATA_BYTES = 16 * 1024
-# Amazon EBS User Guide, "Use an Amazon EBS provisioned rate for volume initialization".
-_LEAST_RATE_MIB_S, _MOST_RATE_MIB_S = 100, 300
-_TIMEOUT_S = 600.0
+_TIMEOUT_S, _LONGEST_S = 600.0, 86400.0
 _STATE_PAUSE_S = 1.0
 
 
@@ -36,36 +36,14 @@ _STATE_PAUSE_S = 1.0
 @click.argument("name")
 @place_options
 @click.option("--type", "kind", default=_TYPE, show_default=True, help="The type of the machine.")
-@click.option("--subnet", default="", metavar="ID", help="The subnet [the default one].")
-@click.option(
-    "--security-group",
-    "groups",
-    multiple=True,
-    metavar="ID",
-    help="A security group. One of them has to let this host reach the application's port [the network's default].",
-)
-@click.option("--key-name", default="", metavar="NAME", help="A key pair of the account, for SSH [none].")
-@click.option(
-    "--user-data",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Data for cloud-init. A machine with data that the profile does not name boots the stock way the first time.",
-)
-@click.option(
-    "--initialization-rate",
-    "rate_mib_s",
-    type=click.IntRange(_LEAST_RATE_MIB_S, _MOST_RATE_MIB_S),
-    metavar="MIB_S",
-    help="Let AWS read the whole volume from its snapshot at this rate, in MiB/s. It costs money for each GiB, and takes "
-    "the place of fast snapshot restore [no rate: blocks are read when the machine needs them].",
-)
+@machine_options
 @click.option(
     "--ready", metavar="REQUEST", help="The readiness request, http:PORT/PATH or tcp:PORT [the image's]."
 )
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True, max=_LONGEST_S),
     default=_TIMEOUT_S,
     show_default=True,
     help="The time limit from the launch to the answer, in seconds.",
@@ -79,9 +57,9 @@ def run_machine(
     endpoint_url: str,
     kind: str,
     subnet: str,
-    groups: tuple[str, ...],
+    security_groups: tuple[str, ...],
     key_name: str,
-    user_data: Path | None,
+    user_data_file: Path | None,
     rate_mib_s: int | None,
     ready: str | None,
     timeout_s: float,
@@ -96,7 +74,10 @@ def run_machine(
     place = Place(region=region, profile=aws_profile, endpoint=endpoint_url)
 
     def work(verb: Verb) -> int:
-        data = user_data_of(user_data)
+        # click takes "nan", which no time is later than.
+        if not timeout_s <= _LONGEST_S:
+            raise BadInputError(f"--timeout {timeout_s} is no time")
+        data = user_data_of(user_data_file)
         asked = request_of(ready) if ready is not None else None
         aws = connected(place, 1)
         verb.display().note(aws.name)
@@ -108,7 +89,7 @@ def run_machine(
             root_device=image.root_device,
             type=kind,
             subnet_id=subnet,
-            group_ids=groups,
+            group_ids=security_groups,
             key_name=key_name,
             user_data=data,
             rate_mib_s=rate_mib_s,
@@ -117,16 +98,6 @@ def run_machine(
         return 0
 
     sys.exit(run_verb("ami run", as_json, work))
-
-
-def user_data_of(path: Path | None) -> bytes | None:
-    """The user data in the file ``path``. Raises BadInputError when EC2 would not take it."""
-    if path is None:
-        return None
-    data = read_bounded(path.absolute(), _USER_DATA_BYTES)
-    if not data:
-        raise BadInputError(f"{path} is empty", hint="leave --user-data out")
-    return data
 
 
 def _request(image: Image) -> Request:
@@ -193,14 +164,10 @@ def cleanup(yes: bool, region: str, aws_profile: str, endpoint_url: str, as_json
 
     def work(verb: Verb) -> int:
         aws = connected(place, 1)
-        verb.display().note(aws.name)
         left = machines.ours(aws)
         rows = [{"instance_id": each.id, "state": each.state, "launched": each.launched} for each in left]
         if left:
-            for each in left:
-                say(verb.console, in_full(f"{each.id}  {each.state}  {each.launched}  {each.name}"))
-            if not yes and not (sys.stdin.isatty() and click.confirm("End these?", err=True)):
-                raise BadInputError("nothing was ended", hint="--yes ends them without a question")
+            confirm(verb, aws, [each.row for each in left], yes)
             machines.terminate(aws, [each.id for each in left])
         verb.result({"ended": rows}, lambda console: say(console, f"{aws.name}: ended {len(left)} machines"))
         return 0

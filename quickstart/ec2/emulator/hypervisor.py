@@ -25,6 +25,7 @@ from quickstart.host.namespaces import enter_own_network
 from quickstart.host.workspace import workspace
 from quickstart.launch import jail
 from quickstart.launch.accel import Accelerator
+from quickstart.launch.arguments import flash_arguments
 from quickstart.launch.drain import Drained, drained, hand_over
 from quickstart.model.words import Firmware
 from quickstart.volume.emulator import served
@@ -70,7 +71,7 @@ class Qemu:
     def _started(
         self, hardware: Hardware, cell: jail.Jail, said: Drained, volume: Path
     ) -> Iterator[door.Process]:
-        files = jail.put_firmware(cell) if hardware.firmware is Firmware.UEFI else ()
+        files = jail.put_firmware(cell) if hardware.firmware is Firmware.UEFI else None
         with ExitStack() as lent:
             disk = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             try:
@@ -113,9 +114,9 @@ def inner_ports(hardware: Hardware) -> Mapping[int, int]:
 
 
 def qemu_arguments(
-    hardware: Hardware, accelerator: Accelerator, firmware: tuple[Path, ...], disk: int, console: int
+    hardware: Hardware, accelerator: Accelerator, firmware: tuple[Path, Path] | None, disk: int, console: int
 ) -> tuple[str, ...]:
-    """QEMU's arguments for a machine (pure). ``firmware`` are the files of UEFI in the jail, and empty for a BIOS.
+    """QEMU's arguments for a machine (pure). ``firmware`` are the files of UEFI in the jail, and None for a BIOS.
     ``disk`` is a connection to the volume's NBD server, and ``console`` the descriptor of the console's log. All values
     come from the emulator itself, so none has a comma.
 
@@ -128,7 +129,7 @@ def qemu_arguments(
         *("-smp", str(kind.vcpus), "-m", str(kind.memory_mib)),
         *("-nodefaults", "-no-user-config", "-display", "none"),
         *_smbios(hardware),
-        *_flash(firmware),
+        *(flash_arguments(*firmware) if firmware else ()),
         *("-add-fd", f"fd={console},set={_CONSOLE_SET}"),
         *("-chardev", f"null,id=console,logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"),
         *("-serial", "chardev:console"),
@@ -148,16 +149,6 @@ def _smbios(hardware: Hardware) -> tuple[str, ...]:
         f"type=3,manufacturer={_VENDOR},asset={_VENDOR}",
     )
     return tuple(word for row in rows for word in ("-smbios", row))
-
-
-def _flash(files: tuple[Path, ...]) -> tuple[str, ...]:
-    if not files:
-        return ()
-    code, variables = files
-    return (
-        *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}"),
-        *("-drive", f"if=pflash,format=raw,unit=1,file={variables}"),
-    )
 
 
 def _network(hardware: Hardware) -> str:

@@ -51,7 +51,7 @@ static void say(const char *message, size_t length) {
 _Noreturn void speak(int prober) {
     static char message[AGENT_MESSAGE_MAX];
     if (fcntl(prober, F_SETFL, 0) < 0) die("cannot wait for the prober");
-    for (ssize_t got; (got = read(prober, message, sizeof message)) != 0;)
+    for (ssize_t got; (got = read(prober, message, sizeof message)) > 0 || (got < 0 && errno == EINTR);)
         if (got > 0) say(message, (size_t)got);
     _exit(0);
 }
